@@ -100,12 +100,12 @@ with_swaks_as_another() {
     ! with_swaks_and_login secret --port "$submission" --tls --auth PLAIN --from bob@example.org
 }
 with_curl_and_login() {
-    printf 'Subject: curl\r\n\r\nby a login\r\n' | curl -sS --max-time 30 --cacert "$dir/cert.pem" --user dave@example.org:secret \
+    printf 'From: dave@example.org\r\nSubject: curl\r\n\r\nby a login\r\n' | curl -sS --max-time 30 --cacert "$dir/cert.pem" --user dave@example.org:secret \
         "smtps://127.0.0.1:$submissions" --mail-from dave@example.org --mail-rcpt login@example.org -T -
 }
 # GNU SASL, which msmtp uses for it, also checks that the server has the keys.
 with_msmtp_by_scram() { # with_msmtp_by_scram PASSWORD
-    printf 'Subject: msmtp\r\n\r\nby a login\r\n' | msmtp --host=127.0.0.1 --port="$submissions" --tls=on --tls-starttls=off \
+    printf 'From: dave@example.org\r\nSubject: msmtp\r\n\r\nby a login\r\n' | msmtp --host=127.0.0.1 --port="$submissions" --tls=on --tls-starttls=off \
         --tls-trust-file="$dir/cert.pem" --auth=scram-sha-256 --user=dave@example.org --passwordeval="echo $1" --timeout=30 \
         --from=dave@example.org login@example.org
 }

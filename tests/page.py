@@ -7,6 +7,7 @@ Needs Playwright for Python and Chromium (CHROMIUM names another one than /usr/b
 out. SCREENSHOTS is a directory for pictures of each page: light, dark, and as on a phone.
 """
 
+import base64
 import http.server
 import json
 import os
@@ -158,9 +159,9 @@ token_rate = "1000/second"
         self.run("page", "--scopes", "queue:read,queue:write,route,suppression,events:read,mail:read,server:read", "--output", str(file))
         return file.read_text().strip()
 
-    def token(self, name, scopes):
+    def token(self, name, scopes, *bounds):
         file = self.dir / f"{name}.token"
-        self.run("token", "add", name, "--scope", scopes, "--output", str(file))
+        self.run("token", "add", name, "--scope", scopes, *bounds, "--output", str(file))
         return file.read_text().strip()
 
     def queued(self):
@@ -376,6 +377,43 @@ class Tests:
         assert there() == left - 1
         page.watch.check()
 
+    def test_a_token_of_a_tenant_shows_no_foreign_row(self):
+        page = self.page()
+        page.goto(self.server.url)
+        page.get_by_label("Token or password").fill(self.server.token("acme", "queue:read,queue:write,events:read,mail:read", "--tenant", "acme"))
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator("nav a", has_text="Queue")).to_be_visible()
+        self.go(page, "#/queue")
+        expect(page.get_by_text("0 recipients wait for other hosts")).to_be_visible()
+        self.go(page, "#/queue?domain=there.example")
+        expect(page.get_by_text("Nothing that fits waits.")).to_be_visible()
+        self.go(page, "#/find?what=r1%40there.example")
+        expect(page.get_by_text("Nothing was found.")).to_be_visible()
+        self.go(page, "#/find")
+        expect(page.get_by_text("Nothing yet.")).to_be_visible()
+        for address in ["#/queue", "#/queue?domain=there.example", "#/find"]:
+            self.go(page, address)
+            page.wait_for_timeout(300)
+            assert page.locator(".error").all_inner_texts() in ([], [""], ["", ""]), address
+        page.watch.check()
+
+    def test_a_file_of_a_message_is_saved(self):
+        octets = bytes(range(256)) * 1000
+        lines = base64.encodebytes(octets).replace(b"\n", b"\r\n")
+        head = b"Subject: with a file\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n\r\ntext\r\n"
+        part = b"--x\r\nContent-Type: text/html\r\nContent-Disposition: attachment; filename=\"../<b>.html\"\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], head + part + lines + b"--x--")
+        page = self.entered()
+        self.go(page, "#/find")
+        page.get_by_text("with a file").first.click()
+        page.get_by_role("tab", name="Files").click()
+        with page.expect_download() as saving:
+            page.get_by_role("button", name="save").click()
+        saved = saving.value
+        assert saved.suggested_filename.endswith("html") and "/" not in saved.suggested_filename, saved.suggested_filename
+        assert Path(saved.path()).read_bytes() == octets
+        page.watch.check()
+
     def test_rows_come_by_themselves(self):
         page = self.entered()
         self.go(page, "#/find")
@@ -421,6 +459,12 @@ class Tests:
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= options["viewport"]["width"], f"{name} {look}: {wide}"
                 self.shot(page, f"{name}-{look}")
+                if look == "phone" and name in ("queue", "rows"):
+                    rows = page.locator("table.wide tbody tr:not([hidden])").all()[:5]
+                    boxes = [row.bounding_box() for row in rows]
+                    assert all(box["height"] < 260 for box in boxes), boxes
+                    seen = page.evaluate("[...document.querySelectorAll('table.wide tbody tr:not([hidden]) > *')].every((cell) => cell.getBoundingClientRect().right <= innerWidth)")
+                    assert seen, f"{name}: a cell is beyond the edge"
             self.go(page, "#/find")
             page.locator("a.subject bdi").first.wait_for()
             page.locator("a.subject").first.click()

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use posthaste_imap::session::{
-    AppendedMail, ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailRefusal, MailRow,
-    MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
+    AppendedMail, DecodedLength, ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailQuota,
+    MailRefusal, MailRow, MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
 };
 use posthaste_imap::{NumberSet, parse};
 use posthaste_scram::ScramServer;
@@ -89,6 +89,15 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     heard.append(machine.output_mut());
                     heard.extend_from_slice(&MAIL[range.start as usize..range.end as usize]);
                 }
+                ImapEvent::Decode { range, .. } if range.is_empty() => machine.decoded(Ok(None)),
+                ImapEvent::Decode { range, .. } => {
+                    machine.decoded(Ok(Some(DecodedLength { octets: range.end - range.start, has_nul: false })));
+                }
+                ImapEvent::SendDecoded { range, octets, .. } => {
+                    heard.append(machine.output_mut());
+                    let decoded = &MAIL[range.start as usize..range.end as usize];
+                    heard.extend_from_slice(&decoded[octets.start as usize..octets.end as usize]);
+                }
                 ImapEvent::Store { unchanged_since, .. } => {
                     let mut modified = NumberSet::default();
                     unchanged_since.iter().for_each(|_| modified.push(2));
@@ -106,14 +115,21 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     "INBOX" => Ok(None),
                     _ => Err(MailRefusal::Gone),
                 }),
-                ImapEvent::Append(offer) => {
-                    machine.append_begun(if offer.mailbox == "INBOX" { Ok(()) } else { Err(MailRefusal::Gone) });
+                ImapEvent::Append { mailbox, .. } => {
+                    machine.append_begun(if mailbox == "INBOX" { Ok(()) } else { Err(MailRefusal::Gone) });
                 }
+                ImapEvent::AppendNext(_) => machine.append_begun(Ok(())),
                 ImapEvent::Write(octets) => {
                     assert!(octets.len() <= 128 << 10, "{} octets at once", octets.len());
                     machine.written(Ok(()));
                 }
-                ImapEvent::Finish => machine.appended(Ok(AppendedMail { uid_validity: 1, uid: 6 })),
+                ImapEvent::Finish => {
+                    let uids = NumberSet::from_ranges(vec![6..=7]);
+                    machine.appended(Ok(AppendedMail { uid_validity: 1, uids }));
+                }
+                ImapEvent::Quota { .. } => {
+                    machine.quota(Ok(Some(MailQuota { bytes: (5, Some(10)), messages: (2, None) })));
+                }
                 ImapEvent::Abandon => {}
                 ImapEvent::Manage(change) => machine.managed(match change {
                     MailboxChange::Delete(_) => Ok(()),

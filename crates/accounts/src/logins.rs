@@ -50,6 +50,15 @@ enum Senders {
     Own(Vec<Box<str>>),
 }
 
+/// By what right a login writes mail of an author.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthorRight {
+    /// The author is the login, or an address that leads to it alone, or one of its `senders=`.
+    Own,
+    /// By `senders=any` alone.
+    Any,
+}
+
 /// Why a file of passwords cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {why}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
@@ -75,7 +84,7 @@ impl Logins {
 
     /// # Errors
     /// The number of the line that is wrong, and how. It never quotes a hash.
-    fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
         let mut logins = Self::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -141,6 +150,19 @@ impl Login {
             }
         }
     }
+
+    /// The right to write mail of this author, which recipients see (From); `None`: there is none. Stricter than [`may_send_as`](Self::may_send_as): an alias of several
+    /// people is nobody's own. An `author` who is not known may be written by `senders=any` alone.
+    pub fn author_right(&self, author: Option<&Address>, name: &str, directory: &Directory) -> Option<AuthorRight> {
+        let listed: &[Box<str>] = if let Senders::Own(listed) = &self.senders { listed } else { &[] };
+        let is_own = author
+            .is_some_and(|author| is_listed(listed, author, directory) || directory.is_only_address_of(author, name));
+        match (is_own, &self.senders) {
+            (true, _) => Some(AuthorRight::Own),
+            (false, Senders::Any) => Some(AuthorRight::Any),
+            (false, Senders::Own(_)) => None,
+        }
+    }
 }
 
 fn is_listed(listed: &[Box<str>], address: &Address, directory: &Directory) -> bool {
@@ -189,7 +211,7 @@ fn senders(listed: &str, directory: &Directory) -> Result<Vec<Box<str>>, String>
 
 #[cfg(test)]
 mod tests {
-    use posthaste_directory::{Domain, Users};
+    use posthaste_directory::{Domain, Targets, Users};
 
     use super::*;
 
@@ -281,5 +303,35 @@ mod tests {
             check("app@else.example", sender, app);
             check("bob@example.org", sender, true);
         }
+    }
+
+    #[test]
+    fn an_author_is_the_logins_own_or_listed() {
+        let mut domain = Domain::named("example.org");
+        domain.users = Users::Listed(vec!["ann".to_owned(), "bob".to_owned()]);
+        let to = |users: &[&str]| Targets::To(users.iter().map(|user| (*user).to_owned()).collect());
+        domain.aliases = [("info".to_owned(), to(&["ann"])), ("team".to_owned(), to(&["ann", "bob"]))].into();
+        let directory = Directory::new(&[domain], "Maildir").unwrap();
+        let logins = Logins::parse(
+            &format!("ann:{HASH}:senders=@lists.example,team@example.org\nbob:{HASH}\nroot:{HASH}:senders=any\n"),
+            &directory,
+        )
+        .unwrap();
+        let check = |login: &str, author: &str, expected: Option<AuthorRight>| {
+            let parsed = Address::parse(author).ok();
+            let right = logins.get(login).unwrap().author_right(parsed.as_ref(), login, &directory);
+            assert_eq!(right, expected, "{login} writes as {author:?}");
+        };
+        let (own, any) = (Some(AuthorRight::Own), Some(AuthorRight::Any));
+        for author in ["ann@example.org", "Info@Example.org", "x@lists.example", "team@example.org"] {
+            check("ann@example.org", author, own);
+        }
+        check("ann@example.org", "bob@example.org", None);
+        check("ann@example.org", "ceo@other.example", None);
+        check("bob@example.org", "team@example.org", None);
+        check("root@example.org", "root@example.org", own);
+        check("root@example.org", "ceo@other.example", any);
+        check("root@example.org", "", any);
+        check("ann@example.org", "", None);
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
 
 /// The method is another one.
 pub(crate) fn other_method(allowed: &'static str) -> Answer {
-    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: the field Allow names them");
+    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, &format!("this path has other methods: {allowed}"));
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
 }

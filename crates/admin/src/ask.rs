@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use posthaste_control::Request;
+use posthaste_control::{NotOfTenant, Request, SentRequest};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -28,25 +28,29 @@ pub(crate) const ASKS_MAX: usize = 4;
 const TURN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The scope of a request. `None`: it is for the socket alone.
-fn scope_of(request: &Request) -> Option<Scope> {
+pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     match request {
         Request::List { .. }
         | Request::Summary { .. }
-        | Request::Suspensions
-        | Request::Diversions
+        | Request::Suspensions { .. }
+        | Request::Diversions { .. }
         | Request::Explain { .. } => Some(Scope::QueueRead),
         Request::Act { .. } | Request::Suspend { .. } | Request::Resume { .. } => Some(Scope::QueueWrite),
         Request::Divert { .. } | Request::Undivert { .. } => Some(Scope::Route),
         Request::Suppressions { .. } | Request::Suppress { .. } | Request::Unsuppress { .. } => {
             Some(Scope::Suppression)
         }
-        Request::Cat { .. } | Request::Mail { .. } | Request::Subjects { .. } => Some(Scope::MailRead),
+        Request::Cat { .. } | Request::Mail { .. } | Request::File { .. } | Request::Subjects { .. } => {
+            Some(Scope::MailRead)
+        }
         Request::Find { .. } => Some(Scope::EventsRead),
-        Request::Logins => Some(Scope::Accounts),
+        Request::Logins { .. } => Some(Scope::Accounts),
         Request::Export { .. }
         | Request::Import { .. }
         | Request::Trace { .. }
         | Request::Page { .. }
+        | Request::Account { .. }
+        | Request::Reload {}
         | Request::ForgetMailbox { .. }
         | Request::ForgetGuesses { .. } => None,
     }
@@ -66,14 +70,20 @@ pub(crate) async fn ask<V: ServerView>(
         Ok(body) => body,
         Err(error) => return answer::last(unread(error)),
     };
-    let mut request = match serde_json::from_slice::<Request>(&body.octets) {
-        Ok(request) => request,
+    let mut request = match serde_json::from_slice(&body.octets) {
+        Ok(SentRequest(request)) => request,
         Err(error) => return answer::refused(StatusCode::BAD_REQUEST, &format!("not a request: {error}")),
     };
     match scope_of(&request) {
         None => return answer::refused(StatusCode::FORBIDDEN, "this is answered at the control socket alone"),
         Some(scope) if !token.scopes().contains(&scope) => return answer::no_scope(scope),
         Some(_) => {}
+    }
+    if let Some(tenant) = token.tenant() {
+        request = match request.of_tenant(tenant) {
+            Ok(request) => request,
+            Err(why) => return answer::refused(StatusCode::FORBIDDEN, not_of(why)),
+        };
     }
     if let Request::List { limit, .. } = &mut request {
         *limit = Some(limit.unwrap_or(LIST_MAX).min(LIST_MAX));
@@ -87,7 +97,7 @@ pub(crate) async fn ask<V: ServerView>(
         let _turn = turn;
         let lines = Mutex::new(Lines::default());
         let take = |line: Value| lines.lock().unwrap_or_else(PoisonError::into_inner).take(&line);
-        let end = shared.view.ask(&request, token.name(), &take);
+        let end = shared.view.ask(&request, &token, &take);
         (lines.into_inner().unwrap_or_else(PoisonError::into_inner), end)
     };
     // Fails only by a panic, which the log has.
@@ -101,6 +111,14 @@ pub(crate) async fn ask<V: ServerView>(
             let error = format!("{expected} recipients were selected, now there are {now}: nothing was done");
             answer::json(StatusCode::CONFLICT, &json!({ "error": error, "now": now }))
         }
+    }
+}
+
+/// The refusal of a request to the token of a tenant. It says nothing of other tenants, not even whether there are any.
+fn not_of(why: NotOfTenant) -> &'static str {
+    match why {
+        NotOfTenant::Other => "this token is of another tenant",
+        NotOfTenant::WholeServer => "this is about the whole server, and the token is of one tenant",
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum GuardRefusal {
     BasicFromBrowser,
     #[error("with a cookie a change needs Origin, Content-Type: application/json and X-Posthaste: 1")]
     NotOurPage,
+    #[error("without a token, mail comes with Content-Type: application/json, and from no browser")]
+    NotAProgram,
 }
 
 impl GuardRefusal {
@@ -45,7 +47,7 @@ impl GuardRefusal {
         match self {
             Self::NoHost | Self::Malformed => StatusCode::BAD_REQUEST,
             Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
-            Self::OtherOrigin | Self::BasicFromBrowser | Self::NotOurPage => StatusCode::FORBIDDEN,
+            Self::OtherOrigin | Self::BasicFromBrowser | Self::NotOurPage | Self::NotAProgram => StatusCode::FORBIDDEN,
         }
     }
 }
@@ -113,6 +115,13 @@ fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
     }
     let is_ours = parts.headers.contains_key(ORIGIN) && is("x-posthaste", "1") && is_json(&parts.headers);
     if is_ours { Ok(()) } else { Err(GuardRefusal::NotOurPage) }
+}
+
+/// Checks a request that its client's network alone lets in: a browser there could send it for any site. Its `Host` was checked.
+pub(crate) fn check_program(headers: &HeaderMap) -> Result<(), GuardRefusal> {
+    let is_of_browser = |name: &str| name == ORIGIN.as_str() || name.starts_with("sec-fetch-");
+    let is_of_program = is_json(headers) && !headers.keys().any(|name| is_of_browser(name.as_str()));
+    if is_of_program { Ok(()) } else { Err(GuardRefusal::NotAProgram) }
 }
 
 /// True if the body is JSON, as the request says.

@@ -12,15 +12,18 @@ mod connection;
 mod guard;
 mod heads;
 mod history;
+mod inject_from;
 mod live;
 mod login;
 mod metrics;
+mod openapi;
 mod page;
 mod rates;
 mod routes;
 mod service;
 mod session;
 mod token;
+mod token_bounds;
 mod token_file;
 mod unpack;
 mod view;
@@ -30,12 +33,14 @@ pub use client::ClientAddress;
 pub use guard::HostNames;
 pub use heads::{HeadRefusal, Heads};
 pub use history::Counters;
+pub use inject_from::InjectNetworks;
 pub use routes::INJECT_PATH;
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
 pub use session::{LINK_SECS, PageLinks};
-pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash};
+pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash, is_page_link};
+pub use token_bounds::{TokenBounds, TokenBoundsError};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    AskRefusal, Attention, DestinationCount, DiskRoom, Distribution, FollowEvents, Guess, InjectCall, InjectReply,
-    QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, Urgency,
+    AskRefusal, Attention, CertificateEnd, DestinationCount, DiskRoom, Distribution, FollowEvents, Guess, InjectCall,
+    InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Urgency, WebhookStatus,
 };

@@ -34,8 +34,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const LOOK_EVENTS_MAX: usize = 500;
 /// Without an event a comment is sent, so that a client that has gone is noticed; the token is looked at as often.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Pieces that wait for a client: one that is slower is dropped.
-const PIECES_MAX: usize = 16;
+/// Bytes of one look, but for the rest of its last event.
+const LOOK_BYTES_MAX: usize = 128 << 10;
+/// Pieces that wait for a client: one that is slower is dropped. All streams together hold a few dozen MB at most.
+const PIECES_MAX: usize = 8;
 
 /// A stream that is counted until this is dropped.
 #[derive(Debug)]
@@ -79,8 +81,8 @@ pub(crate) async fn follow<V: ServerView>(
         let why = "too many streams are open";
         return answer::later(StatusCode::TOO_MANY_REQUESTS, why, RETRY_SECS);
     };
-    let looking = Arc::clone(shared);
-    let Ok(Some(events)) = spawn_blocking(move || looking.view.follow()).await else {
+    let (looking, tenant) = (Arc::clone(shared), token.tenant().map(str::to_owned));
+    let Ok(Some(events)) = spawn_blocking(move || looking.view.follow(tenant.as_deref())).await else {
         return answer::refused(StatusCode::NOT_FOUND, "the event log is off");
     };
     let (pieces, sent) = channel(PIECES_MAX);
@@ -89,21 +91,25 @@ pub(crate) async fn follow<V: ServerView>(
         let _place = place;
         let goes_on: GoesOn = Box::new(move || {
             let (shared, credential) = (Arc::clone(&shared), credential.clone());
-            let is_draining = phase.reached(Phase::Draining);
-            Box::pin(async move { !is_draining && shared.is_good(&credential, is_loopback).await })
+            Box::pin(async move { shared.is_good(&credential, is_loopback).await })
         });
-        send(events, &pieces, goes_on).await;
+        send(events, &pieces, &|| phase.reached(Phase::Draining), goes_on).await;
     });
     let mut answer = answer::answer(StatusCode::OK, "text/event-stream", Bytes::new());
     *answer.body_mut() = AnswerBody::live(sent);
     answer
 }
 
-/// True as long as a stream may go on.
+/// True as long as the credential of a stream is good.
 type GoesOn = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// Looks again and again. A drain is noticed with the next look, the end of a token within [`ALIVE_INTERVAL`].
-async fn send(mut events: Box<dyn FollowEvents>, pieces: &Sender<Bytes>, goes_on: GoesOn) {
+async fn send(
+    mut events: Box<dyn FollowEvents>,
+    pieces: &Sender<Bytes>,
+    is_draining: &(dyn Fn() -> bool + Send + Sync),
+    goes_on: GoesOn,
+) {
     let mut heard = Instant::now();
     // The head goes out with it.
     if pieces.try_send(Bytes::from_static(b": events\n\n")).is_err() {
@@ -112,12 +118,15 @@ async fn send(mut events: Box<dyn FollowEvents>, pieces: &Sender<Bytes>, goes_on
     loop {
         sleep(LOOK_INTERVAL).await;
         let read = spawn_blocking(move || {
-            let lines = events.read(LOOK_EVENTS_MAX);
+            let lines = events.read(LOOK_EVENTS_MAX, LOOK_BYTES_MAX);
             (events, lines)
         });
         let Ok((again, lines)) = read.await else { return };
         events = again;
         let is_silent = lines.is_empty();
+        if is_draining() {
+            return;
+        }
         if is_silent && heard.elapsed() < ALIVE_INTERVAL && !pieces.is_closed() {
             continue;
         }
@@ -156,7 +165,7 @@ mod tests {
     struct Some3(usize);
 
     impl FollowEvents for Some3 {
-        fn read(&mut self, _: usize) -> Vec<String> {
+        fn read(&mut self, _: usize, _: usize) -> Vec<String> {
             self.0 += 1;
             if self.0 <= 3 { vec![format!("{{\"n\":{}}}\n", self.0)] } else { Vec::new() }
         }
@@ -183,7 +192,7 @@ mod tests {
         let asked = Arc::clone(&is_good);
         let sending = tokio::spawn(async move {
             let goes_on: GoesOn = Box::new(move || Box::pin(std::future::ready(asked.load(Ordering::Relaxed))));
-            send(Box::new(Some3(0)), &pieces, goes_on).await;
+            send(Box::new(Some3(0)), &pieces, &|| false, goes_on).await;
         });
         for expected in [": events\n\n", "data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n", "data: {\"n\":3}\n\n", ":\n\n"] {
             assert_eq!(sent.recv().await.as_deref(), Some(expected.as_bytes()));
@@ -194,15 +203,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_notices_a_drain_with_its_next_look() {
+        let (pieces, mut sent) = channel(PIECES_MAX);
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&is_draining);
+        let sending = tokio::spawn(async move {
+            let goes_on: GoesOn = Box::new(|| Box::pin(std::future::ready(true)));
+            send(Box::new(Some3(3)), &pieces, &|| asked.load(Ordering::Relaxed), goes_on).await;
+        });
+        assert!(sent.recv().await.is_some());
+        let begun = Instant::now();
+        is_draining.store(true, Ordering::Relaxed);
+        assert_eq!(sent.recv().await, None);
+        assert!(begun.elapsed() <= LOOK_INTERVAL, "{:?}", begun.elapsed());
+        sending.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_nothing_is_dropped() {
         struct Endless;
         impl FollowEvents for Endless {
-            fn read(&mut self, _: usize) -> Vec<String> {
+            fn read(&mut self, _: usize, _: usize) -> Vec<String> {
                 vec!["{}".to_owned()]
             }
         }
         let (pieces, _unread) = channel(PIECES_MAX);
-        send(Box::new(Endless), &pieces, Box::new(|| Box::pin(std::future::ready(true)))).await;
+        send(Box::new(Endless), &pieces, &|| false, Box::new(|| Box::pin(std::future::ready(true)))).await;
         assert_eq!(pieces.capacity(), 0);
     }
 }

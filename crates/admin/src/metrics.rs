@@ -5,13 +5,13 @@
 use std::fmt::Write as _;
 
 use crate::view::{Distribution, Readiness, Urgency};
-use crate::{Counters, QueueStatus, ServerStatus};
+use crate::{Counters, QueueStatus, RelayStatus, ServerStatus};
 
 /// A metric: name, type, help.
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 23] = [
+pub(crate) static METRICS: [Metric; 29] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -31,6 +31,12 @@ pub(crate) static METRICS: [Metric; 23] = [
     Metric("posthaste_stream_behind_batches", "gauge", "Batches that a consumer of the spool has not passed."),
     Metric("posthaste_stream_in_trouble", "gauge", "1 while a consumer of the spool does not go on."),
     Metric("posthaste_mailboxes_waiting_messages", "gauge", "Messages that wait for a mailbox here, each as often."),
+    Metric("posthaste_certificate_end_timestamp_seconds", "gauge", "When a certificate of a listener ends, by file."),
+    Metric("posthaste_webhook_behind_seconds", "gauge", "For how long a webhook has not been told all."),
+    Metric("posthaste_relay_connections", "gauge", "Connections to other hosts, by state."),
+    Metric("posthaste_relay_unreachable_sites", "gauge", "Sets of mail hosts that cannot be reached now."),
+    Metric("posthaste_relay_back_offs_total", "counter", "Times since the start that one became unreachable."),
+    Metric("posthaste_relay_tls_avoided_total", "counter", "Times since the start that TLS with a host was given up."),
     Metric("posthaste_queue_recipients", "gauge", "Recipients that wait for other hosts."),
     Metric("posthaste_queue_oldest_timestamp_seconds", "gauge", "When the oldest of them was received; 0 for none."),
     Metric("posthaste_queue_destination_recipients", "gauge", "Recipients that wait, by destination."),
@@ -79,6 +85,16 @@ pub(crate) fn text(
             streams.map(|stream| (("stream", &*stream.name), is_in_trouble(&stream.trouble))),
         );
         out.one("posthaste_mailboxes_waiting_messages", status.waiting_here as f64);
+        let ends = status.certificates.iter().map(|of| (("file", &*of.file), of.ends as f64));
+        out.labelled("posthaste_certificate_end_timestamp_seconds", ends);
+        let behind = status.webhooks.iter().map(|of| (("webhook", &*of.name), of.behind_secs as f64));
+        out.labelled("posthaste_webhook_behind_seconds", behind);
+        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided } = status.relay;
+        let states = [("busy", connections.saturating_sub(idle)), ("idle", idle)];
+        out.labelled("posthaste_relay_connections", states.map(|(state, count)| (("state", state), count as f64)));
+        out.one("posthaste_relay_unreachable_sites", unreachable as f64);
+        out.one("posthaste_relay_back_offs_total", back_offs as f64);
+        out.one("posthaste_relay_tls_avoided_total", tls_avoided as f64);
     }
     if let Some(queue) = queue {
         out.one("posthaste_queue_recipients", queue.recipients as f64);
@@ -164,7 +180,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Attention, DestinationCount, DiskRoom, StreamStatus};
+    use crate::{Attention, CertificateEnd, DestinationCount, DiskRoom, StreamStatus, WebhookStatus};
     use posthaste_units::histogram::{Histogram, LATENCY_US};
 
     fn all() -> String {
@@ -175,6 +191,9 @@ mod tests {
             disks: vec![DiskRoom { holds: "spool, mail".to_owned(), free_bytes: 5_000_000_000_000, total_bytes: 10 }],
             streams: vec![StreamStatus { name: "relay".to_owned(), behind: 3, trouble: Some("x".to_owned()) }],
             waiting_here: 4,
+            certificates: vec![CertificateEnd { file: "/tls/mx.pem".to_owned(), ends: 1_800_000_000 }],
+            webhooks: vec![WebhookStatus { name: "crm".to_owned(), behind_secs: 240, trouble: None }],
+            relay: RelayStatus { connections: 5, idle: 2, unreachable: 1, back_offs: 7, tls_avoided: 3 },
             ..ServerStatus::default()
         };
         let destination = |domain: &str, recipients| DestinationCount {

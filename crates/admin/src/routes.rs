@@ -16,9 +16,11 @@ use crate::guard::{self, Credential, is_json};
 use crate::live;
 use crate::login;
 use crate::metrics::{self, Work};
+use crate::openapi;
 use crate::service::{Arrival, Shared};
 use crate::session::SESSION_PREFIX;
 use crate::token::{Scope, Token};
+use crate::token_bounds::TokenBounds;
 use crate::unpack::{ContentCoding, unpack};
 use crate::view::{Guess, InjectCall, Readiness, ServerView};
 
@@ -44,6 +46,7 @@ enum Action {
     Login,
     Logout,
     Token,
+    OpenApi,
     Now,
     Queue,
     Ask,
@@ -73,13 +76,14 @@ impl Route {
 }
 
 const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
-const ROUTES: [Route; 14] = [
+const ROUTES: [Route; 15] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
     Route { method: Method::POST, path: "/api/session/v1", access: Access::Open, action: Action::Login },
     Route { method: Method::DELETE, path: "/api/session/v1", access: Access::Open, action: Action::Logout },
     Route { method: Method::GET, path: "/api/token/v1", access: Access::AnyToken, action: Action::Token },
+    Route { method: Method::GET, path: "/api/openapi.json", access: Access::AnyToken, action: Action::OpenApi },
     Route { method: Method::GET, path: "/api/now/v1", access: Access::Scope(Scope::ServerRead), action: Action::Now },
     Route {
         method: Method::GET,
@@ -147,7 +151,7 @@ pub(crate) async fn serve<V: ServerView>(
     let token = match route.access {
         Access::Health | Access::Open => None,
         Access::AnyToken | Access::Scope(_) => {
-            match authenticate(shared, credential.clone(), arrival, &parts.headers).await {
+            match token_of(shared, arrival, (route.action, credential.clone()), &parts.headers).await {
                 Ok(token) => Some(token),
                 Err(answer) => return answer,
             }
@@ -165,8 +169,9 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Login => login::begin(shared, arrival, &parts.headers, incoming).await,
         Action::Logout => login::end(shared, &credential).await,
         Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
+        Action::OpenApi => answer::answer(StatusCode::OK, answer::JSON, openapi::DOCUMENT),
         Action::Now => now(shared).await,
-        Action::Queue => queue(shared).await,
+        Action::Queue => queue(shared, token.as_deref().and_then(Token::tenant)).await,
         Action::Ask => match token {
             Some(token) => ask::ask(shared, &token, &parts.headers, incoming).await,
             None => not_found(),
@@ -187,6 +192,37 @@ pub(crate) async fn serve<V: ServerView>(
 
 fn not_found() -> Answer {
     answer::refused(StatusCode::NOT_FOUND, "there is no such path")
+}
+
+/// The token of a request for an action. Programs of some networks need none to bring mail.
+///
+/// # Errors
+/// See [`authenticate`] and [`of_program`].
+async fn token_of<V: ServerView>(
+    shared: &Arc<Shared<V>>,
+    arrival: &Arrival,
+    (action, credential): (Action, Credential),
+    headers: &HeaderMap,
+) -> Result<Arc<Token>, Answer> {
+    if let (Action::Inject, Credential::None) = (action, &credential)
+        && let Some(token) = arrival.of_network(headers)
+    {
+        return of_program(shared, token, headers).map_err(|refusal| *refusal);
+    }
+    authenticate(shared, credential, arrival, headers).await
+}
+
+/// The token that a client counts as whose network lets it bring mail.
+///
+/// # Errors
+/// The answer to a request that a browser may have sent, or to one too many.
+fn of_program<V: ServerView>(
+    shared: &Shared<V>,
+    token: Arc<Token>,
+    headers: &HeaderMap,
+) -> Result<Arc<Token>, Box<Answer>> {
+    guard::check_program(headers).map_err(|refusal| answer::refused(refusal.status(), &refusal.to_string()))?;
+    shared.take_request(token)
 }
 
 /// The token of a request.
@@ -218,14 +254,30 @@ pub(crate) async fn authenticate<V: ServerView>(
         },
     };
     match found {
-        Ok(Some(token)) => match shared.rates.take(token.hash()) {
-            Ok(()) => Ok(token),
-            Err(secs) => Err(answer::later(StatusCode::TOO_MANY_REQUESTS, "this token makes too many requests", secs)),
-        },
+        Ok(Some(token)) if !token.bounds().allows(arrival.client(headers).0) => {
+            Err(answer::refused(StatusCode::FORBIDDEN, "this token is not for clients of this network"))
+        }
+        Ok(Some(token)) => shared.take_request(token).map_err(|refusal| *refusal),
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
         // Pages that are still open ask on when a session ends: no guess.
         Ok(None) if is_session => Err(answer::refused(StatusCode::UNAUTHORIZED, "this session has ended")),
         Ok(None) => Err(wrong(shared, arrival.client(headers), &presented, NOT_VALID).await),
+    }
+}
+
+impl<V> Shared<V> {
+    /// Counts a request of a token.
+    ///
+    /// # Errors
+    /// The answer to one too many.
+    fn take_request(&self, token: Arc<Token>) -> Result<Arc<Token>, Box<Answer>> {
+        match self.rates.take(token.hash()) {
+            Ok(()) => Ok(token),
+            Err(secs) => {
+                let why = "this token makes too many requests";
+                Err(answer::later(StatusCode::TOO_MANY_REQUESTS, why, secs).into())
+            }
+        }
     }
 }
 
@@ -253,10 +305,14 @@ fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-/// Name, scopes and end of a token.
+/// Name, scopes, end and bounds of a token.
 pub(crate) fn whose(token: &Token) -> Value {
     let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
-    json!({ "name": token.name(), "scopes": scopes, "until": token.until() })
+    let TokenBounds { tenant, sender_domains, networks } = token.bounds();
+    let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    json!({
+        "name": token.name(), "scopes": scopes, "until": token.until(), "tenant": tenant, "sender_domains": sender_domains, "networks": networks,
+    })
 }
 
 async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
@@ -286,14 +342,14 @@ async fn log<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
 }
 
 async fn metrics<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
-    let (status, queue) = (shared.status().await, shared.queue().await);
+    let (status, queue) = (shared.status().await, shared.queue(None).await);
     let work = Work { counters: shared.view.counters(), distributions: shared.view.distributions() };
     let text = metrics::text(&shared.view.readiness(), &work, status.as_deref(), queue.as_deref());
     answer::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-async fn queue<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
-    match shared.queue().await {
+async fn queue<V: ServerView>(shared: &Arc<Shared<V>>, tenant: Option<&str>) -> Answer {
+    match shared.queue(tenant).await {
         Some(queue) => answer::json(StatusCode::OK, &*queue),
         None => no_look(),
     }
@@ -370,3 +426,30 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const RETRY_SECS: u16 = 5;
 /// As long as wrong passwords count.
 const GUESS_RETRY_SECS: u16 = 600;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_route_is_documented_and_each_documented_route_exists() {
+        let document: Value = serde_json::from_str(openapi::DOCUMENT).unwrap();
+        let routes: BTreeSet<_> =
+            ROUTES.iter().map(|route| (route.path.to_owned(), route.method.as_str().to_lowercase())).collect();
+        let mut documented = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                documented.insert((path.clone(), method.clone()));
+                let route = ROUTES.iter().find(|route| route.path == path).unwrap();
+                let is_open = operation["security"].as_array().is_some_and(Vec::is_empty);
+                assert_eq!(is_open, matches!(route.access, Access::Health | Access::Open), "{method} {path}");
+                if let Access::Scope(scope) = route.access {
+                    assert_eq!(operation["description"], format!("Scope: `{scope}`."), "{method} {path}");
+                }
+            }
+        }
+        assert_eq!(documented, routes);
+    }
+}

@@ -32,7 +32,7 @@ use crate::session::{PageLinks, Sessions};
 use crate::token::hash;
 use crate::token_file::KnownTokens;
 use crate::view::{Attention, QueueStatus, ServerStatus, ServerView, Urgency};
-use crate::{ClientAddress, HostNames, Token, TokenFile};
+use crate::{ClientAddress, HostNames, InjectNetworks, Token, TokenFile};
 
 /// The API and the page of one server. Clones share everything.
 pub struct AdminApi<V>(Arc<Shared<V>>);
@@ -58,9 +58,16 @@ pub(crate) struct Shared<V> {
     pub streams: LiveStreams,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
-    queue: Cached<QueueStatus>,
+    /// By tenant; the whole queue under an empty name, which no tenant has.
+    queues: Mutex<HashMap<String, Arc<OneQueue>>>,
     seen: Seen,
-    seen_in_queue: Seen,
+}
+
+/// Looks at a queue, or at a tenant's part of it.
+#[derive(Debug, Default)]
+struct OneQueue {
+    looks: Cached<QueueStatus>,
+    seen: Seen,
 }
 
 /// Settings that all listeners share.
@@ -88,9 +95,8 @@ impl<V: ServerView> AdminApi<V> {
             streams: LiveStreams::default(),
             names: RwLock::new(Arc::new(settings.names)),
             status: Cached::default(),
-            queue: Cached::default(),
+            queues: Mutex::default(),
             seen: Seen::default(),
-            seen_in_queue: Seen::default(),
         }))
     }
 
@@ -151,15 +157,19 @@ impl<V: ServerView> Shared<V> {
         self.status.get(look).await
     }
 
-    /// `None`: the server does not say.
-    pub async fn queue(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
-        let shared = Arc::clone(self);
+    /// The queue, or a tenant's part of it. There are no more of them than tenants of tokens. `None`: the server does not say.
+    pub async fn queue(self: &Arc<Self>, tenant: Option<&str>) -> Option<Arc<QueueStatus>> {
+        let one = {
+            let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(queues.entry(tenant.unwrap_or_default().to_owned()).or_default())
+        };
+        let (shared, looking, tenant) = (Arc::clone(self), Arc::clone(&one), tenant.map(str::to_owned));
         let look = move || {
-            let mut queue = shared.view.queue();
-            shared.seen_in_queue.date(&mut queue.attention, unix_secs());
+            let mut queue = shared.view.queue(tenant.as_deref());
+            looking.seen.date(&mut queue.attention, unix_secs());
             queue
         };
-        self.queue.get(look).await
+        one.looks.get(look).await
     }
 }
 
@@ -249,6 +259,8 @@ pub struct HttpListener {
     pub is_loopback: bool,
     /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
     pub proxies: Arc<RwLock<Arc<Vec<IpNet>>>>,
+    /// Clients that bring mail without a token.
+    pub inject_from: Arc<RwLock<Arc<InjectNetworks>>>,
 }
 
 /// HTTP as a service of a listener.
@@ -268,6 +280,7 @@ impl<V: ServerView> AdminService<V> {
 pub(crate) struct Arrival {
     peer: Peer,
     proxies: Arc<Vec<IpNet>>,
+    inject_from: Arc<InjectNetworks>,
     phase: Arc<CurrentPhase>,
     pub is_loopback: bool,
     is_encrypted: bool,
@@ -276,6 +289,13 @@ pub(crate) struct Arrival {
 impl Arrival {
     pub fn client(&self, headers: &HeaderMap) -> ClientAddress {
         ClientAddress::of(&self.peer, headers, &self.proxies)
+    }
+
+    /// The token that the client of a request without one counts as, if its network lets it bring mail. A proxy that names no client is none.
+    pub fn of_network(&self, headers: &HeaderMap) -> Option<Arc<Token>> {
+        let client = self.client(headers).0?;
+        let is_proxy = self.proxies.iter().any(|network| network.contains(&client.to_canonical()));
+        self.inject_from.token_of(client).filter(|_| !is_proxy)
     }
 
     pub fn phase(&self) -> Arc<CurrentPhase> {
@@ -304,9 +324,12 @@ impl<V: ServerView> Service for AdminService<V> {
             }
         }
         let proxies = Arc::clone(&self.listener.proxies.read().unwrap_or_else(PoisonError::into_inner));
+        let inject_from = Arc::clone(&self.listener.inject_from.read().unwrap_or_else(PoisonError::into_inner));
         let is_loopback = self.listener.is_loopback;
         let is_encrypted = self.listener.certificate.is_some();
-        let arrival = Arc::new(Arrival { peer, proxies, phase: Arc::clone(&phase), is_loopback, is_encrypted });
+        let of_connection = Arc::clone(&phase);
+        let arrival = Arrival { peer, proxies, inject_from, phase: of_connection, is_loopback, is_encrypted };
+        let arrival = Arc::new(arrival);
         let shared = &self.api.0;
         let is_strict = is_encrypted && self.listener.is_strict.load(Ordering::Relaxed);
         let serve = service_fn(move |request| {

@@ -8,6 +8,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::session::SESSION_PREFIX;
+use crate::token_bounds::{TokenBounds, TokenBoundsError};
 
 /// A right that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,6 +58,19 @@ impl Scope {
     /// Its name, as in `--scope` and in API answers.
     pub fn name(self) -> &'static str {
         SCOPES.iter().find(|(scope, _)| *scope == self).map_or("", |(_, name)| name)
+    }
+
+    /// True if it can be of one tenant: all that it opens can be told apart by tenants.
+    pub fn is_of_tenants(self) -> bool {
+        match self {
+            Self::Inject
+            | Self::QueueRead
+            | Self::QueueWrite
+            | Self::Suppression
+            | Self::EventsRead
+            | Self::MailRead => true,
+            Self::Route | Self::Accounts | Self::ServerRead | Self::Metrics => false,
+        }
     }
 
     /// All scopes.
@@ -132,6 +146,11 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// True if a text is meant as the secret of a link to the page.
+pub fn is_page_link(presented: &str) -> bool {
+    presented.starts_with(LINK_PREFIX)
+}
+
 /// SHA-256 of a secret. 160 random bits need no slow hash.
 pub type TokenHash = [u8; 32];
 
@@ -151,6 +170,7 @@ pub struct Token {
     hash: TokenHash,
     scopes: BTreeSet<Scope>,
     until: Option<u64>,
+    bounds: TokenBounds,
 }
 
 /// Why there can be no such token.
@@ -163,6 +183,9 @@ pub enum TokenError {
     /// It would open nothing.
     #[error("a token needs a scope, such as --scope inject")]
     NoScope,
+    /// Its bounds.
+    #[error(transparent)]
+    Bounds(#[from] TokenBoundsError),
 }
 
 /// The name under which a password counts as a token.
@@ -192,12 +215,29 @@ impl Token {
         if scopes.is_empty() {
             return Err(TokenError::NoScope);
         }
-        Ok(Self { name: name.to_owned(), hash, scopes, until })
+        Ok(Self { name: name.to_owned(), hash, scopes, until, bounds: TokenBounds::default() })
+    }
+
+    /// The same token within bounds.
+    ///
+    /// # Errors
+    /// [`TokenError::Bounds`]: one of its scopes does not go with them.
+    pub fn within(self, bounds: TokenBounds) -> Result<Self, TokenError> {
+        bounds.check(self.scopes.iter().copied())?;
+        Ok(Self { bounds, ..self })
     }
 
     /// The token that a password is for who opens the page before there is a configuration: with all scopes.
     pub(crate) fn of_password(hash: TokenHash) -> Self {
-        Self { name: PASSWORD_NAME.to_owned(), hash, scopes: Scope::all().collect(), until: None }
+        let (name, scopes) = (PASSWORD_NAME.to_owned(), Scope::all().collect());
+        Self { name, hash, scopes, until: None, bounds: TokenBounds::default() }
+    }
+
+    /// What a client counts as whose network alone lets it bring mail. No secret opens it.
+    pub(crate) fn of_network(network: &str, tenant: Option<String>) -> Self {
+        let name = format!("network-{network}");
+        let bounds = TokenBounds { tenant, ..TokenBounds::default() };
+        Self { hash: hash(&name), name, scopes: [Scope::Inject].into(), until: None, bounds }
     }
 
     /// Its name, for the log and for `list`.
@@ -215,6 +255,16 @@ impl Token {
         self.until
     }
 
+    /// Whose mail it is for, from whom, and from where.
+    pub fn bounds(&self) -> &TokenBounds {
+        &self.bounds
+    }
+
+    /// The tenant that it is bound to: no other tenant's mail exists for it.
+    pub fn tenant(&self) -> Option<&str> {
+        self.bounds.tenant.as_deref()
+    }
+
     /// The hash of its secret.
     pub fn hash(&self) -> &TokenHash {
         &self.hash
@@ -225,26 +275,30 @@ impl Token {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// As a line of the file: name, hash, scopes, end.
+    /// As a line of the file: name, hash, scopes, end, tenant, sender domains, networks.
     pub(crate) fn to_line(&self) -> String {
         let scopes: Vec<&str> = self.scopes.iter().map(|scope| scope.name()).collect();
         let until = self.until.map_or("-".to_owned(), |until| until.to_string());
-        format!("{} {} {} {until}\n", self.name, hex(&self.hash), scopes.join(","))
+        let bounds = self.bounds.to_words();
+        format!("{} {} {} {until} {bounds}\n", self.name, hex(&self.hash), scopes.join(","))
     }
 
     /// Reads such a line. An error does not repeat the hash.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
-        let [name, hash, scopes, until] = line.split(' ').collect::<Vec<_>>()[..] else {
-            return Err("a line is `name hash scopes end`".to_owned());
+        let [name, hash, scopes, until, tenant, domains, networks] = line.split(' ').collect::<Vec<_>>()[..] else {
+            return Err("a line is `name hash scopes end tenant domains networks`".to_owned());
         };
         let hash = unhex(hash).ok_or("the second word is no SHA-256")?;
         let scopes = scopes.split(',').map(str::parse).collect::<Result<_, UnknownScope>>();
         let scopes = scopes.map_err(|error| error.to_string())?;
         let until = match until {
             "-" => None,
-            text => Some(text.parse().map_err(|_| "the last word is neither `-` nor a number of seconds")?),
+            text => Some(text.parse().map_err(|_| "the fourth word is neither `-` nor a number of seconds")?),
         };
-        Self::with_hash(name, hash, scopes, until).map_err(|error| error.to_string())
+        let bounds = TokenBounds::of_words(tenant, domains, networks).map_err(|error| error.to_string())?;
+        Self::with_hash(name, hash, scopes, until)
+            .and_then(|token| token.within(bounds))
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -302,8 +356,11 @@ mod tests {
         check(good.replace(&hash, &"é".repeat(32)), "no SHA-256");
         check(good.replace("inject", "everything"), "no scope `everything`");
         check(good.replace("inject,queue:read", ""), "no scope ``");
-        check(good.replace(" -", " soon"), "number of seconds");
-        check(good.replace(" -", ""), "a line is");
+        check(good.replacen(" -", " soon", 1), "number of seconds");
+        check(good.replacen(" -", "", 1), "a line is");
+        check(good.replacen(" - - - -", " - acme - -", 1).replace("inject", "metrics"), "the whole server");
+        check(good.replacen(" - - - -", " - - a@b -", 1), "no domain of senders");
+        check(good.replacen(" - - - -", " - - - 10.0.0.1/8", 1), "10.0.0.0/8");
         check(good + " more", "a line is");
     }
 

@@ -19,7 +19,8 @@ use crate::token::{self, Token, TokenHash};
 pub const TOKEN_FILE: &str = "tokens";
 /// Octets of the file: about 10,000 tokens.
 const FILE_BYTES_MAX: u64 = 2 << 20;
-const HEADING: &str = "# name, SHA-256 of the secret, scopes, end; made by `posthaste token`\n";
+const HEADING: &str =
+    "# name, SHA-256 of the secret, scopes, end, tenant, sender domains, networks; made by `posthaste token`\n";
 /// The last line: without it the file was cut off.
 const END: &str = "# the end";
 

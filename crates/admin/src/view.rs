@@ -24,14 +24,15 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its state. May block.
     fn status(&self) -> ServerStatus;
 
-    /// Its queue of mail for other hosts. May block.
-    fn queue(&self) -> QueueStatus;
+    /// Its queue of mail for other hosts, or only what there is of this tenant. May block.
+    fn queue(&self, tenant: Option<&str>) -> QueueStatus;
 
-    /// Answers a request of the control socket for the token of that name, with lines for `answer` until that says no. May block.
+    /// Answers a request of the control socket for a token, with lines for `answer` until that says no. For the token of a tenant, `request` selects that tenant's mail already,
+    /// and what else there is must not be shown. May block.
     ///
     /// # Errors
     /// See [`AskRefusal`].
-    fn ask(&self, request: &Request, token: &str, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal>;
+    fn ask(&self, request: &Request, token: &Token, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal>;
 
     /// Its version, listeners and configuration. May block.
     fn system(&self) -> Value;
@@ -39,8 +40,8 @@ pub trait ServerView: Send + Sync + 'static {
     /// The last lines of its log, the newest last. Does not block.
     fn log_lines(&self) -> Vec<String>;
 
-    /// Follows its event log from now on. `None`: there is none. May block.
-    fn follow(&self) -> Option<Box<dyn FollowEvents>>;
+    /// Follows its event log from now on, or only what is of this tenant. `None`: there is none. May block.
+    fn follow(&self, tenant: Option<&str>) -> Option<Box<dyn FollowEvents>>;
 
     /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
@@ -88,8 +89,8 @@ impl Distribution {
 
 /// Reads an event log as it grows.
 pub trait FollowEvents: Send {
-    /// Lines of JSON since the last call, at most `most`. May block.
-    fn read(&mut self, most: usize) -> Vec<String>;
+    /// Lines of JSON since the last call, at most `most`, and none further once they have `bytes`. May block.
+    fn read(&mut self, most: usize, bytes: usize) -> Vec<String>;
 }
 
 /// Why a request is not answered.
@@ -193,6 +194,47 @@ pub struct ServerStatus {
     pub waiting_here: u64,
     /// Recipients in the queue for other hosts.
     pub queued: u64,
+    /// Certificates of listeners.
+    pub certificates: Vec<CertificateEnd>,
+    /// HTTP servers that are told of events.
+    pub webhooks: Vec<WebhookStatus>,
+    /// Sessions with other hosts.
+    pub relay: RelayStatus,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CertificateEnd {
+    /// Its file.
+    pub file: String,
+    /// When it ends, in seconds since 1970.
+    pub ends: u64,
+}
+
+/// An HTTP server that is told of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WebhookStatus {
+    /// Its name.
+    pub name: String,
+    /// For how long it has not been told all, in seconds.
+    pub behind_secs: u64,
+    /// Why it is not told anything, if so.
+    pub trouble: Option<String>,
+}
+
+/// Sessions with other hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RelayStatus {
+    /// Connections open now.
+    pub connections: u64,
+    /// Of them, those that wait for messages.
+    pub idle: u64,
+    /// Sites that cannot be reached now: their mail waits.
+    pub unreachable: u64,
+    /// Times since the start that a site became unreachable.
+    pub back_offs: u64,
+    /// Times since the start that TLS with a host was given up for a while, as it fails.
+    pub tls_avoided: u64,
 }
 
 /// The room on a file system.

@@ -6,7 +6,7 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Listener, ListenerProtocol, ListenerTls, default_listeners};
+use super::{Config, Listener, ListenerProtocol, ListenerTls, Networks, default_listeners};
 
 /// Settings that all HTTP listeners share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,16 @@ impl Listener {
 
     /// Finds keys that do not go with HTTP.
     pub(super) fn check_http(&self) -> Result<(), Problem> {
+        match &self.inject_from {
+            Some(_) if !self.is_http() => {
+                return Err(Problem::new(["inject_from".into()], "only with protocol = \"http\""));
+            }
+            Some(Networks(networks)) if networks.is_empty() => {
+                let message = "nobody could bring mail so; leave it out";
+                return Err(Problem::new(["inject_from".into()], message));
+            }
+            _ => {}
+        }
         if !self.is_http() {
             return match self.socket.proxies {
                 Some(_) if !self.socket.proxy_protocol => {

@@ -106,6 +106,9 @@ pub struct Listener {
     /// Its private key. Default: that of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// With HTTP: clients of these networks bring mail without a token ([http.md](http.md#without-a-token)). It is of the tenant of their `[[network]]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inject_from: Option<Networks>,
     /// Limits for this listener. `connections` and `connections_per_address` count this listener's connections, and apply in addition to those of
     /// `[limits]`; the others replace those of `[limits]`. Not possible: `memory_bytes`, `shutdown_secs`. Default: those of `[limits]`.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
@@ -167,6 +170,7 @@ impl Keys for Listener {
                 "tls",
                 "certificate",
                 "key",
+                "inject_from",
                 "limits",
                 "policy",
             ],
@@ -185,6 +189,7 @@ impl Keys for Listener {
             "tls" => self.tls = Some(table.next_value()?),
             "certificate" => self.certificate = Some(table.next_value()?),
             "key" => self.key = Some(table.next_value()?),
+            "inject_from" => self.inject_from = Some(table.next_value()?),
             "limits" => self.limits = table.next_value()?,
             "policy" => self.policy = table.next_value()?,
             _ => return self.socket.read(key, table),

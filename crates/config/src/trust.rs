@@ -43,6 +43,9 @@ fn trusted(config: &Config) -> Vec<(Vec<Key>, IpNet)> {
         if let Some(allow) = listener.socket.allow.as_ref().filter(|_| listener.relay == Some(true)) {
             add(at("allow"), allow);
         }
+        if let Some(from) = &listener.inject_from {
+            add(at("inject_from"), from);
+        }
         if let Some(proxies) = &listener.socket.proxies {
             add(at("proxies"), proxies);
         }
@@ -66,6 +69,7 @@ mod tests {
             ("[[network]]\ncidr = ['10.0.0.0/8', '8.0.0.0/7']\nrelay = true\n", "2:23"),
             ("[[listener]]\naddress = '[::]:587'\nallow = ['10.0.0.0/8', '2000::/3']\nrelay = true\n", "3:24"),
             ("[[listener]]\naddress = '[::]:25'\nproxy_protocol = true\nproxies = '128.0.0.0/1'\n", "4:11"),
+            ("[[listener]]\naddress = '127.0.0.1:1'\nprotocol = 'http'\ninject_from = '0.0.0.0/0'\n", "4:15"),
         ] {
             let error = error_of(text);
             assert!(error.contains(&format!(":{place}: an open relay: ")), "{text}{error}");

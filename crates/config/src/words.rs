@@ -32,7 +32,8 @@ fn other_name(message: &str) -> Option<&'static str> {
 fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {
-        "address" | "unix" | "mode" | "protocol" | "relay" | "auth" | "allow" | "proxy_protocol" | "proxies" => {
+        "address" | "unix" | "mode" | "protocol" | "relay" | "auth" | "allow" | "proxy_protocol" | "proxies"
+        | "inject_from" => {
             return Some(listed(Listener::NAME));
         }
         "cidr" => return Some(listed(Network::NAME)),

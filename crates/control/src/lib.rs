@@ -5,10 +5,16 @@
 #![warn(missing_docs)]
 
 mod logins;
+mod mail;
+mod object;
+mod of_tenant;
 mod waiting;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
+pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
+use object::{object, objects};
+pub use of_tenant::NotOfTenant;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use posthaste_spool::Lsn;
@@ -32,6 +38,11 @@ pub struct Delivered {
     pub mailbox: String,
 }
 
+/// A request as it comes: an object, and nothing else.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SentRequest(#[serde(deserialize_with = "object")] pub Request);
+
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
@@ -39,7 +50,7 @@ pub enum Request {
     /// The recipients that wait, one on each line.
     List {
         /// Recipients to list.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Which,
         /// Maximum number; not set: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +62,7 @@ pub enum Request {
     /// Numbers of recipients that wait, one name on each line.
     Summary {
         /// Recipients to count.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Which,
         /// The kind of name that they are counted by.
         #[serde(default)]
@@ -76,9 +87,20 @@ pub enum Request {
         #[serde(default)]
         mailbox: String,
     },
+    /// The octets of a file that a message has, in pieces.
+    File {
+        /// The message's number.
+        message: Lsn,
+        /// As in [`Mail`](Self::Mail).
+        #[serde(default)]
+        mailbox: String,
+        /// Its place among the message's files, from 0.
+        number: u32,
+    },
     /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
     Subjects {
         /// At most [`SUBJECTS_MAX`].
+        #[serde(deserialize_with = "objects")]
         of: Vec<Delivered>,
     },
     /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
@@ -102,6 +124,7 @@ pub enum Request {
     /// Messages for another queue, each in several lines, and a first and a last line about all.
     Export {
         /// Recipients to export.
+        #[serde(deserialize_with = "object")]
         of: Which,
         /// They are held here from then on.
         #[serde(default)]
@@ -116,6 +139,7 @@ pub enum Request {
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
         /// Recipients to act on.
+        #[serde(deserialize_with = "object")]
         of: Which,
         /// The action.
         action: Doing,
@@ -132,20 +156,25 @@ pub enum Request {
     /// Tries nothing of a scope.
     Suspend {
         /// Of what.
+        #[serde(deserialize_with = "object")]
         scope: Named,
         /// For how long, in seconds; not set: without an end.
         secs: Option<u32>,
         /// Why.
         #[serde(default)]
         reason: String,
+        /// So many recipients were shown to who asks: if the number differs by more than a tenth, nothing is done. Not with a site.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u64>,
     },
     /// Ends a suspension.
     Resume {
         /// The scope of a suspension.
+        #[serde(deserialize_with = "object")]
         scope: Named,
     },
     /// Suspensions, one on each line.
-    Suspensions,
+    Suspensions {},
     /// Dialogues of sessions that begin from now on, a line each, until the client goes.
     Trace {
         /// Of clients.
@@ -162,6 +191,7 @@ pub enum Request {
     /// Has mail go to another next hop.
     Divert {
         /// Scope to divert; no site.
+        #[serde(deserialize_with = "object")]
         scope: Named,
         /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
         to: String,
@@ -170,14 +200,18 @@ pub enum Request {
         /// Why.
         #[serde(default)]
         reason: String,
+        /// As for a suspension.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u64>,
     },
     /// Undoes a diversion.
     Undivert {
         /// Scope of the diversion to end.
+        #[serde(deserialize_with = "object")]
         scope: Named,
     },
     /// Diversions, one on each line.
-    Diversions,
+    Diversions {},
     /// Limits of a destination, with those that mail waits for; one line.
     Explain {
         /// The domain.
@@ -195,7 +229,7 @@ pub enum Request {
     /// Entries of the suppression list, one on each line.
     Suppressions {
         /// Entries to list.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Wanted,
     },
     /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
@@ -203,6 +237,14 @@ pub enum Request {
     ForgetMailbox {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
+    },
+    /// Reads the configuration and its files again, as SIGHUP does. The last line has what needs a `restart`, and what was `kept` because it cannot be used.
+    /// Answered also where nothing is relayed.
+    Reload {},
+    /// Begins a session about the mail of an account: [`MailCommand`]s follow. Answered also where nothing is relayed.
+    Account {
+        /// The login, or the path of its Maildir below the mail directory.
+        account: String,
     },
     /// A link that opens the page in a browser, once: `link`, in the last line. Answered also where nothing is relayed.
     Page {
@@ -213,7 +255,7 @@ pub enum Request {
         scopes: Vec<String>,
     },
     /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
-    Logins,
+    Logins {},
     /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
     #[serde(rename = "forget-guesses")]
     ForgetGuesses {
@@ -223,6 +265,7 @@ pub enum Request {
     /// Adds entries to the suppression list.
     Suppress {
         /// Entries to add; without `added` they are added now.
+        #[serde(deserialize_with = "objects")]
         entries: Vec<Suppressed>,
     },
     /// Removes addresses from the suppression list.
@@ -249,6 +292,18 @@ mod tests {
         let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };
         assert_eq!(read(r#"{"ask":"forget-guesses","of":["192.0.2.1"]}"#).unwrap(), forget);
         assert!(read(r#"{"ask":"list","off":{}}"#).is_err() && read(r#"{"ask":"nothing"}"#).is_err());
+        for wrong in [
+            r#"{"ask":"suspensions","of":{}}"#,
+            r#"{"ask":"logins","x":1}"#,
+            r#"{"ask":"list","of":[]}"#,
+            r#"{"ask":"resume","scope":[null,null,"a.example"]}"#,
+            r#"{"ask":"suppress","entries":[["a@b.example"]]}"#,
+            r#"{"ask":"subjects","of":[["1","x"]]}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let sent = |text: &str| serde_json::from_str::<SentRequest>(text);
+        assert!(sent(r#"["suspensions"]"#).is_err() && sent(r#"{"ask":"suspensions"}"#).is_ok());
     }
 
     #[test]
@@ -263,6 +318,20 @@ mod tests {
             let text = format!(r#"{{"ask":"cat","message":{wrong}}}"#);
             assert!(serde_json::from_str::<Request>(&text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn commands_about_mail_are_short_lines() {
+        fn text(line: &impl Serialize) -> String {
+            serde_json::to_string(line).unwrap()
+        }
+        let open = MailCommand::Open { mailbox: "a/b".into(), make: true };
+        assert_eq!(text(&open), r#"{"open":{"mailbox":"a/b","make":true}}"#);
+        assert_eq!(text(&MailCommand::Mailboxes), r#""mailboxes""#);
+        assert_eq!(text(&MailPiece::Data(3)), r#"{"data":3}"#);
+        assert_eq!(text(&MailPiece::End), r#""end""#);
+        assert_eq!(text(&MailAnswer::Done(MailDone { uid: 7, ..MailDone::default() })), r#"{"done":{"uid":7}}"#);
+        assert_eq!(text(&MailAnswer::Refused("no".into())), r#"{"refused":"no"}"#);
     }
 
     #[test]

@@ -12,6 +12,11 @@ pub enum LoginsLine {
     Login(LoginLine),
     /// A client that has guessed wrong.
     Client(ClientLine),
+    /// The password that opens every account, as long as there is no configuration.
+    First {
+        /// Its file.
+        first_password: String,
+    },
 }
 
 /// A login as the server knows it.

@@ -126,6 +126,7 @@ impl Directory {
             patterns,
             catch_all,
             separator,
+            detail_folders: domain.detail_folders,
             transport: of_all,
             transports,
         });

@@ -27,6 +27,9 @@ pub struct Domain {
     /// The character between user and detail (`alice+lists@…` goes to `alice`); empty for none. Default: `"+"`.
     #[serde(default = "default_sub_addressing")]
     pub sub_addressing: String,
+    /// True: mail with a detail goes into the folder of that name, if the user has one ([addresses.md](addresses.md#folders)). Default: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detail_folders: bool,
     /// Other names: each is a user or alias of this domain, an address in any domain, a list of them, a program, file or LMTP server, `{ discard = true
     /// }` or `{ refuse = "TEXT" }`. Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -85,6 +88,7 @@ impl Domain {
             users: Users::default(),
             catch_all: None,
             sub_addressing: default_sub_addressing(),
+            detail_folders: false,
             aliases: BTreeMap::new(),
             patterns: Vec::new(),
             transport: None,
@@ -116,12 +120,13 @@ impl Domain {
     }
 
     /// The keys that a table of the configuration may have.
-    pub const KEYS: [&str; 11] = [
+    pub const KEYS: [&str; 12] = [
         "name",
         "domain_aliases",
         "users",
         "catch_all",
         "sub_addressing",
+        "detail_folders",
         "aliases",
         "pattern",
         "transport",
@@ -264,7 +269,7 @@ mod tests {
     #[test]
     fn every_key_reads_back_as_it_is_shown() {
         let text = "name = \"a.example\"\ndomain_aliases = [\"b.example\"]\nusers = [\"ann\"]\ncatch_all = \"ann\"\n\
-                    transport = \"lmtp:unix:/run/lmtp\"\nowner = \"vmail\"\nmode = \"0640\"\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
+                    transport = \"lmtp:unix:/run/lmtp\"\nowner = \"vmail\"\nmode = \"0640\"\ndetail_folders = true\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
                     one = \"ann\"\ntwo = [\"ann\", \"b\"]\n[[pattern]]\nmatch = \"a(.)\"\nto = \"$1\"\n\
                     [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n";
         let domain = read(text).unwrap();

@@ -36,6 +36,8 @@ pub(crate) struct Table {
     pub patterns: Vec<(Expression, PatternTarget)>,
     pub catch_all: Option<CatchAll>,
     pub separator: Option<char>,
+    /// Mail with a detail is for a folder.
+    pub detail_folders: bool,
     /// Where mail for its users goes instead of Maildirs.
     pub transport: Option<Arc<Transport>>,
     /// The same for some of them.
@@ -206,6 +208,18 @@ impl Directory {
         let table = &self.domains[*self.by_name.get(domain)? as usize];
         let is_quoted = local_part.starts_with('"');
         local_part.split_once(table.separator?).map(|(_, detail)| detail).filter(|_| !is_quoted)
+    }
+
+    /// The folder of a Maildir that mail with a detail is for, if the domain says so: `lists`, for `alice+lists@example.org`.
+    pub fn folder<'a>(&self, mailbox: &'a Mailbox) -> Option<&'a str> {
+        let (_, domain) = mailbox.address.rsplit_once('@')?;
+        let table = &self.domains[*self.by_name.get(domain)? as usize];
+        let Place::Maildir(_) = &mailbox.place else { return None };
+        let detail = self.detail(&mailbox.address).filter(|detail| table.detail_folders && !detail.is_empty())?;
+        // A user's name may have the separator in it.
+        let (base, _) = mailbox.address.split_once(table.separator?)?;
+        let own = self.mailbox(table, &folded(base), base).ok()?;
+        (own.place == mailbox.place).then_some(detail)
     }
 
     fn follow_each(&self, targets: &[(String, u32)], trace: &mut impl Trace) -> Result<Route, Refusal> {

@@ -7,7 +7,7 @@ use posthaste_message::address::{Address, Domain as Host, ForwardPath};
 use crate::aliases::AliasId;
 use crate::directory::{Directory, Table};
 use crate::names::{folded, folded_domain, user_name};
-use crate::route::{Place, Route};
+use crate::route::{Mailbox, Place, Route};
 use crate::step::{Step, Trace};
 
 impl Directory {
@@ -55,6 +55,25 @@ impl Directory {
             }),
             _ => false,
         }
+    }
+
+    /// True if mail for `address` reaches `login` and nobody else: mailboxes to which mail for the login itself goes count as the login's. Takes as long as the look-up of
+    /// two recipients.
+    pub fn is_only_address_of(&self, address: &Address, login: &str) -> bool {
+        if !self.is_address_of(address, login) {
+            return false;
+        }
+        // Nobody else gets what is refused or discarded, or goes to another host by its own name.
+        let Route::Local(reached) = self.recipient(&ForwardPath::Address(address.clone())) else { return true };
+        let Some((user, domain)) = login.rsplit_once('@') else { return false };
+        let Some(table) = self.by_name.get(domain).map(|domain| &self.domains[*domain as usize]) else { return false };
+        let own = self.resolve(user, Some(domain));
+        let is_own = |mailbox: &Mailbox| {
+            let found = mailbox.address.rsplit_once('@');
+            found.is_some_and(|(local_part, domain)| domain == table.name && table.names(local_part, user))
+                || matches!(&own, Route::Local(own) if own.iter().any(|own| own.identity() == mailbox.identity()))
+        };
+        reached.iter().all(is_own)
     }
 }
 
@@ -108,6 +127,36 @@ mod tests {
         check("app@else.example.", Some("app@else.example"));
         for bad in ["", "@", "@example.org", "ann@", "a b@example.org", "a\0b"] {
             check(bad, None);
+        }
+    }
+
+    #[test]
+    fn an_alias_of_several_people_is_nobodys_own_address() {
+        let directory = directory();
+        let check = |address: &str, login: &str, expected: bool| {
+            let parsed = Address::parse(address).unwrap();
+            assert_eq!(directory.is_only_address_of(&parsed, login), expected, "{address} of {login}");
+        };
+        // A pattern and a catch-all that lead to one account alone; mail of bob goes to an archive as well.
+        for (own, login) in [
+            ("ann@example.org", "ann@example.org"),
+            ("ann+x@xn--bcher-kva.example", "ann@example.org"),
+            ("sales-eu@example.org", "ann@example.org"),
+            ("bob@example.org", "bob@example.org"),
+            ("anybody@example.org", "carol@example.org"),
+            ("app@else.example", "app@else.example"),
+            ("x@any.example", "x@any.example"),
+        ] {
+            check(own, login, true);
+        }
+        for (other, login) in [
+            ("team@example.org", "ann@example.org"),
+            ("all@example.org", "bob@example.org"),
+            ("noreply@example.org", "ann@example.org"),
+            ("bob@example.org", "ann@example.org"),
+            ("x@any.example", "y@any.example"),
+        ] {
+            check(other, login, false);
         }
     }
 

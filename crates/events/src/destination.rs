@@ -49,6 +49,7 @@ fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
         facts: arrival.facts(LIST_MAX),
         mailboxes,
         mailbox_count: u32::try_from(mail.recipients.len()).unwrap_or(u32::MAX),
+        tenant: Arc::clone(&mail.tenant),
     }))
 }
 

@@ -101,8 +101,9 @@ fn feedback() -> impl Strategy<Value = Kind> {
 
 fn kind() -> impl Strategy<Value = Kind> {
     let texts = [text(), text(), text(), text(), text(), text(), text(), text()];
+    let texts = (texts, text());
     let received = (texts, any::<u64>(), list(), list()).prop_map(
-        |([id, peer, helo, with, tls, user, sender, message_id], bytes, recipients, mailboxes)| {
+        |(([id, peer, helo, with, tls, user, sender, message_id], tenant), bytes, recipients, mailboxes)| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
             let facts = ArrivalFacts {
@@ -118,7 +119,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 bytes,
                 message_id,
             };
-            Kind::Received(Received { facts, mailboxes, mailbox_count })
+            Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
         },
     );
     let stages = [Stage::Connection, Stage::Mail, Stage::Recipient, Stage::Message, Stage::Aborted];

@@ -79,6 +79,8 @@ pub struct Received {
     pub mailboxes: Vec<Arc<str>>,
     /// The number of mailboxes.
     pub mailbox_count: u32,
+    /// On whose account it is sent; empty: on nobody's.
+    pub tenant: Arc<str>,
 }
 
 /// Targets that have got their message.

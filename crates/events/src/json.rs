@@ -77,6 +77,7 @@ fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
         .text("message_id", &facts.message_id)
         .list("mailboxes", &received.mailboxes)
         .number("mailbox_count", received.mailbox_count.into())
+        .text("tenant", &received.tenant)
         .end();
 }
 
@@ -194,7 +195,8 @@ fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refu
 }
 
 fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &Login) {
-    let object = match login.reply.is_empty() {
+    // Clients of other protocols than SMTP are told in words of these.
+    let object = match login.reply.is_empty() && login.why.is_empty() {
         true => Object::begin(out, lsn, at_us, "login"),
         false => Object::begin(out, lsn, at_us, "refused").text("stage", "login"),
     };
@@ -316,7 +318,8 @@ mod tests {
             bytes: 10,
             ..ArrivalFacts::default()
         };
-        let received = Received { facts, mailboxes: vec!["example.org/a/Maildir".into()], mailbox_count: 1 };
+        let mailboxes = vec!["example.org/a/Maildir".into()];
+        let received = Received { facts, mailboxes, mailbox_count: 1, tenant: "acme".into() };
         let target = Target { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
         let of = |fate, error: &str| {
             let (transport, recipient) = ("lmtp:d:24".into(), "a@example.org".into());
@@ -389,7 +392,7 @@ mod tests {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
         }
         write_entry(&mut out, Lsn::new(4), Bytes::from_static(b"\xff"));
-        let expected = r#"{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"received","message":"3","received_id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1}
+        let expected = r#"{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"received","message":"3","received_id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1,"tenant":"acme"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","target":0,"mailbox":"example.org/a/Maildir"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":"3","target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}

@@ -35,6 +35,8 @@ pub struct Within {
     pub messages_max: usize,
     /// The search ends then.
     pub deadline: Option<Instant>,
+    /// Only mail on this tenant's account: events that name it, and those of its messages that name nobody.
+    pub tenant: Option<String>,
 }
 
 impl Within {
@@ -44,7 +46,7 @@ impl Within {
             let secs = i64::try_from(secs).unwrap_or(i64::MAX);
             Timestamp::from_second(Timestamp::now().as_second().saturating_sub(secs)).ok()
         };
-        Self { since: secs.and_then(since), until: None, messages_max, deadline: Some(deadline) }
+        Self { since: secs.and_then(since), until: None, messages_max, deadline: Some(deadline), tenant: None }
     }
 }
 
@@ -181,6 +183,10 @@ impl<'a> Search<'a> {
         if !is_whole && !is_recipient && (!is_known || is_newest) {
             return;
         }
+        let is_of = |tenant: &String| event["tenant"].as_str().map_or(is_known, |named| named == tenant);
+        if !self.within.tenant.as_ref().is_none_or(is_of) {
+            return;
+        }
         let Some(key) = message.or_else(|| Lsn::deserialize(&event["lsn"]).ok()) else { return };
         let story = self.stories.entry(key).or_default();
         story.is_whole |= is_whole;
@@ -280,17 +286,55 @@ mod tests {
             }
         }
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
-        let within = Within { since: None, until: None, messages_max: 100, deadline: None };
+        let within = Within { since: None, until: None, messages_max: 100, deadline: None, tenant: None };
         let found = super::search(dir.path(), &Wanted::Named("a@x.example".to_owned()), &within).unwrap();
         let counts: Vec<_> = found.stories.iter().map(|(message, events)| (message.get(), events.len())).collect();
         assert_eq!((counts, found.is_cut), (vec![(2, EVENTS_OF_STORY_MAX), (3, EVENTS_OF_STORY_MAX)], true));
     }
 
     #[test]
+    fn a_tenant_finds_its_own_mail_and_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = "\"time\":\"2026-01-01T00:00:01.000000Z\"";
+        let received = |message: u64, tenant: &str| {
+            format!(
+                "{{\"lsn\":\"{message}\",{at},\"event\":\"received\",\"message\":\"{message}\",\"from\":\"<s@x.example>\",\"to\":[\"<r@y.example>\"]{tenant}}}\n"
+            )
+        };
+        let later = |lsn: u64, message: u64, tenant: &str| {
+            format!(
+                "{{\"lsn\":\"{lsn}\",{at},\"event\":\"delivered\",\"message\":\"{message}\",\"recipient\":\"r@y.example\"{tenant}}}\n"
+            )
+        };
+        let (a, b, none) = (",\"tenant\":\"a\"", ",\"tenant\":\"b\"", "");
+        let refused =
+            format!("{{\"lsn\":\"9\",{at},\"event\":\"refused\",\"from\":\"s@x.example\",\"reply\":\"550\"}}\n");
+        let lines = [received(1, a), received(2, b), received(3, none), later(4, 1, none), later(5, 2, none)];
+        let more = [later(6, 3, none), later(7, 1, a), later(8, 2, b), refused];
+        std::fs::write(dir.path().join(file_name(1)), [lines.concat(), more.concat()].concat()).unwrap();
+        let lsns = |wanted: Wanted, tenant: Option<&str>| {
+            let tenant = tenant.map(str::to_owned);
+            let within = Within { since: None, until: None, messages_max: 100, deadline: None, tenant };
+            let found = search(dir.path(), &wanted, &within).unwrap();
+            let lsn = |event: &Value| event["lsn"].to_string().trim_matches('"').parse::<u64>().unwrap();
+            found.stories.values().flatten().map(lsn).collect::<Vec<_>>()
+        };
+        for what in ["s@x.example", "r@y.example"] {
+            let named = || Wanted::Named(what.to_owned());
+            assert_eq!(lsns(named(), Some("a")), [1, 4, 7], "{what}");
+            assert_eq!(lsns(named(), Some("b")), [2, 5, 8], "{what}");
+            assert!(lsns(named(), Some("c")).is_empty(), "{what}");
+        }
+        assert_eq!(lsns(Wanted::Newest(vec![]), Some("a")), [1, 4, 7]);
+        assert!(lsns(Wanted::Named("2".to_owned()), Some("a")).is_empty(), "by a number of another tenant");
+        assert_eq!(lsns(Wanted::Newest(vec![]), None).len(), 9);
+    }
+
+    #[test]
     fn stories_are_found_by_name_and_the_newest_by_event() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(file_name(1)), LINES.join("\n") + "\n").unwrap();
-        let within = |messages_max| Within { since: None, until: None, messages_max, deadline: None };
+        let within = |messages_max| Within { since: None, until: None, messages_max, deadline: None, tenant: None };
         let found = |wanted: Wanted, most| {
             let found = search(dir.path(), &wanted, &within(most)).unwrap();
             let lsns = |events: &Vec<Value>| {

@@ -250,6 +250,25 @@ async fn a_silent_store_hides_no_change_by_others() {
     );
 }
 
+/// Between two looks: the flags are what they were, and the MODSEQ is another.
+#[tokio::test]
+async fn condstore_hears_of_flags_set_and_unset() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    let toggle = || {
+        store.set_flags("INBOX", Uid::new(1).unwrap(), MessageFlags::DRAFT);
+        store.set_flags("INBOX", Uid::new(1).unwrap(), MessageFlags::SEEN);
+    };
+    store.set_flags("INBOX", Uid::new(1).unwrap(), MessageFlags::SEEN);
+    client.ask("c NOOP").await;
+    toggle();
+    assert_eq!(client.ask("d NOOP").await, "d OK NOOP completed\r\n");
+    client.ask("e ENABLE CONDSTORE").await;
+    toggle();
+    let heard = client.ask("f NOOP").await;
+    assert!(heard.starts_with("* 1 FETCH (UID 1 FLAGS (\\Seen \\Recent) MODSEQ ("), "{heard}");
+}
+
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_cut_off() {
     let store = FakeStore::new("ann");

@@ -70,6 +70,8 @@ const STEPS_MIN: u64 = 10_000;
 const STEP_BYTES: usize = 16 << 10;
 /// Octets of a value that a filter makes: a step may look at it, too.
 const FILTERED_BYTES_MAX: usize = 512 << 10;
+/// Octets of a line of a template.
+const LINE_BYTES_MAX: usize = 65_534;
 /// Octets of a name or a text in a tag.
 const TOKEN_BYTES_MAX: usize = 1000;
 
@@ -104,6 +106,10 @@ impl Templates {
         }
         if text.len() > OUTPUT_BYTES_MAX {
             return Err(format!("{what}: a template has at most {OUTPUT_BYTES_MAX} bytes"));
+        }
+        // Columns of the engine are 16 bits wide: it adds one to that of a mistake.
+        if text.split('\n').any(|line| line.len() > LINE_BYTES_MAX) {
+            return Err(format!("{what}: a line of a template has at most {LINE_BYTES_MAX} bytes"));
         }
         let named = |error: Error| format!("{what}: {}", told(&error));
         check_lengths(&text).map_err(|why| format!("{what}: {why}"))?;
@@ -423,6 +429,23 @@ mod tests {
         check("{% set m = n|int * 2 + 1 %}{% if m > 6 %}{{ m }}{% else %}few{% endif %}", "7");
         check("{{ 'yes' if name is defined and items|length == 2 else 'no' }}{{ items[0]['of'] }}", "yesa");
         check("{# a comment #}{{ name|lower|title|trim }}", "Ann & Co");
+    }
+
+    #[test]
+    fn a_mistake_far_along_a_line_is_refused() {
+        let mut templates = Templates::new(1, 0);
+        for mistake in ["{#", "{{ x", "{% if", "{{ 'x }}", "{{ 1_ }}", "{{ ~ }}"] {
+            for bytes in [10, 65_530, 65_534, 65_535, 65_536, 70_000] {
+                for text in [format!("{}{mistake}", "x".repeat(bytes)), format!("{mistake}{}", "x".repeat(bytes))] {
+                    let taken = templates.piece("content", Place::Text, text, false);
+                    assert!(taken.is_err(), "{mistake} {bytes}");
+                }
+            }
+        }
+        let long = format!("{{{{ x }}}}{}", "y".repeat(LINE_BYTES_MAX - 7));
+        assert!(templates.piece("content", Place::Text, format!("{long}\n{long}"), false).is_ok());
+        let longer = templates.piece("content", Place::Text, format!("{long}y"), false).unwrap_err();
+        assert_eq!(longer, format!("content: a line of a template has at most {LINE_BYTES_MAX} bytes"));
     }
 
     #[test]

@@ -149,6 +149,8 @@ pub struct Mail<'a> {
     pub also: Vec<Entry>,
     /// Header fields that are written in front of it, for every reader.
     pub front: FrontFields,
+    /// INTERNALDATE in seconds since 1970 (RFC 9051 section 2.3.3); `None`: the time of acceptance.
+    pub internal_date: Option<u32>,
     /// The sender's address; empty for none.
     pub sender: String,
     /// The sender that it gets for those to whom it is forwarded, if that is another.

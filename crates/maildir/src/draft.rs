@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Seek};
 use std::os::fd::AsFd;
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -56,6 +57,14 @@ impl Draft<'_> {
         write_all(self.file.as_fd(), parts)
     }
 
+    /// Sets its time of modification, which mail programs show as the time it came. To be called after the last write.
+    ///
+    /// # Errors
+    /// An error of `utimensat`.
+    pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
+        self.file.set_modified(at)
+    }
+
     /// Makes it visible in `new/`, never over an existing file. Not synced.
     ///
     /// # Errors
@@ -91,7 +100,8 @@ impl Draft<'_> {
         self.is_named = true;
         let mut nameless = std::mem::replace(&mut self.file, named);
         nameless.rewind()?;
-        io::copy(&mut nameless, self).map(drop)
+        io::copy(&mut nameless, self)?;
+        self.file.set_modified(nameless.metadata()?.modified()?)
     }
 }
 
@@ -147,10 +157,25 @@ mod tests {
             change(&mut draft);
             io::Write::write_all(&mut draft, b"body\n").expect("written");
             assert_eq!(files_in(&dir.join("new")), 0);
+            let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+            draft.set_modified(at).expect("set");
             draft.publish().expect("published");
+            let modified = std::fs::metadata(dir.join("new/name")).and_then(|facts| facts.modified());
+            assert_eq!(modified.expect("there"), at);
             assert_eq!(maildir.read(Subdir::New, "name").expect("there"), b"Subject: one\n\nbody\n");
             assert_eq!(files_in(&dir.join("tmp")), 0);
         });
+    }
+
+    #[test]
+    fn a_draft_that_gets_a_name_late_keeps_its_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let maildir = Maildir::open_or_create(dir.path()).expect("a Maildir");
+        let mut draft = maildir.draft("name").expect("begun");
+        let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        draft.set_modified(at).expect("set");
+        draft.copy_to_tmp().expect("copied");
+        assert_eq!(draft.file.metadata().and_then(|facts| facts.modified()).expect("there"), at);
     }
 
     #[test]

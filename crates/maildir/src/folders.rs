@@ -66,11 +66,6 @@ impl FolderName {
         self.0.split('.')
     }
 
-    /// Whether this folder lies below `above`.
-    pub fn is_below(&self, above: &Self) -> bool {
-        self.0.strip_prefix(&*above.0).is_some_and(|rest| rest.starts_with('.'))
-    }
-
     fn dir_name(&self) -> String {
         format!(".{}", self.0)
     }

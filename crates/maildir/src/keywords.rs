@@ -240,8 +240,11 @@ impl Maildir {
     }
 }
 
-/// The keywords of the Maildir that `base` is; none if it has no table.
-pub(crate) fn keywords_at(base: &OwnedFd) -> io::Result<Keywords> {
+/// The keywords of the Maildir that `base` is; none if it has no table. A symbolic link is not followed.
+///
+/// # Errors
+/// As [`read_keywords`].
+pub fn keywords_at(base: &OwnedFd) -> io::Result<Keywords> {
     Ok(table_in(base)?.map(|(keywords, _)| keywords).unwrap_or_default())
 }
 

@@ -46,7 +46,7 @@ pub use flags::Flags;
 pub use folders::FolderName;
 pub use gone::GoneDir;
 pub use keywords::{
-    KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_stamp, read_keywords,
+    KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_at, keywords_stamp, read_keywords,
 };
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};

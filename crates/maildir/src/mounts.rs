@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Where file systems are mounted below a directory, as paths from there. Those that are not UTF-8 are left out.
 ///
 /// # Errors
-/// Those of resolving the directory's path and of reading `/proc/self/mountinfo`.
+/// An error of resolving the directory's path or of reading `/proc/self/mountinfo`.
 pub fn mounts_below(root: &Path) -> io::Result<Vec<String>> {
     let root = resolved(root)?;
     let all = match posthaste_fsops::mounts_below(&root) {
@@ -22,7 +22,7 @@ pub fn mounts_below(root: &Path) -> io::Result<Vec<String>> {
 /// A directory without symbolic links. One that is not there, because its disk is not mounted, keeps its name.
 ///
 /// # Errors
-/// Those of looking for it.
+/// An error of looking for it.
 pub fn resolved(root: &Path) -> io::Result<PathBuf> {
     match root.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(root),

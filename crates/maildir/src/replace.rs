@@ -2,8 +2,9 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, RenameFlags};
+use rustix::fs::{AtFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::maildir::{Found, Maildir, write_all};
@@ -51,6 +52,18 @@ impl Maildir {
 /// A file that takes the place of a message, while it is written.
 #[derive(Debug)]
 pub struct NewFile(OwnedFd);
+
+impl NewFile {
+    /// Sets its time of modification. To be called after the last write.
+    ///
+    /// # Errors
+    /// An error of `utimensat`.
+    pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() };
+        Ok(rustix::fs::futimens(&self.0, &Timestamps { last_access: time, last_modification: time })?)
+    }
+}
 
 impl io::Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: u64 = 4096;
 pub struct UidList {
     /// UIDVALIDITY.
     pub validity: NonZeroU32,
-    /// The next UID, above all that are listed.
+    /// The next UID, above all that are listed: that of the head, if no message was appended since.
     pub next: NonZeroU32,
     /// Messages, ascending by UID.
     pub messages: Vec<ListedUid>,
@@ -61,7 +61,7 @@ impl UidList {
         if !next_line(&mut from, &mut line, 1)? {
             return Err(UidListError::Line { line: 1, why: "it is empty" });
         }
-        let (validity, next) = head(&line).map_err(|why| UidListError::Line { line: 1, why })?;
+        let (validity, mut next) = head(&line).map_err(|why| UidListError::Line { line: 1, why })?;
         let mut messages: Vec<ListedUid> = Vec::new();
         let mut number = 1;
         loop {
@@ -74,9 +74,8 @@ impl UidList {
             if messages.last().is_some_and(|last| last.uid >= message.uid) {
                 return Err(failed("its UID does not ascend"));
             }
-            if message.uid >= next {
-                return Err(failed("its UID is not below the next UID"));
-            }
+            // The head is of the last time that the whole list was written: Dovecot appends new messages and leaves it as it is.
+            next = next.max(message.uid.checked_add(1).ok_or_else(|| failed("no UID is left above it"))?);
             if messages.len() == messages_max {
                 return Err(failed("too many messages"));
             }
@@ -91,7 +90,11 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result
     from.take(LINE_BYTES_MAX).read_until(b'\n', line)?;
     match line.pop() {
         None => Ok(false),
-        Some(b'\n') => Ok(true),
+        Some(b'\n') => {
+            // A copy that went through another system. Dovecot's names do not end so.
+            line.pop_if(|last| *last == b'\r');
+            Ok(true)
+        }
         // Dovecot appends whole lines: a line without its end is being written, or its file was cut short.
         Some(_) => Err(UidListError::Line { line: number, why: "it is too long, or has no end" }),
     }
@@ -167,6 +170,16 @@ mod tests {
         let second = message(25_017, "1276533073.M242911P3632.kurkku:odd", Some("4c0a-1"));
         assert_eq!(list.messages, [first, second]);
         assert_eq!(read(b"3 V1 N1\n").unwrap().messages, []);
+        let with_crlf = text.to_vec().escape_ascii().to_string().replace("\\n", "\r\n");
+        assert_eq!(read(with_crlf.as_bytes()).unwrap(), list);
+    }
+
+    /// Dovecot writes the head anew with the whole list alone, such as after an expunge.
+    #[test]
+    fn messages_that_were_appended_move_the_next_uid() {
+        let list = read(b"3 V1795804824 N5 G63f1\n1 :a\n4 :b\n5 :c\n9 :d\n").unwrap();
+        assert_eq!((list.next.get(), list.messages.len()), (10, 4));
+        assert_eq!(read(b"3 V1 N1\n1 :a\n").unwrap().next.get(), 2);
     }
 
     #[test]
@@ -185,7 +198,7 @@ mod tests {
         ] {
             assert_eq!(failing_line(text), 1, "{}", text.escape_ascii());
         }
-        for line in ["0 :a", "9 :a", "5", "5 :", "5 :a/b", "-5 :a", "4294967296 :a", ":a", "", "5 :a\0"] {
+        for line in ["0 :a", "4294967295 :a", "5", "5 :", "5 :a/b", "-5 :a", "4294967296 :a", ":a", "", "5 :a\0"] {
             assert_eq!(failing_line(format!("3 V1 N9\n{line}\n").as_bytes()), 2, "{line:?}");
         }
         assert_eq!(failing_line(b"3 V1 N9\n5 :a\n5 :b\n"), 3, "the same UID twice");

@@ -191,7 +191,7 @@ impl FakeStore {
 impl Snapshot<File> {
     fn push(&mut self, flags: MessageFlags, internal_date: u32, file: File) -> Uid {
         let (uid, modseq) = (self.uid_next, self.highest_modseq);
-        self.messages.push(Message { uid, flags, modseq, internal_date, file });
+        self.messages.push(Message { uid, flags, modseq, internal_date, email_id: (0, 0), file });
         self.uid_next += 1;
         Uid::new(uid).expect("UIDs begin at 1")
     }

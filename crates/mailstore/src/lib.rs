@@ -30,8 +30,10 @@ pub use error::MailstoreError;
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
+pub use line_ends::FileForm;
 pub use maildirs::{
     FileWriter, FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore, QuotaTable, SettleFiles,
+    mailbox_of_folder,
 };
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;

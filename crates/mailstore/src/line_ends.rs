@@ -4,12 +4,15 @@ use memchr::memchr2_iter;
 
 /// How a file's octets become those that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileForm {
+pub enum FileForm {
     /// As they are: a file of ours that was stored verbatim.
     Verbatim,
     /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as Dovecot does), all else stays. A file of ours with LF line ends has
     /// neither CR nor, but where a client sent one, NUL, which it keeps.
-    Lines { replaces_nul: bool },
+    Lines {
+        /// NUL becomes 0x80.
+        replaces_nul: bool,
+    },
 }
 
 impl FileForm {

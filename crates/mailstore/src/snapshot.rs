@@ -65,6 +65,8 @@ pub(crate) struct Message<F> {
     pub modseq: u64,
     /// Seconds since 1970.
     pub internal_date: u32,
+    /// The batch that the message came with first, and its number there: COPY and MOVE keep it.
+    pub email_id: (u64, u16),
     pub file: F,
 }
 
@@ -195,7 +197,8 @@ impl<S: Source> SnapshotView<S> {
             match now.messages.get(at).filter(|found| found.uid == message.uid) {
                 None => gone.push(ExpungedMessage { number, uid: uid(message.uid) }),
                 Some(found) => {
-                    if found.flags != message.flags {
+                    // Flags that were set and unset since: a client with CONDSTORE is to hear of the MODSEQ.
+                    if (found.flags, found.modseq) != (message.flags, message.modseq) {
                         changed.push((if may_expunge { at } else { number as usize - 1 }, message.flags));
                     }
                     at += 1;

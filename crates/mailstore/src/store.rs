@@ -374,13 +374,13 @@ pub struct ViewChanges {
     pub exists: Option<u32>,
     /// The number of `\Recent` messages, if that is another one.
     pub recent: Option<u32>,
-    /// Messages that were in the view before and whose flags changed, by their numbers after `expunged`.
+    /// Messages that were in the view before and whose flags or MODSEQ changed, by their numbers after `expunged`.
     pub flags: Vec<ChangedFlags>,
     /// The keywords of the mailbox, if there are new ones (untagged FLAGS and PERMANENTFLAGS).
     pub keywords: Option<KeywordTable>,
 }
 
-/// A message with other flags.
+/// A message with other flags, or with the same and a later MODSEQ: they changed twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedFlags {
     /// The message now, without its size.

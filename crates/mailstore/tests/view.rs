@@ -2,7 +2,8 @@
 
 use posthaste_mailstore::{
     ChangedFlags, FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailboxName, MailboxView, Mailstore,
-    MailstoreError, MessageFlags, MessageSet, NamePattern, NumberRange, RowOptions, SelectMode, Uid, ViewChanges,
+    MailstoreError, MessageFlags, MessageSet, ModSeq, NamePattern, NumberRange, RowOptions, SelectMode, Uid,
+    ViewChanges,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -160,8 +161,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+async fn shown(view: &dyn MailboxView) -> Vec<(u32, MessageFlags, ModSeq)> {
+    let rows = view.rows(&MessageSet::all(), RowOptions::default()).next().await.unwrap();
+    rows.iter().map(|row| (row.uid.get(), row.flags, row.modseq)).collect()
+}
+
 /// A client's own list, made of what it is told.
-async fn hear(view: &mut dyn MailboxView, may_expunge: bool, known: &mut Vec<(u32, MessageFlags)>) {
+async fn hear(view: &mut dyn MailboxView, may_expunge: bool, known: &mut Vec<(u32, MessageFlags, ModSeq)>) {
     let changes = view.advance(may_expunge).await.unwrap();
     assert!(may_expunge || changes.expunged.is_empty());
     for gone in changes.expunged {
@@ -171,11 +177,13 @@ async fn hear(view: &mut dyn MailboxView, may_expunge: bool, known: &mut Vec<(u3
         let first = known.len() as u32 + 1;
         let new = MessageSet::Numbers(vec![NumberRange { first, last: exists }]);
         let new = view.rows(&new, RowOptions::default()).next().await.unwrap();
-        known.extend(new.iter().map(|row| (row.uid.get(), row.flags)));
+        known.extend(new.iter().map(|row| (row.uid.get(), row.flags, row.modseq)));
     }
     for ChangedFlags { row, before } in changes.flags {
-        assert_eq!(known[row.number as usize - 1], (row.uid.get(), before));
-        known[row.number as usize - 1].1 = row.flags;
+        let known = &mut known[row.number as usize - 1];
+        assert_eq!((known.0, known.1), (row.uid.get(), before));
+        assert!(known.2 < row.modseq);
+        (known.1, known.2) = (row.flags, row.modseq);
     }
     assert_eq!(known.len(), view.exists() as usize);
 }
@@ -190,7 +198,7 @@ proptest! {
             let (store, mut uids) = store(3);
             let mut now: Vec<(Uid, MessageFlags)> = uids.drain(..).map(|uid| (uid, MessageFlags::NONE)).collect();
             let mut view = select(&store, "INBOX", SelectMode::Writable).await;
-            let mut known: Vec<(u32, MessageFlags)> = now.iter().map(|(uid, flags)| (uid.get(), *flags)).collect();
+            let mut known = shown(&*view).await;
             for step in steps {
                 match step {
                     Step::Add => now.push((store.add("INBOX", FakeMessage::new("\r\n")), MessageFlags::NONE)),
@@ -205,8 +213,9 @@ proptest! {
                 }
             }
             hear(&mut *view, true, &mut known).await;
-            let now: Vec<(u32, MessageFlags)> = now.iter().map(|(uid, flags)| (uid.get(), *flags)).collect();
-            assert_eq!(known, now);
+            let uids_and_flags = known.iter().map(|(uid, flags, _)| (*uid, *flags));
+            assert!(uids_and_flags.eq(now.iter().map(|(uid, flags)| (uid.get(), *flags))));
+            assert_eq!(known, shown(&*view).await, "each MODSEQ was told");
         });
     }
 }

@@ -1,5 +1,7 @@
 //! The fields of a header as they come, kept, removed or replaced: in pieces, with a bound for what is held.
 
+use memchr::memchr;
+
 /// One field, folded lines included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawField<'a> {
@@ -80,9 +82,20 @@ impl HeaderEditor {
 
     /// Takes octets; appends what is left of complete fields to `out`. How many octets belonged to the header: fewer than there are only if it is over.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) -> usize {
-        for (index, &octet) in piece.iter().enumerate() {
+        let mut index = 0;
+        while let Some(&octet) = piece.get(index) {
+            if self.at == At::Start && !matches!(octet, b' ' | b'\t' | b'\r' | b'\n') {
+                self.end_field(self.held.len(), out, edit);
+                // Most headers come whole: their fields are not looked at octet by octet.
+                if let Some(len) = whole_field_len(&piece[index..]) {
+                    edit_field(&piece[index..index + len], out, edit);
+                    index += len;
+                    continue;
+                }
+            }
+            index += 1;
             match (self.at, octet) {
-                (At::Over, _) => return index,
+                (At::Over, _) => return index - 1,
                 // The blank line.
                 (At::Start | At::StartCr, b'\n') => {
                     let blank = if self.at == At::StartCr { 1 } else { 0 };
@@ -94,12 +107,8 @@ impl HeaderEditor {
                     continue;
                 }
                 (At::Start, b'\r') => self.at = At::StartCr,
-                // Goes on with the field (RFC 5322 section 2.2.3).
-                (At::Start, b' ' | b'\t') | (At::StartCr, _) => self.at = At::Held,
-                (At::Start, _) => {
-                    self.end_field(self.held.len(), out, edit);
-                    self.at = At::Held;
-                }
+                // Goes on with the field (RFC 5322 section 2.2.3), or begins one.
+                (At::Start | At::StartCr, _) => self.at = At::Held,
                 (At::Large { is_start: true, .. }, octet) if !matches!(octet, b' ' | b'\t') => {
                     // A blank line, or another field.
                     self.at = match octet {
@@ -140,16 +149,10 @@ impl HeaderEditor {
 
     /// The first `len` octets held are a field.
     fn end_field(&mut self, len: usize, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
-        if len == 0 {
-            return;
+        if len > 0 {
+            edit_field(&self.held[..len], out, edit);
+            self.held.drain(..len);
         }
-        let field = field_of(&self.held[..len], true);
-        match edit(&field) {
-            Edit::Keep => out.extend_from_slice(&self.held[..len]),
-            Edit::Remove => {}
-            Edit::Replace(other) => out.extend_from_slice(&other),
-        }
-        self.held.drain(..len);
     }
 
     /// No more is held of this field.
@@ -160,6 +163,28 @@ impl HeaderEditor {
         }
         self.held.clear();
         self.at = At::Large { is_removed, is_start };
+    }
+}
+
+fn edit_field(bytes: &[u8], out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
+    match edit(&field_of(bytes, true)) {
+        Edit::Keep => out.extend_from_slice(bytes),
+        Edit::Remove => {}
+        Edit::Replace(other) => out.extend_from_slice(&other),
+    }
+}
+
+/// The length of the field at the start of `piece`, if the piece shows where it ends.
+fn whole_field_len(piece: &[u8]) -> Option<usize> {
+    let mut len = 0;
+    loop {
+        len += memchr(b'\n', &piece[len..])? + 1;
+        match piece.get(len)? {
+            b' ' | b'\t' => {}
+            // A CR alone belongs to the field.
+            b'\r' if *piece.get(len + 1)? != b'\n' => {}
+            _ => return Some(len).filter(|&len| len < FIELD_BYTES_MAX),
+        }
     }
 }
 

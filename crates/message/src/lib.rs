@@ -6,6 +6,8 @@
 //!
 //! [`address`] reads and writes the addresses of an envelope, as MAIL and RCPT have them.
 //!
+//! [`mbox`] reads and writes files with many messages.
+//!
 //! [`mime`] takes a whole message apart: parts with their exact places, decoded header fields and texts. It reads mail as it is; no octets are an error.
 //!
 //! ```
@@ -41,14 +43,19 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod author;
+mod authserv;
 mod date;
 mod edit;
+pub mod mbox;
 pub mod mime;
 pub mod rewrite;
 mod scan;
 mod trace;
 pub mod utf7;
 
+pub use author::sole_mailbox;
+pub use authserv::authserv_id;
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};

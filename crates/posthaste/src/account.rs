@@ -1,159 +1,289 @@
-//! `posthaste account`: whether everything acknowledged is there. `load` asks the same of its own run.
+//! `posthaste account …`: the logins of the file of passwords, and what belongs to them.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
-use posthaste_delivery::local::inspect::each_undelivered;
-use posthaste_loadgen::account::{Account, Copies, Ledger, Waiting, account};
-use posthaste_loadgen::load::Stop;
-use posthaste_loadgen::report::to_json;
-use posthaste_loadgen::stamp;
-use posthaste_loadgen::values::duration;
+use clap::{Args, Subcommand};
+use posthaste_accounts::{ChangeLoginsError, LoginEntry, LoginsFile, hash_password, scram_keys};
+use posthaste_config::Config;
+use posthaste_control::{MailCommand, Request};
+use posthaste_directory::Directory;
+use posthaste_units::count;
+use serde_json::{Value, json};
 
-use crate::print;
-use crate::terminal::without_error_numbers;
+use crate::config_arg::ConfigArg;
+use crate::mail_session::MailSession;
+use crate::password::read_password;
+use crate::queue::{AnyError, answer_or_none, columns};
+use crate::terminal::{complain, confirmed, harmless, print, print_json};
 
-type AnyError = Box<dyn std::error::Error>;
-
-#[derive(Args)]
-pub struct Accounting {
-    /// How many copies of a message the stores keep: a sink's --store one for each message. Without it one for each message
-    /// if all are sinks' account files, otherwise one for each recipient
-    #[arg(long, value_enum, value_name = "PER")]
-    copies: Option<CopiesOption>,
-    /// Maximum wait for acknowledged messages to arrive
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    settle: Duration,
-    /// Maximum findings to list of each kind; JSON has them all
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub list: usize,
+#[derive(Subcommand)]
+pub enum AccountCommand {
+    /// Add a login; the password is read from the terminal or standard input
+    Add {
+        #[command(flatten)]
+        of: OfLogin,
+        /// Make keys of SCRAM-SHA-256 as well, for clients that show a password without sending it
+        #[arg(long)]
+        scram: bool,
+        /// From whom it may send beside its own addresses, with commas between: addresses, @ and a domain, or `any`
+        #[arg(long, value_name = "LIST")]
+        senders: Option<String>,
+        /// On whose account its mail for other hosts is sent
+        #[arg(long, value_name = "NAME")]
+        tenant: Option<String>,
+    },
+    /// Change the password of a login; it is read from the terminal or standard input
+    Passwd(OfLogin),
+    /// List the logins; exit status 1 if there are none
+    List {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a login; its mail stays
+    Delete {
+        #[command(flatten)]
+        of: OfLogin,
+        /// Delete its mail and folders, too
+        #[arg(long)]
+        mail: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum CopiesOption {
-    Recipient,
-    Message,
-}
-
-/// Looks for what `posthaste load --acked FILE` was acknowledged, for example after a crash and a restart.
 #[derive(Args)]
-pub struct AccountOfRun {
-    /// The file that `load --acked` wrote
-    acked: PathBuf,
-    /// A Maildir tree, a directory, an mbox, a sink's account file, or a Posthaste server's data directory or spool
-    /// (mail waiting in it is not lost)
-    #[arg(required = true)]
-    stores: Vec<PathBuf>,
+pub struct OfLogin {
+    /// The name, such as ann@example.org
+    #[arg(value_name = "NAME")]
+    name: String,
     #[command(flatten)]
-    accounting: Accounting,
+    config: ConfigArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Accounting {
-    /// Looks until all is where it shall be, or time is up, or `stop` is urged.
-    pub fn account(&self, ledger: &Ledger, stores: &[PathBuf], stop: &Stop) -> Result<Account, AnyError> {
-        let copies = self.copies.map(|copies| match copies {
-            CopiesOption::Recipient => Copies::PerRecipient,
-            CopiesOption::Message => Copies::PerMessage,
-        });
-        let Sources { stores, spools } = Sources::of(stores);
-        let begun = Instant::now();
-        loop {
-            let looked = Instant::now();
-            let mut found = account(ledger, &stores, &[], copies)?;
-            // A spool takes long to read, so only where something is missing; and then before the stores, as what leaves
-            // it meanwhile is in its mailbox.
-            if !spools.is_empty() && !found.lost.is_empty() {
-                let waiting = waiting_in(&spools)?;
-                found = account(ledger, &stores, &waiting, copies)?;
-            }
-            // Looking costs; the server shall have at least as much time for delivery as we take from it.
-            let next = Instant::now() + looked.elapsed().max(Duration::from_millis(200));
-            while Instant::now() < next {
-                if !found.may_still_change() || begun.elapsed() >= self.settle || stop.is_urgent() {
-                    return Ok(found);
+/// The configuration, and its file of passwords.
+struct Logins {
+    config: Config,
+    directory: Directory,
+    path: PathBuf,
+}
+
+impl Logins {
+    fn of(config: &ConfigArg) -> Result<Self, AnyError> {
+        let config = config.load()?.config;
+        let Some(path) = config.auth.file().map(Path::to_owned) else {
+            return Err(
+                "the configuration names no file of passwords: add `[auth]` with `file = \"/etc/posthaste/passwords\"`"
+                    .into(),
+            );
+        };
+        Ok(Self { directory: config.directory(), config, path })
+    }
+
+    /// Opens the file. A new one belongs to the owner of the server's data.
+    fn open(&self) -> Result<LoginsFile, ChangeLoginsError> {
+        let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let owner = std::fs::metadata(&self.config.storage.data).map_or(user, |data| (data.uid(), data.gid()));
+        let owner = if user.0 == 0 { owner } else { user };
+        LoginsFile::open(&self.path, &self.directory, owner)
+    }
+
+    /// Has a running server read the file again. What it says is told.
+    fn tell_server(&self) -> Result<bool, AnyError> {
+        let Some(mut lines) = answer_or_none(&self.config.storage.data, &Request::Reload {})? else { return Ok(false) };
+        let last = lines.pop().unwrap_or_default();
+        for kept in last["kept"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            complain(&format!("the running server could not read {kept}: its log says why"));
+        }
+        Ok(true)
+    }
+
+    fn entry(&self, file: &LoginsFile, name: &str) -> Option<LoginEntry> {
+        let login = self.directory.login_name(name)?;
+        file.entries(&self.directory).into_iter().find(|entry| entry.login == login)
+    }
+}
+
+/// Exit status 1: there is no such login, or it is there already.
+pub fn run(command: AccountCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        AccountCommand::Add { of, scram, senders, tenant } => of.add(scram, senders.as_deref(), tenant.as_deref()),
+        AccountCommand::Passwd(of) => of.passwd(),
+        AccountCommand::List { config, json } => list(&config, json),
+        AccountCommand::Delete { of, mail, yes } => of.delete(mail, yes),
+    }
+}
+
+impl OfLogin {
+    fn add(&self, scram: bool, senders: Option<&str>, tenant: Option<&str>) -> Result<ExitCode, AnyError> {
+        let logins = Logins::of(&self.config)?;
+        // Before a password is asked for.
+        if let Some(entry) = logins.entry(&logins.open()?, &self.name) {
+            return told(ChangeLoginsError::Exists(entry.login));
+        }
+        let mut words = Vec::new();
+        for (word, value) in [("senders", senders), ("tenant", tenant)] {
+            if let Some(value) = value {
+                if value.is_empty() || value.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                    return Err(format!("--{word} {value:?}: no blanks").into());
                 }
-                std::thread::sleep(Duration::from_millis(50));
+                words.push(format!("{word}={value}"));
             }
         }
-    }
-}
-
-/// Where to look.
-struct Sources {
-    stores: Vec<PathBuf>,
-    /// Of our servers.
-    spools: Vec<PathBuf>,
-}
-
-impl Sources {
-    /// Tells stores from spools and from data directories, which have both. A store within another is read once.
-    fn of(named: &[PathBuf]) -> Self {
-        let mut places = Self { stores: Vec::new(), spools: Vec::new() };
-        for place in named {
-            let spool = place.join("spool");
-            if is_spool(place) {
-                places.spools.push(place.clone());
-            } else if is_spool(&spool) {
-                places.spools.push(spool);
-                // The mail may lie elsewhere; then it is named, too.
-                places.stores.extend(Some(place.join("mail")).filter(|mail| mail.is_dir()));
-            } else {
-                places.stores.push(place.clone());
-            }
+        let password = read_password()?;
+        if scram {
+            words.push(format!("scram={}", scram_keys(&password)?));
         }
-        places.stores = outermost(places.stores);
-        places.spools = outermost(places.spools);
-        places
+        let mut rest = hash_password(&password)?;
+        if !words.is_empty() {
+            rest += &format!(":{}", words.join(" "));
+        }
+        let mut file = logins.open()?;
+        let login = match file.add(&self.name, &rest, &logins.directory) {
+            Ok(login) => login,
+            Err(error) => return told(error),
+        };
+        file.save()?;
+        drop(file);
+        let is_told = logins.tell_server()?;
+        if logins.directory.maildir_of(&login).is_none() {
+            complain(&format!("{login} can log in and send, and has no mailbox here: no [[domain]] has this user"));
+        }
+        self.say(json!({ "added": login, "reloaded": is_told }), &format!("{login} may log in"), is_told)
+    }
+
+    fn passwd(&self) -> Result<ExitCode, AnyError> {
+        let logins = Logins::of(&self.config)?;
+        if logins.entry(&logins.open()?, &self.name).is_none() {
+            return told(ChangeLoginsError::Absent(self.name.clone()));
+        }
+        let password = read_password()?;
+        let hash = hash_password(&password)?;
+        let mut file = logins.open()?;
+        let keys = || -> Result<String, AnyError> { Ok(scram_keys(&password)?) };
+        let login = file.set_password(&self.name, &hash, keys, &logins.directory)?;
+        file.save()?;
+        drop(file);
+        let is_told = logins.tell_server()?;
+        self.say(json!({ "changed": login, "reloaded": is_told }), &format!("{login} has another password"), is_told)
+    }
+
+    fn delete(&self, mail: bool, yes: bool) -> Result<ExitCode, AnyError> {
+        let logins = Logins::of(&self.config)?;
+        let entry = logins.entry(&logins.open()?, &self.name);
+        let Some(LoginEntry { login, .. }) = entry.filter(|_| !mail).or_else(|| self.of_mail_alone(&logins, mail))
+        else {
+            return told(ChangeLoginsError::Absent(self.name.clone()));
+        };
+        let maildir = logins.directory.maildir_of(&login);
+        let path = maildir.as_deref().map(|path| logins.config.storage.mail.join(path).display().to_string());
+        let mail = mail && maildir.is_some();
+        let of_mail = match &path {
+            Some(_) if mail => " with all its mail".to_owned(),
+            Some(path) => format!("? Its mail stays in {}", harmless(path)),
+            None => String::new(),
+        };
+        let question =
+            format!("Delete {}{of_mail}{}", harmless(&login), if mail || path.is_none() { "?" } else { "." });
+        if !yes && !confirmed(&question)? {
+            return Err(format!("nothing is deleted without --yes: {}", question.replace('?', ".")).into());
+        }
+        let mut file = logins.open()?;
+        let removed = file.remove(&login, &logins.directory);
+        let removed = match removed {
+            Err(ChangeLoginsError::Absent(_)) if mail => false,
+            removed => removed.map(|_| true)?,
+        };
+        if removed {
+            file.save()?;
+        }
+        drop(file);
+        let is_told = logins.tell_server()?;
+        let messages = if mail { delete_mail(&logins.config, &login)? } else { 0 };
+        if maildir.is_some() {
+            complain(&format!("mail for {login} is still accepted: take the user out of its [[domain]] to end that"));
+        }
+        let mut text = format!("{login} is deleted");
+        if mail {
+            text += &format!(", with {}", count(usize::try_from(messages)?, "message"));
+        } else if let Some(path) = &path {
+            text += &format!("; its mail stays in {}", harmless(path));
+        }
+        let kept = path.filter(|_| !mail);
+        self.say(json!({ "deleted": login, "messages": messages, "mail": kept, "reloaded": is_told }), &text, is_told)
+    }
+
+    /// With --mail a login that is gone can be named again: an interrupt may have left its mail.
+    fn of_mail_alone(&self, logins: &Logins, mail: bool) -> Option<LoginEntry> {
+        let login = logins.directory.login_name(&self.name).filter(|_| mail)?;
+        logins.directory.maildir_of(&login)?;
+        Some(LoginEntry { login, words: Vec::new(), scram: false })
+    }
+
+    fn say(&self, json: Value, text: &str, is_told: bool) -> Result<ExitCode, AnyError> {
+        match self.json {
+            true => print_json(&format!("{json}\n"))?,
+            false if is_told => print(&format!("{text}\n"))?,
+            false => print(&format!("{text}; no server runs\n"))?,
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
-fn is_spool(dir: &Path) -> bool {
-    dir.join("lock").is_file() && dir.join("ring").is_dir()
-}
-
-/// Without those that lie in others or are named twice.
-fn outermost(paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    let known: Vec<PathBuf> = paths.iter().map(real).collect();
-    let is_within = |index: usize| {
-        let mut others = known.iter().enumerate().filter(|(other, _)| *other != index);
-        others.any(|(other, path)| known[index].starts_with(path) && (known[index] != *path || other < index))
-    };
-    (0..paths.len()).filter(|index| !is_within(*index)).map(|index| paths[index].clone()).collect()
-}
-
-/// The stamped mail that waits in spools, by message and mailbox.
-fn waiting_in(spools: &[PathBuf]) -> Result<Vec<Waiting>, AnyError> {
-    let mut waiting = Vec::new();
-    for spool in spools {
-        let named = |error: posthaste_spool::OpenError| format!("{}: {error}", spool.display());
-        each_undelivered(spool, &mut |message, body| {
-            let Some(stamp) = stamp::find(body) else { return };
-            waiting.extend(message.mailboxes.iter().map(|to| Waiting {
-                stamp,
-                mailbox: to.mailbox.to_string(),
-                why: to.trouble.as_ref().map(|trouble| trouble.error.to_string()),
-            }));
-        })
-        .map_err(named)?;
+/// A mistake of the caller's, with exit status 1.
+fn told(error: ChangeLoginsError) -> Result<ExitCode, AnyError> {
+    match error {
+        ChangeLoginsError::Exists(_) | ChangeLoginsError::Absent(_) => {
+            complain(&error.to_string());
+            Ok(ExitCode::FAILURE)
+        }
+        error => Err(error.into()),
     }
-    Ok(waiting)
 }
 
-impl AccountOfRun {
-    pub fn run(&self) -> Result<ExitCode, AnyError> {
-        let ledger = Ledger::load(&self.acked)?;
-        let account = self.accounting.account(&ledger, &self.stores, &Stop::default())?;
-        print(&if self.json {
-            to_json(&account)
-        } else {
-            without_error_numbers(&account.to_text(self.accounting.list))
-        })?;
-        Ok(ExitCode::from(u8::from(!account.is_clean())))
+/// Removes all messages and folders; INBOX stays, and is empty.
+fn delete_mail(config: &Config, login: &str) -> Result<u64, AnyError> {
+    let mut session = MailSession::begin(config.clone(), login)?;
+    let removed = session.mailboxes().and_then(|names| {
+        let mut messages = 0;
+        // Those below others first.
+        for mailbox in names.into_iter().rev() {
+            let command = match mailbox == "INBOX" {
+                true => MailCommand::Empty { mailbox },
+                false => MailCommand::Delete { mailbox, expect: None },
+            };
+            messages += u64::from(session.done(&command)?.messages);
+        }
+        Ok(messages)
+    });
+    session.end()?;
+    removed
+}
+
+fn list(config: &ConfigArg, is_json: bool) -> Result<ExitCode, AnyError> {
+    let logins = Logins::of(config)?;
+    let entries = logins.open()?.entries(&logins.directory);
+    let maildir = |entry: &LoginEntry| logins.directory.maildir_of(&entry.login).map(|path| path.to_string());
+    match is_json {
+        true => {
+            let line = |entry: &LoginEntry| json!({ "login": entry.login, "maildir": maildir(entry), "scram": entry.scram, "words": entry.words });
+            print_json(&format!("{}\n", entries.iter().map(line).collect::<Value>()))?;
+        }
+        false => {
+            let row = |entry: &LoginEntry| {
+                let scram = if entry.scram { "yes" } else { "" };
+                [entry.login.clone(), maildir(entry).unwrap_or_default(), scram.to_owned(), entry.words.join(" ")]
+            };
+            print(&columns(["login", "maildir", "scram", "words"], entries.iter().map(row), "no logins"))?;
+        }
     }
+    Ok(ExitCode::from(u8::from(entries.is_empty())))
 }

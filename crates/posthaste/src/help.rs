@@ -8,11 +8,14 @@ use clap::CommandFactory;
 use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Receive and send mail", &["serve", "config", "route", "doctor", "password", "sendmail"]),
-    ("Look after a server", &["queue", "trace", "suppression", "logins", "token", "page", "mailbox", "spool"]),
+    ("Receive and send mail", &["serve", "config", "route", "doctor", "password", "account", "sendmail"]),
+    (
+        "Look after a server",
+        &["queue", "trace", "suppression", "logins", "token", "page", "mailbox", "import", "export", "spool"],
+    ),
     ("Find and read mail", &["index", "find", "threads", "view", "extract", "addresses", "tag", "query", "info"]),
     ("As in notmuch and mu", &["search", "show", "reply", "count", "new", "cfind"]),
-    ("Test and measure", &["sink", "load", "account", "report"]),
+    ("Test and measure", &["sink", "load", "report"]),
     ("Shells", &["completions"]),
 ];
 

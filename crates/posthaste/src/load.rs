@@ -1,5 +1,6 @@
 //! `posthaste load`: options in, figures out.
 
+mod accounting;
 mod kills;
 mod options;
 
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_config::Config;
 use posthaste_loadgen::live::{self, Live};
@@ -25,6 +26,7 @@ use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::signals::ending_signals;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
+use self::accounting::AccountOfRun;
 use self::options::{MailOptions, PaceOptions, ResultOptions, SessionOptions};
 use crate::terminal::without_error_numbers;
 use crate::{command_line, print};
@@ -35,9 +37,12 @@ type AnyError = Box<dyn std::error::Error>;
 /// found, with --account), 1 something was not, 2 the options cannot be used.
 #[derive(Args)]
 #[command(
-    override_usage = "posthaste load [OPTIONS] TARGET...\n       posthaste load [OPTIONS] --serve[=CONFIG] [--kill-every TIME]"
+    args_conflicts_with_subcommands = true,
+    override_usage = "posthaste load [OPTIONS] TARGET...\n       posthaste load [OPTIONS] --serve[=CONFIG] [--kill-every TIME]\n       posthaste load account FILE STORE..."
 )]
 pub struct Load {
+    #[command(subcommand)]
+    command: Option<LoadCommand>,
     /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH; several are loaded in turn
     #[arg(value_name = "TARGET")]
     targets: Vec<Target>,
@@ -62,8 +67,17 @@ pub struct Load {
     results: ResultOptions,
 }
 
+#[derive(Subcommand)]
+enum LoadCommand {
+    /// Compare the messages that a run got acknowledged with those that were stored; exit status 1 for any loss, duplicate or damage
+    Account(AccountOfRun),
+}
+
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
+        if let Some(LoadCommand::Account(account)) = &self.command {
+            return account.run();
+        }
         if self.targets.is_empty() && self.serve.is_none() {
             return Err("give a server, such as 127.0.0.1:2525, or let `load --serve` start a Posthaste server".into());
         }

@@ -33,7 +33,7 @@ enum LoginsCommand {
 /// Exit status 1: there is nothing.
 pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     let Some(LoginsCommand::Forget { of, server }) = args.command else {
-        return show(&args.server, ask(&args.server, &Request::Logins)?, tables);
+        return show(&args.server, ask(&args.server, &Request::Logins {})?, tables);
     };
     let last = answer(&server, &Request::ForgetGuesses { of })?.pop().unwrap_or_default();
     let forgotten = number(&last, "done");
@@ -46,15 +46,21 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
 
 /// A table of logins, and one of clients if any has guessed wrong.
 fn tables(lines: &[LoginsLine]) -> String {
-    let (mut logins, mut clients) = (Vec::new(), Vec::new());
+    let (mut logins, mut clients, mut first) = (Vec::new(), Vec::new(), None);
     for line in lines {
         match line {
             LoginsLine::Login(login) => logins.push(login_row(login)),
             LoginsLine::Client(client) => clients.push(client_row(client)),
+            LoginsLine::First { first_password } => first = Some(first_password),
         }
     }
     let heading = ["login", "last use", "to", "from", "wrong", "state"];
-    let mut out = columns(heading, logins.into_iter(), "nobody may log in");
+    let mut out = match first {
+        Some(file) if logins.is_empty() => {
+            format!("the password in {file} opens each account that has mail, and the page, from this machine\n")
+        }
+        _ => columns(heading, logins.into_iter(), "nobody may log in"),
+    };
     if !clients.is_empty() {
         out += "\n";
         out += &columns(["client", "wrong", "for", "state"], clients.into_iter(), "");

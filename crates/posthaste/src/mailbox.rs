@@ -1,15 +1,18 @@
 //! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use posthaste_control::{MailAnswer, MailCommand, MailDone};
 use posthaste_mailstore::summary::{AccountSummary, MailboxSummary};
 use posthaste_units::{about_bytes, count};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
+use crate::mail_session::MailSession;
 use crate::queue::{AnyError, columns};
-use crate::terminal::{harmless, print, print_json};
+use crate::terminal::{complain, confirmed, harmless, print, print_json};
 
 #[derive(Subcommand)]
 pub enum MailboxCommand {
@@ -25,6 +28,36 @@ pub enum MailboxCommand {
     },
     /// Show everything that is kept about an account's mailboxes
     Info(OfAccount),
+    /// Make a mailbox, and those above it that are missing, by the rules of IMAP
+    Create {
+        #[command(flatten)]
+        of: OfAccount,
+        /// Its name, with / between the levels
+        #[arg(value_name = "MAILBOX")]
+        mailbox: String,
+    },
+    /// Give a mailbox, and those below it, another name; the mail of INBOX moves and INBOX stays
+    Rename {
+        #[command(flatten)]
+        of: OfAccount,
+        /// Its name
+        #[arg(value_name = "MAILBOX")]
+        mailbox: String,
+        /// The new name
+        #[arg(value_name = "NAME")]
+        to: String,
+    },
+    /// Delete a mailbox with its mail; mailboxes below it stay
+    Delete {
+        #[command(flatten)]
+        of: OfAccount,
+        /// Its name
+        #[arg(value_name = "MAILBOX")]
+        mailbox: String,
+        /// Do not ask, even if there is mail in it
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 #[derive(Args)]
@@ -49,15 +82,72 @@ struct Found {
 impl OfAccount {
     fn find(&self) -> Result<Option<Found>, AnyError> {
         let config = self.config.load()?.config;
-        let inbox = config.directory().maildir_of(&self.account);
-        let inbox = inbox.map_or_else(|| self.account.clone(), |path| path.to_string());
+        let directory = config.directory();
+        let account = directory.login_name(&self.account).unwrap_or_else(|| self.account.clone());
+        let inbox = directory.maildir_of(&account);
+        let inbox = inbox.map_or(account, |path| path.to_string());
         let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
-        if !dir.is_dir() {
-            return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
+        match dir.metadata() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
+            }
+            Err(error) => return Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
         }
         let account = AccountSummary::read(&dir, &inbox)?;
         let file_bytes = std::fs::read_dir(&dir)?.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
         Ok(account.map(|account| Found { account, inbox, file_bytes }))
+    }
+
+    /// Runs `change` in a session; what it says no to is told, with exit status 1.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut MailSession) -> Result<(MailAnswer, Value, String), AnyError>,
+    ) -> Result<ExitCode, AnyError> {
+        let mut session = MailSession::begin(self.config.load()?.config, &self.account)?;
+        let changed = change(&mut session);
+        session.end()?;
+        let (answer, done, text) = changed?;
+        match answer {
+            MailAnswer::Done(_) if self.json => print_json(&format!("{done}\n"))?,
+            MailAnswer::Done(_) => print(&format!("{text}\n"))?,
+            MailAnswer::Refused(why) => {
+                complain(&why);
+                return Ok(ExitCode::FAILURE);
+            }
+            MailAnswer::Error(why) => return Err(why.into()),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn create(&self, mailbox: &str) -> Result<ExitCode, AnyError> {
+        self.change(|session| {
+            let answer = session.ask(&MailCommand::Create { mailbox: mailbox.to_owned() })?;
+            Ok((answer, json!({ "created": mailbox }), format!("{} is made", harmless(mailbox))))
+        })
+    }
+
+    fn rename(&self, mailbox: &str, to: &str) -> Result<ExitCode, AnyError> {
+        self.change(|session| {
+            let answer = session.ask(&MailCommand::Rename { mailbox: mailbox.to_owned(), to: to.to_owned() })?;
+            let text = format!("{} is {} now", harmless(mailbox), harmless(to));
+            Ok((answer, json!({ "renamed": mailbox, "to": to }), text))
+        })
+    }
+
+    fn delete(&self, mailbox: &str, yes: bool) -> Result<ExitCode, AnyError> {
+        self.change(|session| {
+            let opened = session.ask(&MailCommand::Open { mailbox: mailbox.to_owned(), make: false })?;
+            let MailAnswer::Done(MailDone { messages, .. }) = opened else {
+                return Ok((opened, Value::Null, String::new()));
+            };
+            let (name, lost) = (harmless(mailbox), count(messages as usize, "message"));
+            if messages > 0 && !yes && !confirmed(&format!("Delete {name} with {lost}?"))? {
+                return Err(format!("{name} has {lost}; nothing is deleted without --yes").into());
+            }
+            let answer = session.ask(&MailCommand::Delete { mailbox: mailbox.to_owned(), expect: Some(messages) })?;
+            Ok((answer, json!({ "deleted": mailbox, "messages": messages }), format!("{name} is deleted, with {lost}")))
+        })
     }
 
     fn none(&self) -> Result<ExitCode, AnyError> {
@@ -103,6 +193,9 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
             let Some(found) = of.find()? else { return of.none() };
             if of.json { print_json(&(found.as_json().to_string() + "\n"))? } else { print(&found.text())? }
         }
+        MailboxCommand::Create { of, mailbox } => return of.create(&mailbox),
+        MailboxCommand::Rename { of, mailbox, to } => return of.rename(&mailbox, &to),
+        MailboxCommand::Delete { of, mailbox, yes } => return of.delete(&mailbox, yes),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,12 +17,14 @@ mod config_arg;
 mod count;
 mod doctor;
 mod exclude;
+mod export;
 mod extract;
 mod find;
 mod find_lines;
 mod find_output;
 mod foreign;
 mod help;
+mod import;
 mod index;
 mod index_update;
 mod index_watch;
@@ -31,6 +33,7 @@ mod layout;
 mod load;
 mod logins;
 mod mail_json;
+mod mail_session;
 mod mailbox;
 mod new;
 mod notmuch_form;
@@ -105,6 +108,9 @@ enum Command {
     Route(route::RouteArgs),
     /// Read a password from the terminal or standard input and print its hash, for the file of passwords
     Password(password::PasswordArgs),
+    /// Add, change, list and delete logins in the file of passwords
+    #[command(subcommand)]
+    Account(account::AccountCommand),
     /// Show who may log in and has, and who guesses wrong passwords, in a running server; exit status 1 if there is nobody
     Logins(logins::LoginsArgs),
     /// Make, list and remove tokens for HTTP: the API and the page
@@ -161,13 +167,15 @@ enum Command {
     /// Show the mailboxes of an account: messages, UIDs, keywords
     #[command(subcommand)]
     Mailbox(mailbox::MailboxCommand),
+    /// Import mail of other programs into an account: a Maildir, an mbox file, .eml files; safe to repeat after an interrupt
+    Import(import::ImportArgs),
+    /// Write an account's mail into a Maildir or an mbox file; safe to repeat after an interrupt
+    Export(export::ExportArgs),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
     /// Load a server with mail and measure throughput, latency and errors
     Load(Box<load::Load>),
-    /// Compare the messages that a `load` run got acknowledged with those that were stored; exit status 1 for any loss, duplicate or damage
-    Account(account::AccountOfRun),
     /// Compare or render reports of `load`
     #[command(subcommand)]
     Report(report::ReportCommand),
@@ -177,13 +185,17 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Config, Doctor, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression, Token, Trace,
+            Account, Config, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression,
+            Token, Trace,
         };
         matches!(
             self,
             Serve(_)
                 | Doctor(_)
                 | Config(_)
+                | Account(_)
+                | Export(_)
+                | Import(_)
                 | Mailbox(_)
                 | Route(_)
                 | Queue(_)
@@ -404,11 +416,13 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
         Command::Suppression(command) => return suppression::run(command),
+        Command::Export(args) => return export::run(&args),
+        Command::Import(args) => return import::run(&args),
         Command::Mailbox(command) => return mailbox::run(command),
         Command::Logins(args) => return logins::run(args),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
-        Command::Account(account) => return account.run(),
+        Command::Account(command) => return account::run(command),
         Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)

@@ -19,22 +19,8 @@ pub struct PasswordArgs {
 }
 
 impl PasswordArgs {
-    /// Asks for the password on a terminal, twice and without showing it; elsewhere it is the first line of standard input.
     pub fn run(&self) -> Result<(), Box<dyn std::error::Error>> {
-        let stdin = io::stdin();
-        let password = match stdin.is_terminal() {
-            true => {
-                let hidden = Hidden::begin(stdin.as_fd())?;
-                let password = ask("Password: ")?;
-                let again = ask("Again: ")?;
-                drop(hidden);
-                if password != again {
-                    return Err("the two differ; nothing was made".into());
-                }
-                password
-            }
-            false => line(&mut stdin.lock(), None)?,
-        };
+        let password = read_password()?;
         let mut line = self.name.as_ref().map_or_else(String::new, |name| format!("{name}:"));
         line += &posthaste_accounts::hash_password(&password)?;
         if self.scram {
@@ -42,6 +28,24 @@ impl PasswordArgs {
         }
         print(&(line + "\n"))?;
         Ok(())
+    }
+}
+
+/// Asks for a password on a terminal, twice and without showing it; elsewhere it is the first line of standard input.
+pub fn read_password() -> Result<String, Box<dyn std::error::Error>> {
+    let stdin = io::stdin();
+    match stdin.is_terminal() {
+        true => {
+            let hidden = Hidden::begin(stdin.as_fd())?;
+            let password = ask("Password: ")?;
+            let again = ask("Again: ")?;
+            drop(hidden);
+            if password != again {
+                return Err("the two differ; nothing was made".into());
+            }
+            Ok(password)
+        }
+        false => Ok(line(&mut stdin.lock(), None)?),
     }
 }
 

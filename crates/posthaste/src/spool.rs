@@ -39,7 +39,7 @@ pub enum SpoolCommand {
         #[command(flatten)]
         spool: Spool,
         /// Maximum bytes to read per second, such as 20MiB
-        #[arg(long, value_name = "BYTES", default_value = "20MiB", value_parser = posthaste_units::bytes)]
+        #[arg(long, value_name = "BYTES", default_value = "20MiB", value_parser = scrub_rate)]
         rate: u64,
     },
     /// Write everything that is still needed into a new directory: each batch's entries and body
@@ -132,6 +132,14 @@ impl SpoolCommand {
 }
 
 /// Reads all, at most so many bytes a second.
+/// A number without a unit is meant in another one.
+fn scrub_rate(text: &str) -> Result<u64, String> {
+    match posthaste_units::bytes(text).map_err(|error| error.to_string())? {
+        rate if rate < 1024 => Err(format!("{rate} bytes a second would take for ever: write a unit, such as 20MiB")),
+        rate => Ok(rate),
+    }
+}
+
 fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
     let closed = spool.open()?;
     let spare = closed.inspect()?.spare;

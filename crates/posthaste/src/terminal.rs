@@ -4,7 +4,7 @@
 //! our own colours pass. Into a pipe or a file everything goes as it is: what reads it there may want the very octets.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 /// All escape sequences that we print. Painting is done with [`paint`] alone.
 const COLOURS: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
@@ -129,6 +129,21 @@ pub fn complain(text: &str) {
     let text = format!("posthaste: {}\n", without_error_numbers(text));
     let _ = write_to(&mut out, is_terminal, text.as_bytes(), Origin::Message);
 }
+
+/// Asks on a terminal; elsewhere the answer is no.
+pub fn confirmed(question: &str) -> io::Result<bool> {
+    let (stdin, mut err) = (io::stdin(), io::stderr());
+    if !stdin.is_terminal() || !err.is_terminal() {
+        return Ok(false);
+    }
+    let question = format!("{question} [y/N] ");
+    write_to(&mut err, true, question.as_bytes(), Origin::Message)?;
+    let mut answer = String::new();
+    stdin.lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+const ANSWER_BYTES_MAX: u64 = 256;
 
 /// What the system says of an error, without ` (os error 2)` behind it.
 pub fn without_error_numbers(text: &str) -> String {

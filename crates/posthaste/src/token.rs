@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use posthaste_admin::{Scope, Secret, Token, TokenFile};
+use posthaste_admin::{Scope, Secret, Token, TokenBounds, TokenFile};
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
 use crate::spool_access::become_owner;
-use crate::terminal::{print, print_json};
+use crate::terminal::{complain, print, print_json};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -49,6 +49,15 @@ pub struct AddArgs {
     /// Scopes: inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, metrics; several with commas between
     #[arg(long, value_name = "SCOPES", required = true, value_delimiter = ',')]
     scope: Vec<Scope>,
+    /// Only this tenant's mail exists for it
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Mail that it brings is from these domains, or below those with a dot in front; several with commas between
+    #[arg(long, value_name = "DOMAINS", value_delimiter = ',')]
+    sender_domains: Vec<String>,
+    /// Clients that may show it: addresses and networks, several with commas between
+    #[arg(long, value_name = "NETWORKS", value_delimiter = ',')]
+    networks: Vec<String>,
     /// It ends after this time, such as 12h; default: never
     #[arg(long = "for", value_name = "TIME", value_parser = end_after)]
     time: Option<Duration>,
@@ -63,7 +72,10 @@ impl TokenCommand {
         match self {
             Self::Add(args) => args.run()?,
             Self::List { config, json } => return list(&config, json),
-            Self::Remove { config, name } => file(&config)?.remove(&name)?,
+            Self::Remove { config, name } => {
+                file(&config)?.remove(&name)?;
+                complain(&format!("token {name} is removed"));
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -75,8 +87,10 @@ impl AddArgs {
             return Err("a secret is shown on a terminal only; --output FILE writes it into a file".into());
         }
         let until = self.time.map(|time| now().saturating_add(time.as_secs()));
+        let bounds = TokenBounds::parse(self.tenant.as_deref(), &self.sender_domains, &self.networks)?;
         let secret = Secret::random();
         let token = Token::new(&self.name, &secret, self.scope.iter().copied().collect::<BTreeSet<_>>(), until)?;
+        let token = token.within(bounds)?;
         let Some(path) = &self.output else {
             file(&self.config)?.add(token)?;
             return Ok(print(&format!("{}\n", secret.reveal()))?);
@@ -86,7 +100,9 @@ impl AddArgs {
         let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at)?;
         let made = writeln!(out, "{}", secret.reveal()).and_then(|()| out.sync_all()).map_err(|error| at(error).into());
         let made = made.and_then(|()| Ok(file(&self.config)?.add(token)?));
-        made.inspect_err(|_: &AnyError| _ = std::fs::remove_file(path))
+        made.inspect_err(|_: &AnyError| _ = std::fs::remove_file(path))?;
+        complain(&format!("token {}: its secret is in {}", self.name, path.display()));
+        Ok(())
     }
 }
 
@@ -104,7 +120,10 @@ fn list(config: &ConfigArg, as_json: bool) -> Result<ExitCode, AnyError> {
     if as_json {
         let token = |token: &Token| {
             let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
-            json!({ "name": token.name(), "scopes": scopes, "until": token.until() })
+            let TokenBounds { tenant, sender_domains, networks } = token.bounds();
+            let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+            let (name, until) = (token.name(), token.until());
+            json!({ "name": name, "scopes": scopes, "until": until, "tenant": tenant, "sender_domains": sender_domains, "networks": networks })
         };
         let tokens: Vec<_> = tokens.iter().map(token).collect();
         print_json(&format!("{:#}\n", json!(tokens)))?;
@@ -116,10 +135,19 @@ fn list(config: &ConfigArg, as_json: bool) -> Result<ExitCode, AnyError> {
     let width = tokens.iter().map(|token| token.name().len()).max().unwrap_or_default();
     let line = |token: &Token| {
         let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
-        format!("{:width$}  {}  {}\n", token.name(), scopes.join(","), end(token.until()))
+        let bounds = bounds(token.bounds());
+        format!("{:width$}  {}  {}{bounds}\n", token.name(), scopes.join(","), end(token.until()))
     };
     print(&tokens.iter().map(line).collect::<String>())?;
     Ok(status)
+}
+
+/// Such as `  of tenant acme  from example.org  at 192.0.2.0/24`.
+fn bounds(of: &TokenBounds) -> String {
+    let networks: Vec<String> = of.networks.iter().map(ToString::to_string).collect();
+    let tenant = of.tenant.as_ref().map(|tenant| format!("  of tenant {tenant}"));
+    let list = |word: &str, texts: &[String]| (!texts.is_empty()).then(|| format!("  {word} {}", texts.join(",")));
+    [tenant, list("from", &of.sender_domains), list("at", &networks)].into_iter().flatten().collect()
 }
 
 fn end(until: Option<u64>) -> String {

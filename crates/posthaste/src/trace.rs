@@ -1,6 +1,7 @@
 //! `posthaste trace`: the story of a message, from the event log.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,6 +12,7 @@ use posthaste_events::story::{Found, Wanted, Within, search};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
+use crate::queue::ELSEWHERE;
 use crate::terminal::{complain, harmless, print, print_json};
 use crate::trace_live;
 
@@ -64,8 +66,12 @@ fn time(text: &str) -> Result<Timestamp, String> {
     if let Ok(ago) = posthaste_units::duration(text) {
         return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
     }
+    if let Some(days) = ["today", "yesterday"].iter().position(|word| *word == text) {
+        let day = Timestamp::now().as_second() / 86_400 - days as i64;
+        return Timestamp::from_second(day * 86_400).map_err(|error| error.to_string());
+    }
     let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
-    whole.parse().map_err(|_| "write 2026-01-31T12:00:00Z, 2026-01-31 or 2h".to_owned())
+    whole.parse().map_err(|_| "write 2026-01-31T12:00:00Z, 2026-01-31, yesterday or 2h".to_owned())
 }
 
 /// Exit status 1: nothing fits.
@@ -83,10 +89,15 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let dir = &config.events.dir;
     let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
     let wanted = user.map_or_else(|| Wanted::Named(args.what.clone().unwrap_or_default()), Wanted::User);
-    let within = Within { since: args.since, until: args.until, messages_max: args.limit as usize, deadline: None };
+    let (since, until) = (args.since, args.until);
+    let within = Within { since, until, messages_max: args.limit as usize, deadline: None, tenant: None };
     let Found { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
-        let hint = if config.events.enabled { "" } else { "; the event log is off: `enabled = false` in [events]" };
-        format!("{}: {error}{hint}", dir.display())
+        let hint = match error.kind() {
+            _ if !config.events.enabled => "the event log is off: `enabled = false` in [events]",
+            ErrorKind::NotFound => ELSEWHERE,
+            _ => "only root and the server's user may read it",
+        };
+        format!("{}: {error}; {hint}", dir.display())
     })?;
     for file in damaged {
         complain(&format!("{} is damaged: what follows in it is not searched", packed_name(file)));
@@ -142,7 +153,7 @@ fn details(event: &Value) -> String {
     part("", text("stage"));
     part("as ", text("id"));
     part("Received id ", text("received_id"));
-    part("by ", text("peer"));
+    part("from client ", text("peer"));
     part("user ", text("user"));
     if event["recipient"].is_null() {
         part("from ", text("from"));
@@ -177,6 +188,8 @@ mod tests {
         assert_eq!(time("2026-01-31T12:00:00Z").unwrap().to_string(), "2026-01-31T12:00:00Z");
         let ago = Timestamp::now().as_second() - time("2h").unwrap().as_second();
         assert!((7199..=7300).contains(&ago), "{ago}");
+        let (today, yesterday) = (time("today").unwrap().as_second(), time("yesterday").unwrap().as_second());
+        assert_eq!((today % 86_400, today - yesterday), (0, 86_400));
         assert!(time("soon").is_err());
     }
 }

@@ -9,6 +9,7 @@ use posthaste_config::Config;
 use posthaste_control::{Request, SOCKET};
 use serde_json::Value;
 
+use crate::queue::ELSEWHERE;
 use crate::terminal::{complain, harmless, harmless_json};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -18,7 +19,7 @@ pub fn run(config: &Config, request: &Request, as_json: bool) -> Result<ExitCode
     let path = config.storage.data.join(SOCKET);
     let mut stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no server runs with its data in {}", config.storage.data.display())
+            format!("no server runs with its data in {}; {ELSEWHERE}", config.storage.data.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;

@@ -101,6 +101,9 @@ fn hint(error: &ListenError) -> String {
     if port.is_none() && error.error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
         return ": only root, and members of the listener's `group`, can give the socket to it; with systemd, set `SupplementaryGroups=`".to_owned();
     }
+    if port.is_some() && error.error.kind() == std::io::ErrorKind::AddrInUse {
+        return ": perhaps a server runs here already (`ss -ltnp` names the program); `address` below [[listener]] chooses another port".to_owned();
+    }
     port.filter(|&port| is_refused && config_check::is_low(port))
         .map_or(String::new(), |_| format!(": {}", config_check::LOW_PORTS))
 }

@@ -164,8 +164,9 @@ pub(crate) fn message(
         sender: envelope.mail.reverse_path.to_string().into(),
         recipients,
         recipient_count,
+        // Whose words the reply has already.
+        why: line.why.as_deref().filter(|why| !reply.ends_with(why)).unwrap_or_default().into(),
         reply: reply.into(),
-        why: line.why.as_deref().unwrap_or_default().into(),
     })));
 }
 
@@ -203,11 +204,11 @@ pub(crate) fn login(
     let reply = session.and(failure).map_or_else(String::new, |failure| refusal(failure).to_string());
     let why = failure.map_or_else(String::new, |failure| failure.to_string());
     let listener = match peer {
-        Peer::Tcp { local, .. } => local.to_string(),
+        Peer::Tcp { local, .. } if local.port() != 0 => local.to_string(),
         _ => String::new(),
     };
     recorder.note(&Event::now(Kind::Login(Login {
-        peer: peer.to_string().into(),
+        peer: peer_name(peer).into(),
         helo: session.map_or_else(|| "".into(), helo),
         listener: listener.into(),
         tls: session.and_then(|session| session.tls.as_deref()).map_or("", certificates::version).into(),
@@ -216,6 +217,14 @@ pub(crate) fn login(
         reply: reply.into(),
         why: why.into(),
     })));
+}
+
+/// A client as the log and events have it. Of one that a proxy has named, the port is not known.
+pub(crate) fn peer_name(peer: &Peer) -> String {
+    match peer {
+        Peer::Tcp { remote, .. } if remote.port() == 0 => remote.ip().to_string(),
+        _ => peer.to_string(),
+    }
 }
 
 /// A file in the pickup directory that cannot be read, and the user that has put it there.

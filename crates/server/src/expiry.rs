@@ -10,16 +10,29 @@ use posthaste_config::Config;
 
 /// Certificates of listeners that have expired or soon will. Blocks. Files that cannot be read are left out: others tell of them.
 pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<String> {
+    files(config).iter().filter_map(|file| warning(file, now)).collect()
+}
+
+/// When each certificate of a listener ends, in seconds since 1970. Blocks. Files that cannot be read are left out.
+pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
+    files(config).into_iter().filter_map(|file| end(&file).map(|end| (file, end))).collect()
+}
+
+fn files(config: &Config) -> Vec<PathBuf> {
     let files = config.listeners.iter().filter_map(|listener| Some(listener.certificate_files()?.0.to_owned()));
     let mut files: Vec<PathBuf> = files.collect();
     files.sort();
     files.dedup();
-    files.iter().filter_map(|file| warning(file, now)).collect()
+    files
+}
+
+fn end(file: &Path) -> Option<u64> {
+    let own = CertificateDer::pem_file_iter(file).ok()?.next()?.ok()?;
+    not_after(&own)
 }
 
 fn warning(file: &Path, now: SystemTime) -> Option<String> {
-    let own = CertificateDer::pem_file_iter(file).ok()?.next()?.ok()?;
-    let end = UNIX_EPOCH + Duration::from_secs(not_after(&own)?);
+    let end = UNIX_EPOCH + Duration::from_secs(end(file)?);
     let file = file.display();
     match end.duration_since(now) {
         Ok(left) if left > NOTICE => None,

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_directory::Address;
+use posthaste_directory::names::folded_domain;
 use posthaste_intake::PieceFilter;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary};
+use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, sole_mailbox};
 
 use crate::tenants::{LabelFields, Labels, name_in};
 
 /// Sees all of a message.
 pub(crate) struct Head {
     scan: HeaderScan,
-    /// `None` for most messages.
+    /// Nothing where no rule applies.
     edits: Option<Box<Edits>>,
     hops_max: usize,
-    heard: (Summary, HeaderLabels),
+    heard: (Summary, HeaderFacts),
 }
 
 /// Why a header is refused.
@@ -27,48 +29,76 @@ pub(crate) enum HeaderRefusal {
     NoName { field: Arc<str> },
 }
 
-struct Edits {
-    editor: HeaderEditor,
-    rules: Rules,
+/// How a header is treated, by who sends the message.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct HeaderRules {
+    /// Fields that name a tenant, a campaign and a pool are taken out.
+    pub fields: LabelFields,
+    /// They also count.
+    pub reads_labels: bool,
+    /// Addresses are changed by it.
+    pub canonical: Option<Arc<AddressMap>>,
+    /// Blind copies are taken out, and the author and what is missing are noted.
+    pub is_submission: bool,
+    /// Results of this service (the folded form of its name) are taken out: whoever sends the message cannot know them.
+    pub foreign_results: Option<Arc<str>>,
 }
 
-/// Rules for fields.
-struct Rules {
-    fields: LabelFields,
-    /// The map of addresses.
-    canonical: Option<Arc<AddressMap>>,
-    labels: Labels,
-    /// A field that has no name in it.
-    invalid: Option<Arc<str>>,
+struct Edits {
+    editor: HeaderEditor,
+    rules: HeaderRules,
+    facts: HeaderFacts,
 }
 
 /// Labels from a header.
 #[derive(Debug, Default)]
-pub(crate) struct HeaderLabels {
+pub(crate) struct HeaderFacts {
     pub labels: Labels,
     /// A field that has no name in it.
     pub invalid: Option<Arc<str>>,
+    /// Of a submission.
+    pub author: Author,
+    /// A submission has a Date.
+    pub has_date: bool,
+}
+
+/// Author and resender as a submission names them.
+#[derive(Debug, Default)]
+pub(crate) struct Author {
+    from: Claim,
+    /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
+    resent_from: Claim,
+    is_resent: bool,
+}
+
+#[derive(Debug, Default)]
+enum Claim {
+    #[default]
+    Missing,
+    One(Address),
+    /// Several addresses, a group, or what readers may take for either.
+    Unclear,
+}
+
+impl HeaderRules {
+    fn has_any(&self) -> bool {
+        let LabelFields { tenant, campaign, pool } = &self.fields;
+        let has_fields = tenant.is_some() || campaign.is_some() || pool.is_some();
+        has_fields || self.canonical.is_some() || self.is_submission || self.foreign_results.is_some()
+    }
 }
 
 impl Head {
-    /// Takes out `fields`, and changes addresses by `canonical`, if these are there. A message of `hops_max` hops is refused.
-    pub fn new(
-        scan: HeaderScan,
-        hops_max: usize,
-        fields: Option<LabelFields>,
-        canonical: Option<Arc<AddressMap>>,
-    ) -> Self {
-        let is_edited = fields.is_some() || canonical.is_some();
-        let edits = is_edited.then(|| {
-            let fields = fields.unwrap_or_default();
-            let rules = Rules { fields, canonical, labels: Labels::default(), invalid: None };
-            Box::new(Edits { editor: HeaderEditor::default(), rules })
-        });
+    /// A message of `hops_max` hops is refused.
+    pub fn new(scan: HeaderScan, hops_max: usize, rules: HeaderRules) -> Self {
+        let edits = rules
+            .has_any()
+            .then(|| Box::new(Edits { editor: HeaderEditor::default(), rules, facts: HeaderFacts::default() }));
         Self { scan, edits, hops_max, heard: Default::default() }
     }
 
     /// The findings, once all of the message was seen.
-    pub fn heard(self) -> (Summary, HeaderLabels) {
+    pub fn heard(self) -> (Summary, HeaderFacts) {
         self.heard
     }
 }
@@ -78,7 +108,7 @@ impl PieceFilter for Head {
 
     fn push(&mut self, piece: Bytes) -> Bytes {
         let piece = match self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over()) {
-            Some(edits) => edits.push(&piece),
+            Some(edits) => edits.push(piece),
             None => piece,
         };
         self.scan.push(&piece);
@@ -87,65 +117,118 @@ impl PieceFilter for Head {
 
     fn end(&mut self) -> Result<Option<Bytes>, HeaderRefusal> {
         let mut rest = Vec::new();
-        let said = match self.edits.take() {
+        let facts = match self.edits.take() {
             Some(mut edits) => {
                 if !edits.editor.is_over() {
-                    edits.editor.finish(&mut rest, &mut |field| edits.rules.edit(field));
+                    edits.editor.finish(&mut rest, &mut |field| edits.rules.edit(field, &mut edits.facts));
                     self.scan.push(&rest);
                 }
-                HeaderLabels { labels: edits.rules.labels, invalid: edits.rules.invalid }
+                edits.facts
             }
-            None => HeaderLabels::default(),
+            None => HeaderFacts::default(),
         };
         let summary = std::mem::take(&mut self.scan).finish();
-        match &said.invalid {
+        match &facts.invalid {
             _ if summary.hops >= self.hops_max => return Err(HeaderRefusal::Loop { hops: summary.hops }),
             Some(field) => return Err(HeaderRefusal::NoName { field: field.clone() }),
             None => {}
         }
-        self.heard = (summary, said);
+        self.heard = (summary, facts);
         Ok((!rest.is_empty()).then(|| rest.into()))
     }
 }
 
 impl Edits {
-    fn push(&mut self, piece: &Bytes) -> Bytes {
-        let mut out = Vec::with_capacity(piece.len());
-        let taken = self.editor.push(piece, &mut out, &mut |field| self.rules.edit(field));
-        match piece.len() - taken {
-            0 => out.into(),
-            // A large body is not copied.
-            rest if out.is_empty() => piece.slice(piece.len() - rest..),
-            _ => {
-                out.extend_from_slice(&piece[taken..]);
+    fn push(&mut self, piece: Bytes) -> Bytes {
+        let mut out = Vec::with_capacity(piece.len().min(HEADER_BYTES_USUAL));
+        let taken = self.editor.push(&piece, &mut out, &mut |field| self.rules.edit(field, &mut self.facts));
+        match &piece[taken..] {
+            // Most headers stay as they are, and their bodies are not copied.
+            _ if out == piece[..taken] => piece,
+            [] => out.into(),
+            _ if out.is_empty() => piece.slice(taken..),
+            rest => {
+                out.extend_from_slice(rest);
                 out.into()
             }
         }
     }
 }
 
-impl Rules {
-    fn edit(&mut self, field: &RawField<'_>) -> Edit {
-        let is = |name: &Option<Arc<str>>| name.as_ref().is_some_and(|name| field.is(name));
-        let (name, label) = match () {
-            () if is(&self.fields.tenant) => (&self.fields.tenant, &mut self.labels.tenant),
-            () if is(&self.fields.campaign) => (&self.fields.campaign, &mut self.labels.campaign),
-            () if is(&self.fields.pool) => (&self.fields.pool, &mut self.labels.pool),
-            () => {
-                let other = self.canonical.as_ref().and_then(|map| map.field(field));
-                return other.map_or(Edit::Keep, Edit::Replace);
+impl HeaderRules {
+    fn edit(&self, field: &RawField<'_>, facts: &mut HeaderFacts) -> Edit {
+        if let Some((name, label)) = self.label(field, &mut facts.labels) {
+            // The first counts.
+            if self.reads_labels && label.is_none() {
+                *label = if field.is_whole { name_in(field.value()) } else { None };
+                if label.is_none() {
+                    facts.invalid = facts.invalid.take().or_else(|| Some(name.clone()));
+                }
             }
-        };
-        // The first counts.
-        if label.is_none() {
-            *label = if field.is_whole { name_in(field.value()) } else { None };
-            if label.is_none() {
-                self.invalid = self.invalid.take().or_else(|| name.clone());
-            }
+            return Edit::Remove;
         }
-        Edit::Remove
+        if self.is_submission {
+            if field.is("Bcc") || field.is("Resent-Bcc") {
+                return Edit::Remove;
+            }
+            facts.has_date |= field.is("Date");
+            facts.author.note(field);
+        }
+        if let Some(service) = &self.foreign_results
+            && field.is("Authentication-Results")
+            && is_of(field.value(), service)
+        {
+            return Edit::Remove;
+        }
+        let other = self.canonical.as_ref().and_then(|map| map.field(field));
+        other.map_or(Edit::Keep, Edit::Replace)
+    }
+
+    /// The name of a field that is a label, and the label.
+    fn label<'a>(&self, field: &RawField<'_>, labels: &'a mut Labels) -> Option<(&Arc<str>, &'a mut Option<Arc<str>>)> {
+        let LabelFields { tenant, campaign, pool } = &self.fields;
+        let all = [(tenant, &mut labels.tenant), (campaign, &mut labels.campaign), (pool, &mut labels.pool)];
+        all.into_iter().find_map(|(name, label)| Some((name.as_ref().filter(|name| field.is(name))?, label)))
     }
 }
+
+/// True if results may be taken for those of `service`. A field that names nobody may be.
+fn is_of(results: &[u8], service: &str) -> bool {
+    authserv_id(results).is_none_or(|id| folded_domain(&id).is_none_or(|id| id == service))
+}
+
+impl Author {
+    fn note(&mut self, field: &RawField<'_>) {
+        let resent = field.name.split_at_checked(7).filter(|(prefix, _)| prefix.eq_ignore_ascii_case(b"Resent-"));
+        if let Some((_, name)) = resent {
+            self.is_resent |= RESENT.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        }
+        if field.is("Resent-From") && matches!(self.resent_from, Claim::Missing) {
+            self.resent_from = Claim::of(field);
+        }
+        if field.is("From") {
+            self.from = if matches!(self.from, Claim::Missing) { Claim::of(field) } else { Claim::Unclear };
+        }
+    }
+
+    /// The one who answers for the message: the name of the field, and the one address in it.
+    pub fn answerable(&self) -> (&'static str, Option<&Address>) {
+        let (name, claim) = if self.is_resent { ("Resent-From", &self.resent_from) } else { ("From", &self.from) };
+        (name, if let Claim::One(address) = claim { Some(address) } else { None })
+    }
+}
+
+impl Claim {
+    fn of(field: &RawField<'_>) -> Self {
+        let address = Some(field.value()).filter(|_| field.is_whole).and_then(sole_mailbox);
+        address.and_then(|address| Address::parse(&address).ok()).map_or(Self::Unclear, Self::One)
+    }
+}
+
+/// Fields that begin with `Resent-` and make a message a resent one.
+const RESENT: [&str; 7] = ["From", "Sender", "To", "Cc", "Bcc", "Date", "Message-ID"];
+/// A header of more octets costs a second allocation.
+const HEADER_BYTES_USUAL: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -164,8 +247,17 @@ mod tests {
         message: &[u8],
         piece: usize,
         fields: Option<LabelFields>,
-    ) -> Result<(Vec<u8>, Summary, HeaderLabels), HeaderRefusal> {
-        let (mut head, mut out) = (Head::new(HeaderScan::default(), 50, fields, None), Vec::new());
+    ) -> Result<(Vec<u8>, Summary, HeaderFacts), HeaderRefusal> {
+        let rules = HeaderRules { fields: fields.unwrap_or_default(), reads_labels: true, ..HeaderRules::default() };
+        treated(message, piece, rules)
+    }
+
+    fn treated(
+        message: &[u8],
+        piece: usize,
+        rules: HeaderRules,
+    ) -> Result<(Vec<u8>, Summary, HeaderFacts), HeaderRefusal> {
+        let (mut head, mut out) = (Head::new(HeaderScan::default(), 50, rules), Vec::new());
         message.chunks(piece).for_each(|part| out.extend(head.push(Bytes::copy_from_slice(part))));
         out.extend(head.end()?.unwrap_or_default());
         let (summary, said) = head.heard();
@@ -201,5 +293,99 @@ mod tests {
         let of = |hops: usize| stored(&b"Received: x\r\n".repeat(hops), 100, None);
         assert!(of(49).is_ok());
         assert_eq!(of(50).unwrap_err(), HeaderRefusal::Loop { hops: 50 });
+    }
+
+    #[test]
+    fn blind_copies_and_labels_leave_a_submission() {
+        let rules = HeaderRules { fields: fields(), is_submission: true, ..HeaderRules::default() };
+        let message = b"From: a@x\r\nBcc: b@x,\r\n c@x\r\nX-Tenant: not read\r\nRESENT-bcc : d@x\r\nBcc-Note: e\r\n\r\nBcc: text\r\n";
+        for piece in 1..=message.len() {
+            let (out, _, facts) = treated(message, piece, rules.clone()).unwrap();
+            assert_eq!(out, b"From: a@x\r\nBcc-Note: e\r\n\r\nBcc: text\r\n", "{piece}");
+            assert!(facts.labels == Labels::default() && !facts.has_date);
+        }
+        assert!(treated(b"date:\r\n\r\n", 1, rules).unwrap().2.has_date);
+    }
+
+    #[test]
+    fn signed_and_encrypted_parts_stay_octet_for_octet() {
+        let rules =
+            HeaderRules { is_submission: true, foreign_results: Some("mx.example".into()), ..HeaderRules::default() };
+        let head = "From: a@x\r\nMIME-Version: 1.0\r\n";
+        let inner = "Bcc: inner@x\r\nAuthentication-Results: mx.example; dkim=pass\r\nX-Tenant: x\r\n";
+        for body in [
+            format!(
+                "Content-Type: multipart/signed; micalg=pgp-sha512;\r\n\tprotocol=\"application/pgp-signature\";\r\n boundary=b\r\n\r\n--b\r\n{inner}\r\n text  \r\n\r\n\r\n--b--\r\n"
+            ),
+            format!(
+                "Content-Type: application/pkcs7-mime;  smime-type=enveloped-data\r\nContent-Transfer-Encoding:base64\r\n\r\nMIAG\r\n{inner}"
+            ),
+            format!("Content-Type: message/rfc822\r\n\r\n{inner}\r\nbare\nand\rends\r\n"),
+        ] {
+            for piece in [1, 7, 1000] {
+                let message = format!("{head}Bcc: b@x\r\nAuthentication-Results: mx.example; spf=pass\r\n{body}");
+                let (out, ..) = treated(message.as_bytes(), piece, rules.clone()).unwrap();
+                assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{body}"));
+            }
+        }
+    }
+
+    #[test]
+    fn forged_results_of_this_server_go_and_those_of_others_stay() {
+        let rules = HeaderRules { foreign_results: Some("mx.xn--bcher-kva.example".into()), ..HeaderRules::default() };
+        let check = |field: &str, goes: bool| {
+            let message = format!("{field}\r\nSubject: x\r\n\r\n{field}\r\n");
+            for piece in [1, 2, 7, 100_000] {
+                let (out, ..) = treated(message.as_bytes(), piece, rules.clone()).unwrap();
+                let expected = if goes { &message[field.len() + 2..] } else { &message };
+                assert!(out == expected.as_bytes(), "{field:.100} in pieces of {piece}");
+            }
+        };
+        for of_ours in [
+            "Authentication-Results: mx.b\u{fc}cher.example; dkim=pass",
+            "authentication-RESULTS : MX.XN--BCHER-KVA.EXAMPLE 1; spf=pass",
+            "Authentication-Results:\r\n\t(c (d)) mx.B\u{dc}CHER.example.\r\n ; dmarc=pass",
+            "Authentication-Results: \"mx.b\u{fc}cher\\.example\"(x); dkim=pass",
+            "Authentication-Results: mx.b\u{fc}cher.example",
+            "Authentication-Results:mx.b\u{fc}cher.example/1; dkim=pass",
+            // Of nobody, so a reader may take them for anybody's.
+            "Authentication-Results: ; dkim=pass",
+            "Authentication-Results: (mx.example; dkim=pass",
+            "Authentication-Results:",
+        ] {
+            check(of_ours, true);
+        }
+        check(&format!("Authentication-Results: ({}) mx; dkim=pass", "x".repeat(100_000)), true);
+        for of_others in [
+            "Authentication-Results: other.example; dkim=pass",
+            "Authentication-Results: mx.b\u{fc}cher.example.net; dkim=pass",
+            "Authentication-Results: other.example (mx.b\u{fc}cher.example); dkim=pass",
+            "ARC-Authentication-Results: i=1; mx.b\u{fc}cher.example; dkim=pass",
+            "X-Authentication-Results: mx.b\u{fc}cher.example; dkim=pass",
+        ] {
+            check(of_others, false);
+        }
+    }
+
+    #[test]
+    fn who_answers_for_a_message_is_read_strictly() {
+        let rules = HeaderRules { is_submission: true, ..HeaderRules::default() };
+        let check = |header: &str, name: &str, expected: Option<&str>| {
+            for piece in [1, 7, 1000] {
+                let (_, _, facts) = treated(format!("{header}\r\n").as_bytes(), piece, rules.clone()).unwrap();
+                let (found, address) = facts.author.answerable();
+                assert_eq!((found, address.map(ToString::to_string).as_deref()), (name, expected), "{header:?}");
+            }
+        };
+        check("From: Ann <ann@x.example>\r\n", "From", Some("ann@x.example"));
+        check("Subject: x\r\n", "From", None);
+        check("From: ann@x.example, bob@x.example\r\n", "From", None);
+        check("From: us: ann@x.example;\r\n", "From", None);
+        check("From: ann@x.example\r\nfrom: ann@x.example\r\n", "From", None);
+        let resent =
+            "Resent-Date: now\r\nResent-From: bob@x.example\r\nResent-From: eve@x.example\r\nFrom: ann@x.example\r\n";
+        check(resent, "Resent-From", Some("bob@x.example"));
+        check("Resent-To: x@x.example\r\nFrom: ann@x.example\r\n", "Resent-From", None);
+        check("Resent-Note: x\r\nFrom: ann@x.example\r\n", "From", Some("ann@x.example"));
     }
 }

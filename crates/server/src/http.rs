@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use posthaste_admin::{AdminApi, AdminService, HostNames, HttpListener, HttpSettings, PageLinks, TokenFile};
+use posthaste_admin::{
+    AdminApi, AdminService, HostNames, HttpListener, HttpSettings, InjectNetworks, PageLinks, TokenFile,
+};
 use posthaste_directory::Directory;
 use posthaste_net::{IpNet, Listeners};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -17,11 +19,12 @@ use crate::listening::connection_limits;
 use crate::overview::Overview;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
-use posthaste_config::{Config, Listener, ListenerTls};
+use posthaste_config::{Config, Listener, ListenerTls, Network};
 
 const NAME: &str = "HTTP";
 
 type NamingProxies = Arc<RwLock<Arc<Vec<IpNet>>>>;
+type Injecting = Arc<RwLock<Arc<InjectNetworks>>>;
 
 /// All listeners of HTTP, which end together.
 pub(crate) struct HttpService {
@@ -38,6 +41,8 @@ struct OneListener {
     /// Proxies that name their clients.
     proxies: NamingProxies,
     is_strict: Arc<AtomicBool>,
+    /// Clients that bring mail without a token.
+    inject_from: Injecting,
 }
 
 impl HttpService {
@@ -74,17 +79,19 @@ impl HttpService {
             let served = ServedListener::new(config, listener, tls);
             let proxies = Arc::new(RwLock::new(Arc::new(proxies(listener))));
             let is_strict = Arc::new(AtomicBool::new(is_strict(listener)));
+            let inject_from = Arc::new(RwLock::new(Arc::new(inject_from(config, listener))));
             for socket in sockets {
                 let at = HttpListener {
                     certificate: (served.tls_mode() == ListenerTls::Implicit).then(|| Arc::clone(&served.certificate)),
                     is_strict: Arc::clone(&is_strict),
                     is_loopback: listener.is_local() && listener.socket.proxies.is_none(),
                     proxies: Arc::clone(&proxies),
+                    inject_from: Arc::clone(&inject_from),
                 };
                 let service = AdminService::new(api.clone(), at);
                 listeners.serve(socket.listen().map_err(failed)?, &served.admission, service);
             }
-            each.push(OneListener { served, proxies, is_strict });
+            each.push(OneListener { served, proxies, is_strict, inject_from });
         }
         let watching = tokio::spawn(api.clone().watch());
         Ok(Some(Self { api, each, watching, listeners: Some(listeners) }))
@@ -108,6 +115,13 @@ fn proxies(listener: &Listener) -> Vec<IpNet> {
     proxies.map(|proxies| proxies.0.clone()).unwrap_or_default()
 }
 
+/// Clients that bring mail without a token, each on the account of its `[[network]]`.
+fn inject_from(config: &Config, listener: &Listener) -> InjectNetworks {
+    let allowed = listener.inject_from.as_ref().map(|networks| networks.0.clone()).unwrap_or_default();
+    let tenants = config.networks.iter().flat_map(Network::each).map(|(network, of)| (network, of.tenant.clone()));
+    InjectNetworks::new(allowed, tenants)
+}
+
 impl Service for HttpService {
     fn name(&self) -> &'static str {
         NAME
@@ -128,6 +142,7 @@ impl Service for HttpService {
                 false => kept.push("a certificate of HTTP"),
             }
             *one.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
+            *one.inject_from.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inject_from(config, listener));
         }
         if let Some(listeners) = &self.listeners {
             listeners.set_limits(connection_limits(config));

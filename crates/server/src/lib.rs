@@ -10,6 +10,7 @@ mod certificates;
 mod config_check;
 mod control;
 mod destinations;
+mod detail_folders;
 mod disks;
 mod error;
 mod events;
@@ -66,7 +67,7 @@ mod watch;
 mod webhooks;
 
 pub use config_check::{ConfigFindings, check_config};
-pub use control::{ClosedQueue, ClosedQueueError};
+pub use control::{ClosedMailboxes, ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
 pub use mailboxes::MAILSTORE_DIRECTORY;
 pub use posthaste_intake::Left;

@@ -1,5 +1,7 @@
 //! The mailboxes with their UIDs and flags, as protocols serve them.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +12,7 @@ use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
 use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable};
-use posthaste_spool::{Damage, Lsn};
+use posthaste_spool::{Damage, Lsn, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -76,8 +78,6 @@ type SettleMaildirs = Box<dyn Fn(Duration) -> Result<(), String> + Send + Sync>;
 
 /// The files of mail that is delivered.
 pub(crate) struct DeliveredFiles {
-    /// Part of their names, random for each start.
-    pub nonce: u32,
     /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
     pub awaits: Box<dyn Fn(Lsn) -> bool + Send + Sync>,
     /// Writes them.
@@ -88,6 +88,49 @@ pub(crate) struct DeliveredFiles {
     pub settle: SettleMaildirs,
 }
 
+/// Facts of the table of mailboxes that delivery acts on.
+pub(crate) struct KnownMail {
+    /// Part of the names of files, random for each start.
+    pub nonce: u32,
+    /// Targets whose messages were expunged.
+    pub expunged: HashSet<(Lsn, u16)>,
+}
+
+/// The open table of mailboxes.
+pub(crate) struct MailTable {
+    ledger: Arc<MailLedger>,
+    nonce: u32,
+    expunged: HashSet<(Lsn, u16)>,
+}
+
+impl MailTable {
+    /// Opens the table, and reads from the spool what it lacks: before delivery makes files again that a kill may have come before. `damage`: of the spool, as its
+    /// opening reported it.
+    pub async fn open(config: &Config, damage: &[Damage], spool: Arc<dyn Spool>) -> Result<Self, UnreadableMailboxes> {
+        let table = table_of(config);
+        let (host, damage) = (config.host_name.to_string(), damage.to_vec());
+        // Keyed with random bytes of the system for each of its values.
+        let nonce = RandomState::new().hash_one(0_u8) as u32;
+        let open = move || {
+            let dir = table.parent().expect("it is in a directory");
+            let opened = MailLedger::open(spool, &damage, dir, &host, nonce);
+            let opened = opened.and_then(|(ledger, report)| Ok((ledger.expunged_mail()?, ledger, report)));
+            let (expunged, ledger, report) = opened.map_err(|error| UnreadableMailboxes::of_ledger(&error, &table))?;
+            let expunged = expunged.into_iter().map(|(lsn, number)| (Lsn::new(lsn), number)).collect();
+            Ok((Self { ledger: Arc::new(ledger), nonce, expunged }, report))
+        };
+        let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));
+        let (opened, report) = opened.flatten()?;
+        tell(&report, &table_of(config));
+        Ok(opened)
+    }
+
+    /// For delivery.
+    pub fn known(&self) -> KnownMail {
+        KnownMail { nonce: self.nonce, expunged: self.expunged.clone() }
+    }
+}
+
 /// The open mailboxes.
 pub(crate) struct Mailboxes {
     ledger: Arc<MailLedger>,
@@ -95,23 +138,17 @@ pub(crate) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Opens the table, and reads from the spool what it lacks. `damage`: of the spool, as its opening reported it. `files`: of those who write the mailboxes.
+    /// Serves the mailboxes of a table. `files`: of those who write the mailboxes.
     pub async fn open(
+        MailTable { ledger, .. }: MailTable,
         config: &Config,
-        damage: &[Damage],
         (intake, memory): (Intake, MemoryBudget),
         files: DeliveredFiles,
     ) -> Result<Self, UnreadableMailboxes> {
-        let (table, mail) = (table_of(config), config.storage.mail.clone());
-        let (host, damage) = (config.host_name.to_string(), damage.to_vec());
+        let mail = config.storage.mail.clone();
         let quotas = quotas_of(config, &config.directory());
-        let DeliveredFiles { nonce, awaits, writer, remove, settle } = files;
-        let spool = Arc::clone(intake.spool());
+        let DeliveredFiles { awaits, writer, remove, settle } = files;
         let open = move || {
-            let dir = table.parent().expect("it is in a directory");
-            let opened = MailLedger::open(spool, &damage, dir, &host, nonce);
-            let (ledger, report) = opened.map_err(|error| UnreadableMailboxes::of_ledger(&error, &table))?;
-            let ledger = Arc::new(ledger);
             let store = MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits(Lsn::new(lsn))))
                 .map_err(UnreadableMailboxes::of_system)?;
             let forget = move |mailbox: &MailboxPath| {
@@ -121,12 +158,9 @@ impl Mailboxes {
             let writer = FileWriter { files: writer, forget: Box::new(forget), settle: Box::new(settle) };
             store.open_for_append(intake, writer, memory);
             store.limit(quotas);
-            Ok((Self { ledger, store: Arc::new(store) }, report))
+            Ok(Self { ledger, store: Arc::new(store) })
         };
-        let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));
-        let (mailboxes, report) = opened.flatten()?;
-        tell(&report, &table_of(config));
-        Ok(mailboxes)
+        spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into())).flatten()
     }
 
     /// True if an earlier start had mailboxes.

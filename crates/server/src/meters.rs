@@ -1,11 +1,14 @@
 //! Histograms of the server's work, for `/metrics`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_admin::Distribution;
 use posthaste_units::histogram::{AGE_SECS, Histogram, LATENCY_US, NUMBERS};
+
+use crate::webhooks::WebhookStates;
 
 /// Histograms since the start.
 #[derive(Debug)]
@@ -20,6 +23,11 @@ pub(crate) struct Meters {
     deferred: Histogram,
     /// Batches that a stream has not passed, looked at each second.
     behind: Mutex<BTreeMap<String, Histogram>>,
+    /// Times that hosts became unreachable, and that TLS with one was given up for a while.
+    back_offs: AtomicU64,
+    tls_avoided: AtomicU64,
+    /// Which are told of events.
+    pub webhooks: Arc<WebhookStates>,
 }
 
 /// Domains that are named: the first that get mail.
@@ -35,6 +43,9 @@ impl Default for Meters {
             others: Histogram::new(&AGE_SECS),
             deferred: Histogram::new(&AGE_SECS),
             behind: Mutex::default(),
+            back_offs: AtomicU64::new(0),
+            tls_avoided: AtomicU64::new(0),
+            webhooks: Arc::default(),
         }
     }
 }
@@ -63,6 +74,21 @@ impl Meters {
     /// A recipient of this age is tried again.
     pub fn deferred(&self, age_secs: u32) {
         self.deferred.count(age_secs.into());
+    }
+
+    /// Hosts cannot be reached from now on.
+    pub fn backed_off(&self) {
+        self.back_offs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Mail goes to a host in the clear, since TLS with it fails.
+    pub fn tls_avoided(&self) {
+        self.tls_avoided.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often hosts have become unreachable, and TLS with one was given up.
+    pub fn of_hosts(&self) -> (u64, u64) {
+        (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
     }
 
     /// A stream is so many batches behind.

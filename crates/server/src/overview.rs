@@ -6,13 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    AskRefusal, Attention, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents, Guess, InjectCall,
-    InjectReply, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
+    AskRefusal, Attention, CertificateEnd, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents,
+    Guess, InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Token,
+    TokenHash, Urgency, WebhookStatus, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::Trouble;
-use posthaste_relay::queue::{QueueEntry, Secs};
+use posthaste_relay::queue::{QueueEntry, Secs, Selection};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 use serde_json::{Value, json};
 
@@ -37,8 +38,8 @@ pub(crate) struct Overview {
 /// The part of the configuration that is shown.
 struct Shown {
     config: Config,
-    /// Certificates that expire, and when they were looked at.
-    expiring: Option<(Instant, Vec<String>)>,
+    /// Certificates that expire, all with their ends, and when they were looked at.
+    expiring: Option<(Instant, Vec<String>, Vec<CertificateEnd>)>,
 }
 
 /// The time between two looks at certificates.
@@ -68,15 +69,18 @@ impl Overview {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// The configuration, and certificates that expire.
-    fn shown(&self) -> (Storage, String, Vec<String>) {
+    /// The configuration, certificates that expire, and all of them with their ends.
+    fn shown(&self) -> (Storage, String, Vec<String>, Vec<CertificateEnd>) {
         let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let Shown { config, expiring } = &mut *shown;
-        if expiring.as_ref().is_none_or(|(at, _)| at.elapsed() >= CERTIFICATES_EVERY) {
-            *expiring = Some((Instant::now(), crate::expiry::warnings(config, SystemTime::now())));
+        if expiring.as_ref().is_none_or(|(at, ..)| at.elapsed() >= CERTIFICATES_EVERY) {
+            let ends = crate::expiry::ends(config).into_iter();
+            let ends = ends.map(|(file, ends)| CertificateEnd { file: file.display().to_string(), ends }).collect();
+            *expiring = Some((Instant::now(), crate::expiry::warnings(config, SystemTime::now()), ends));
         }
-        let expiring = expiring.as_ref().map(|(_, warnings)| warnings.clone()).unwrap_or_default();
-        (config.storage.clone(), config.host_name.clone(), expiring)
+        let (warnings, ends) =
+            expiring.as_ref().map(|(_, warnings, ends)| (warnings.clone(), ends.clone())).unwrap_or_default();
+        (config.storage.clone(), config.host_name.clone(), warnings, ends)
     }
 }
 
@@ -113,7 +117,7 @@ impl ServerView for Overview {
     }
 
     fn status(&self) -> ServerStatus {
-        let (storage, host_name, expiring) = self.shown();
+        let (storage, host_name, expiring, certificates) = self.shown();
         let receiver = &self.receiver;
         let (of_mailboxes, troubles) = (receiver.destinations().of_mailboxes(), receiver.destinations().troubles());
         let spool = receiver.destinations().intake().spool();
@@ -160,12 +164,16 @@ impl ServerView for Overview {
             streams: streams(receiver, &troubles),
             waiting_here: of_mailboxes.waiting,
             queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
+            certificates,
+            webhooks: webhooks(receiver),
+            relay: of_relay(receiver),
         }
     }
 
-    fn queue(&self) -> QueueStatus {
+    fn queue(&self, tenant: Option<&str>) -> QueueStatus {
         let Some(relay) = self.receiver.relay() else { return QueueStatus::default() };
-        let all = relay.summary(&Filter::default(), CountBy::Domain);
+        let selection = Selection { tenant: tenant.map(Into::into), ..Selection::default() };
+        let all = relay.summary(&Filter { selection, ..Filter::default() }, CountBy::Domain);
         let destination = |(name, count): &(std::sync::Arc<str>, posthaste_relay::sender::Count)| DestinationCount {
             domain: name.to_string(),
             recipients: count.recipients,
@@ -179,11 +187,11 @@ impl ServerView for Overview {
             oldest: all.iter().map(|(_, count)| count.oldest).min().map(|oldest| relay.wall(oldest)),
             destinations: all.iter().take(DESTINATIONS_MAX).map(destination).collect(),
             others: all.len().saturating_sub(DESTINATIONS_MAX) as u64,
-            attention: of_queue(relay),
+            attention: of_queue(relay, tenant),
         }
     }
 
-    fn ask(&self, request: &Request, token: &str, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal> {
+    fn ask(&self, request: &Request, token: &Token, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal> {
         crate::control::ask(&self.receiver, request, token, answer)
     }
 
@@ -204,12 +212,12 @@ impl ServerView for Overview {
         crate::logging::recent_lines()
     }
 
-    fn follow(&self) -> Option<Box<dyn FollowEvents>> {
+    fn follow(&self, tenant: Option<&str>) -> Option<Box<dyn FollowEvents>> {
         let dir = self.receiver.settings().events.clone()?;
         let reader = Reader::tail(dir, 0).ok()?;
-        let mut following = Following { reader, line: Vec::new() };
+        let mut following = Following { reader, line: Vec::new(), tenant: tenant.map(str::to_owned) };
         // To the end: what was before is found otherwise.
-        while !following.read(LINES_AT_ONCE).is_empty() {}
+        following.move_to_end();
         Some(Box::new(following))
     }
 
@@ -238,24 +246,65 @@ impl ServerView for Overview {
 struct Following {
     reader: Reader,
     line: Vec<u8>,
+    /// Only lines that name this tenant.
+    tenant: Option<String>,
 }
 
+/// Lines of one look, shown or not.
 const LINES_AT_ONCE: usize = 10_000;
 
+impl Following {
+    /// Passes what there is.
+    fn move_to_end(&mut self) {
+        while matches!(self.reader.next(&mut self.line), Ok(next) if !matches!(next, Next::End)) {}
+    }
+
+    fn is_shown(&self) -> bool {
+        let Some(tenant) = &self.tenant else { return true };
+        serde_json::from_slice::<Value>(&self.line).is_ok_and(|event| event["tenant"] == **tenant)
+    }
+}
+
 impl FollowEvents for Following {
-    fn read(&mut self, most: usize) -> Vec<String> {
-        let mut lines = Vec::new();
-        // What cannot be read now may be with the next look.
-        while lines.len() < most
-            && let Ok(next) = self.reader.next(&mut self.line)
-        {
-            match next {
-                Next::Line => lines.push(String::from_utf8_lossy(&self.line).into_owned()),
-                Next::Gap { .. } | Next::Damaged { .. } => {}
-                Next::End => break,
+    fn read(&mut self, most: usize, bytes: usize) -> Vec<String> {
+        let (mut lines, mut read) = (Vec::new(), 0);
+        for _ in 0..LINES_AT_ONCE {
+            // What cannot be read now may be with the next look.
+            match self.reader.next(&mut self.line) {
+                Ok(Next::Line) if self.is_shown() => {
+                    read += self.line.len();
+                    lines.push(String::from_utf8_lossy(&self.line).into_owned());
+                }
+                Ok(Next::Line | Next::Gap { .. } | Next::Damaged { .. }) => {}
+                Ok(Next::End) | Err(_) => break,
+            }
+            if lines.len() == most || read >= bytes {
+                break;
             }
         }
         lines
+    }
+}
+
+fn webhooks(receiver: &Receiver) -> Vec<WebhookStatus> {
+    let all = receiver.meters().webhooks.all().into_iter();
+    all.map(|(name, state)| WebhookStatus {
+        name,
+        behind_secs: state.behind_since.map_or(0, |since| since.elapsed().as_secs()),
+        trouble: state.trouble,
+    })
+    .collect()
+}
+
+fn of_relay(receiver: &Receiver) -> RelayStatus {
+    let Some(stats) = receiver.relay().map(Relay::stats) else { return RelayStatus::default() };
+    let (back_offs, tls_avoided) = receiver.meters().of_hosts();
+    RelayStatus {
+        connections: stats.connections as u64,
+        idle: stats.idle as u64,
+        unreachable: stats.unreachable as u64,
+        back_offs,
+        tls_avoided,
     }
 }
 
@@ -265,9 +314,11 @@ fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Opt
 }
 
 /// Things in the queue that need somebody: a bound that is reached, and suspensions, which somebody may have forgotten.
-fn of_queue(relay: &Relay) -> Vec<Attention> {
+/// For a tenant: what is of its mail alone.
+fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
-    for room in relay.room().into_iter().filter(|room| room.is_full) {
+    let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);
+    for room in relay.room().into_iter().filter(|room| room.is_full && is_shown(&room.tenant)) {
         let whose = if room.tenant.is_empty() {
             "the queue".to_owned()
         } else {
@@ -283,7 +334,7 @@ fn of_queue(relay: &Relay) -> Vec<Attention> {
         ));
     }
     let stats = relay.stats();
-    if stats.unreachable > 0 {
+    if stats.unreachable > 0 && tenant.is_none() {
         let what = match stats.unreachable {
             1 => "1 destination cannot be reached now".to_owned(),
             many => format!("{many} destinations cannot be reached now"),
@@ -291,7 +342,8 @@ fn of_queue(relay: &Relay) -> Vec<Attention> {
         let help = "they are tried again by themselves: posthaste queue summary --by site";
         attention.push(Attention::new(Urgency::Note, "unreachable", what, help));
     }
-    let suspensions = relay.suspensions();
+    let mut suspensions = relay.suspensions();
+    suspensions.retain(|entry| tenant.is_none_or(|tenant| crate::control::suspend::is_of(entry, tenant)));
     let named = suspensions.iter().filter_map(|entry| suspension(relay, entry));
     attention.extend(named.take(SUSPENSIONS_MAX));
     if let more @ 1.. = suspensions.len().saturating_sub(SUSPENSIONS_MAX) {

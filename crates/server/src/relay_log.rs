@@ -99,13 +99,15 @@ impl Observer for RelayLog {
             bytes,
             message_id: message_id.into(),
         };
-        let received = Received { facts, ..Received::default() };
+        let tenant = Arc::clone(&message.queued.tenant);
+        let received = Received { facts, tenant, ..Received::default() };
         self.recorder.as_ref()?.entry(&Event::now(Kind::Received(received)))
     }
 
     fn site(&self, state: &SiteState<'_>) {
         match state {
             SiteState::Unreachable { source, site, error, failures, pauses: 1, pause_secs } => {
+                self.meters.backed_off();
                 tracing::warn!(
                     source,
                     site,
@@ -123,6 +125,7 @@ impl Observer for RelayLog {
     }
 
     fn tls_avoided(&self, host: &str, error: &str, secs: u64) {
+        self.meters.tls_avoided();
         tracing::warn!(host, error, secs, "TLS with this host fails again: its mail goes in the clear for now");
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::ServeError;
@@ -139,6 +140,7 @@ async fn run(
     if !is_stopping {
         announce(&server, &source.loaded.directory, supervisor);
         let mut daily = tokio::time::interval(DAY);
+        let mut reloads = server.reloads.take().expect("nobody has taken them");
         loop {
             tokio::select! {
                 () = stop.next() => break,
@@ -148,7 +150,12 @@ async fn run(
                     break;
                 }
                 _ = hang_up.recv() => {
-                    reload(&mut server, &mut *source);
+                    let _ = reload(&mut server, &mut *source);
+                    daily.reset_immediately();
+                }
+                // Without a control socket nobody asks.
+                Some(asked) = reloads.recv() => {
+                    let _ = asked.send(reload(&mut server, &mut *source));
                     daily.reset_immediately();
                 }
                 // The first tick comes at once.
@@ -254,13 +261,14 @@ fn tell_expiring(config: &Config) {
     }
 }
 
-fn reload(server: &mut Server, source: &mut Source) {
+/// The answer to who has asked at the control socket: what needs a restart, and what cannot be used.
+fn reload(server: &mut Server, source: &mut Source) -> Result<Value, String> {
     match source.read_again() {
         Ok(config) => {
             let file = source.loaded.file.as_deref().map(|file| file.display().to_string());
             let Reloaded { restart, kept } = server.reload_with(config, &source.loaded.directory);
+            let changes: Vec<String> = restart.iter().map(ToString::to_string).collect();
             if !restart.is_empty() {
-                let changes: Vec<String> = restart.iter().map(ToString::to_string).collect();
                 tracing::warn!(changes = changes.join(", "), "these changes need a restart");
             }
             // The last line tells whether all is well.
@@ -272,9 +280,12 @@ fn reload(server: &mut Server, source: &mut Source) {
                     "configuration reloaded in part: these stay as they were, for the errors above"
                 ),
             }
+            Ok(json!({ "done": 1, "restart": changes, "kept": kept }))
         }
         Err(error) => {
-            tracing::error!(error = error.in_one_line(), "configuration not reloaded; the old one stays in force")
+            let error = error.in_one_line();
+            tracing::error!(error, "configuration not reloaded; the old one stays in force");
+            Err(format!("configuration not reloaded; the old one stays in force: {error}"))
         }
     }
 }

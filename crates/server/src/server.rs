@@ -10,8 +10,9 @@ use posthaste_intake::{Left, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::{MailArrivals, MaildirStore};
 use posthaste_watch::Watch as Workers;
+use tokio::sync::mpsc;
 
-use crate::control::Control;
+use crate::control::{Control, MailDoor, ReloadAsked};
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
@@ -21,7 +22,7 @@ use crate::inject::InjectKeys;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::{self, Mailboxes, of_users};
-use crate::maildirs::{MailAlerts, MaildirService, note_stuck_mounts};
+use crate::maildirs::{MailAlerts, OpenedMail, note_stuck_mounts, open_mail};
 use crate::opening::{OpenedSpool, Restored, open_spool};
 use crate::page_door::PageDoor;
 use crate::pickup::Pickup;
@@ -57,6 +58,8 @@ pub struct Server {
     pub(crate) replayed: Restored,
     pub(crate) is_indexing: bool,
     pub(crate) page: Option<PageDoor>,
+    /// Requests of the control socket for a reload, until somebody takes them.
+    pub(crate) reloads: Option<mpsc::Receiver<ReloadAsked>>,
 }
 
 impl Server {
@@ -82,8 +85,8 @@ impl Server {
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
-            Ok(Started { receiver, addresses, replayed, is_indexing, page }) => {
-                Ok(Self { config, services, receiver, addresses, replayed, is_indexing, page })
+            Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads }) => {
+                Ok(Self { config, services, receiver, addresses, replayed, is_indexing, page, reloads: Some(reloads) })
             }
             Err(error) => {
                 services.stop(Duration::from_secs(config.limits.process.shutdown_secs)).await;
@@ -153,6 +156,7 @@ struct Started {
     replayed: Restored,
     is_indexing: bool,
     page: Option<PageDoor>,
+    reloads: mpsc::Receiver<ReloadAsked>,
 }
 
 /// Without the table of mailboxes nobody knows which files in `tmp/` are copies.
@@ -163,6 +167,16 @@ fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreada
         None => Ok(()),
     };
     Tidy::begin(config.storage.mail.clone(), Box::new(place))
+}
+
+/// For the control socket.
+fn mail_door(config: &Config, store: Arc<MaildirStore>, receiver: &Receiver) -> MailDoor {
+    let receiver = receiver.downgrade();
+    let maildir_of = move |name: &str| {
+        let settings = receiver.upgrade()?.settings();
+        Some(settings.directory.maildir_of(&settings.directory.login_name(name)?)?.to_string())
+    };
+    MailDoor::new(config, store, Arc::new(maildir_of))
 }
 
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
@@ -178,16 +192,13 @@ async fn start_services(
     let _opening = OpeningWatch::begin(workers.clone());
     let OpenedSpool { intake, events, found } = open_spool(config, Arc::clone(&repeats), workers).await?;
     let events_of_mail = events.as_ref().map(Events::recorder);
-    let (maildirs, store, replayed) =
-        MaildirService::open(config, intake.clone(), &found.damage, events_of_mail.clone()).await?;
-    let files = maildirs.files();
-    services.add(maildirs);
+    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
-    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     let accepts = (intake.clone(), memory.clone());
-    let opened = if has_readers { Some(Mailboxes::open(config, &found.damage, accepts, files).await) } else { None };
-    let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
+    let OpenedMail { maildirs, store, replayed, mailboxes: opened, failed } =
+        open_mail(config, accepts, &found.damage, events_of_mail.clone(), has_readers).await?;
+    services.add(maildirs);
     let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
     // It stops after all that accept mail.
     opened.into_iter().for_each(|mailboxes| services.add(mailboxes));
@@ -224,6 +235,7 @@ async fn start_services(
     let is_first_minute = receiver.first_password().is_some();
     let page = http.as_ref().map(|http| PageDoor::new(http.links(), config, &addresses.http, is_first_minute));
     http.into_iter().for_each(|http| services.add(http));
+    let mail = mailboxes.clone().map(|store| mail_door(config, store, &receiver));
     if let Some(mailboxes) = mailboxes.filter(|_| !of_readers.0.is_empty()) {
         addresses.reading = reading::addresses(&of_readers, config);
         let readable = of_users(mailboxes, receiver.clone());
@@ -232,9 +244,10 @@ async fn start_services(
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
-    services.add(Control::begin(&config.storage.data, receiver.clone(), page.clone()));
+    let (asks, reloads) = mpsc::channel(1);
+    services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail), asks));
     if has_events {
-        services.add(Webhooks::begin(config, poison_watch(intake.spool())));
+        services.add(Webhooks::begin(config, poison_watch(intake.spool()), Arc::clone(&receiver.meters().webhooks)));
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
     tidy.into_iter().for_each(|tidy| services.add(tidy));
@@ -242,5 +255,5 @@ async fn start_services(
     let is_indexing = indexing.is_some();
     // What delivery writes until its end is to be found as well.
     indexing.into_iter().for_each(|indexing| services.add_stopping_last(indexing));
-    Ok(Started { receiver, addresses, replayed, is_indexing, page })
+    Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads })
 }

@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use posthaste_accounts::{Login, Logins};
 use posthaste_directory::Directory;
+use posthaste_directory::names::folded_domain;
 use posthaste_intake::{Allowance, SpaceShare};
+use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 use posthaste_units::Rate;
 
+use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
 use crate::tenants::Tenants;
@@ -20,6 +23,8 @@ use posthaste_config::{Config, Limits, Listener, ListenerAuth, Network, Rates, S
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
+    /// The same in its folded form: whose results our Authentication-Results are.
+    pub authserv_id: Arc<str>,
     /// The directory of all mail.
     pub mail: PathBuf,
     /// The directory of all mail, if the password of the first minute is valid.
@@ -84,6 +89,7 @@ impl Settings {
         let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
         Self {
             host_name: config.host_name.clone(),
+            authserv_id: folded_domain(&config.host_name).unwrap_or(Cow::Borrowed(&config.host_name)).into(),
             mail: config.storage.mail.clone(),
             first_password_mail: config.takes_first_password().then(|| config.storage.mail.clone()),
             events: config.events.enabled.then(|| config.events.dir.clone()),
@@ -126,6 +132,25 @@ impl Settings {
             // Who has made the token knows its scope.
             Peer::Token { .. } => true,
             _ => self.relay_said(session).unwrap_or_else(|| *self.relay_networks.get(session.peer.ip())),
+        }
+    }
+
+    /// True if mail of this session is written here: by a login, a local program or a request of HTTP.
+    pub fn is_submission(&self, session: &Session) -> bool {
+        matches!(session.peer, Peer::Local { .. } | Peer::Token { .. }) || self.login(session).is_some()
+    }
+
+    /// How the headers of this session's mail are treated.
+    pub fn header_rules(&self, session: &Session) -> HeaderRules {
+        let (is_submission, reads_labels) = (self.is_submission(session), self.is_trusted_client(session));
+        // A server of ours hands over by LMTP or relays through us, and may have checked the mail.
+        let is_checked = session.protocol == Protocol::Lmtp || reads_labels && !is_submission;
+        HeaderRules {
+            fields: self.tenants.fields().filter(|_| is_submission || reads_labels).cloned().unwrap_or_default(),
+            reads_labels,
+            canonical: self.maps.canonical().filter(|_| self.is_trusted(session)).cloned(),
+            is_submission,
+            foreign_results: (!is_checked).then(|| Arc::clone(&self.authserv_id)),
         }
     }
 
@@ -199,8 +224,6 @@ fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_smtp::Protocol;
-
     use super::*;
 
     /// Checks if clients at these addresses may relay, at a listener of the configuration.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use posthaste_accounts::Login;
 use posthaste_intake::Mail;
 use posthaste_relay::sender::TenantSection;
-use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer};
+use posthaste_smtp::{Address, ReversePath};
 use posthaste_units::is_name;
 
 use crate::logins::Session;
@@ -118,6 +118,12 @@ impl Tenants {
         }
     }
 
+    /// True if mail on this tenant's account may be from this address: one of its senders or sender domains, if it has any.
+    pub fn may_send_as(&self, tenant: &str, sender: &Address) -> bool {
+        let is_bound = self.senders.values().any(|of| **of == *tenant);
+        !is_bound || of_address(&self.senders, sender).is_some_and(|of| *of == *tenant)
+    }
+
     /// A pool that a client has named and that does not exist.
     pub fn unknown_pool<'a>(&self, labels: &'a Labels) -> Option<&'a str> {
         labels.pool.as_deref().filter(|pool| !self.known_pools.contains(*pool))
@@ -129,7 +135,10 @@ fn of_sender(senders: &HashMap<String, Arc<str>>, sender: &ReversePath) -> Optio
     if senders.is_empty() {
         return None;
     }
-    let address = sender.address()?;
+    of_address(senders, sender.address()?)
+}
+
+fn of_address(senders: &HashMap<String, Arc<str>>, address: &Address) -> Option<Arc<str>> {
     if let Some(name) = senders.get(&address.to_string().to_lowercase()) {
         return Some(name.clone());
     }

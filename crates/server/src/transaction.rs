@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
@@ -31,6 +32,8 @@ pub(crate) struct Transaction {
     names_client: bool,
     /// Octets that the client means to send; 0: not said.
     announced: u64,
+    /// The tenant that the client's token is bound to.
+    tenant: Option<Arc<str>>,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -118,6 +121,16 @@ impl Transaction {
         self.names_client
     }
 
+    /// Binds the message to the tenant of its client's token.
+    pub fn bind(&mut self, tenant: Option<Arc<str>>) {
+        self.tenant = tenant;
+    }
+
+    /// The tenant that it is bound to.
+    pub fn tenant(&self) -> Option<&Arc<str>> {
+        self.tenant.as_ref()
+    }
+
     /// Adds an entry to the batch of the message.
     pub fn add_entry(&mut self, entry: Entry) {
         self.also.push(entry);
@@ -196,6 +209,7 @@ impl Transaction {
             sender,
             recipients,
             also: self.also.clone(),
+            internal_date: Some(unix_secs(SystemTime::now())),
             ..Mail::default()
         }
     }
@@ -250,6 +264,11 @@ pub(crate) fn place_of(mailbox: &Mailbox) -> MailPlace {
         Place::Transport(transport) => MailPlace::Transport(transport.text().clone()),
         Place::Remote => MailPlace::Remote,
     }
+}
+
+fn unix_secs(time: SystemTime) -> u32 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// The fields in front of a message in one mailbox.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_message::DateTime;
+use posthaste_message::mbox::{MboxQuoting, from_line};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::process::{Pid, test_kill_process};
 
@@ -70,12 +70,11 @@ impl Append<'_> {
 
     /// Gives `each` the bytes of the message in the file.
     fn render(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), AppendError>) -> Result<(), AppendError> {
-        let sender = if self.deliver.sender.is_empty() { "MAILER-DAEMON" } else { &self.deliver.sender };
-        // A blank would end the address.
-        let mut head = format!("From {} {}\n", sender.replace(' ', "_"), date(self.deliver.secs)).into_bytes();
+        let mut head = from_line(&self.deliver.sender, self.deliver.secs).into_bytes();
         head.extend(prefix(self.deliver, self.target));
         each(&head)?;
-        let (mut to_lf, mut quoting, mut lf, mut out) = (ToLf::default(), Quoting::default(), Vec::new(), Vec::new());
+        let (mut to_lf, mut quoting, mut lf, mut out) =
+            (ToLf::default(), MboxQuoting::default(), Vec::new(), Vec::new());
         let mut at = 0;
         while at < self.source.len {
             let piece = self.source.piece(at).map_err(AppendError::Body)?;
@@ -241,59 +240,6 @@ fn is_stale(lock: &Path) -> bool {
     modified.is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age > LOCK_AGE_MAX))
 }
 
-/// Puts `>` before lines that begin with `From `, behind any number of `>`; and one empty line at the end.
-#[derive(Debug)]
-struct Quoting {
-    /// Bytes of `From ` that the line begins with and that are held back; `None`: it begins otherwise.
-    held: Option<usize>,
-}
-
-impl Default for Quoting {
-    fn default() -> Self {
-        Quoting { held: Some(0) }
-    }
-}
-
-impl Quoting {
-    fn push(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        for &byte in text {
-            match self.held {
-                // One more `>` is the same wherever it stands among them.
-                Some(0) if byte == b'>' => out.push(byte),
-                Some(held) if byte == FROM[held] => {
-                    self.held = Some(held + 1);
-                    if held + 1 == FROM.len() {
-                        out.push(b'>');
-                        out.extend_from_slice(FROM);
-                        self.held = None;
-                    }
-                }
-                held => {
-                    out.extend_from_slice(&FROM[..held.unwrap_or(0)]);
-                    out.push(byte);
-                    self.held = (byte == b'\n').then_some(0);
-                }
-            }
-        }
-    }
-
-    fn end(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&FROM[..self.held.unwrap_or(0)]);
-        let is_whole_line = self.held == Some(0);
-        out.extend_from_slice(if is_whole_line { b"\n" } else { b"\n\n" });
-    }
-}
-
-const FROM: &[u8] = b"From ";
-
-/// As `asctime` writes it, in UTC: `Sun Nov  6 08:49:37 1994`.
-fn date(secs: u64) -> String {
-    let date = DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX)).to_string();
-    let words: Vec<&str> = date.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-    let day = words[1].trim_start_matches('0');
-    format!("{} {} {day:>2} {} {}", words[0], words[2], words[4], words[3])
-}
-
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A lock of nobody known is broken after this time.
 const LOCK_AGE_MAX: Duration = Duration::from_secs(300);
@@ -400,18 +346,5 @@ mod tests {
         let append = Append { path: &path, deliver, target, source, begun: None, lock_time };
         assert!(append.run(&mut |_| Err("the spool is full".to_owned())).is_err());
         assert_eq!(std::fs::read(world.path()).unwrap(), b"");
-    }
-
-    #[test]
-    fn quoting_is_the_same_however_the_text_is_cut() {
-        let text = b"From a\n>From b\n>>> From c\nFrom\nFro\n\nFFrom d\n>>From ";
-        let expected = b">From a\n>>From b\n>>> From c\nFrom\nFro\n\nFFrom d\n>>>From \n\n";
-        for cut in 0..=text.len() {
-            let (mut quoting, mut out) = (Quoting::default(), Vec::new());
-            quoting.push(&text[..cut], &mut out);
-            quoting.push(&text[cut..], &mut out);
-            quoting.end(&mut out);
-            assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(expected), "{cut}");
-        }
     }
 }

@@ -9,9 +9,9 @@ const FOR = { 3600: "1h", 14400: "4h", 86400: "1d", 604800: "7d" };
 
 /// What can be done with recipients: the request's action, the command, what it does. `typed`: the number is to be typed.
 export const ACTIONS = {
-  retry: { action: "flush", command: "flush", text: "are tried now. Held ones stay held.", done: "tried now" },
+  retry: { action: "flush", command: "flush", text: "are tried now. Held ones stay held.", done: "tried now", held: false },
   hold: { action: "hold", command: "hold", text: "are not tried, and do not expire, until they are released.", done: "held", timed: true, reason: true },
-  release: { action: "release", command: "release", text: "that are held are tried again, now.", done: "released" },
+  release: { action: "release", command: "release", text: "that are held are tried again, now.", done: "released", held: true },
   return: { action: "bounce", command: "bounce", text: "are given up, and their senders are told.", done: "returned", reason: true, danger: true },
   delete: { action: "delete", command: "delete", text: "are removed. Nobody is told, and it cannot be undone.", done: "deleted", danger: true, typed: true },
 };
@@ -59,7 +59,10 @@ export async function countOf(of) {
 /// Asks about an act on recipients. `what` names them; `done` is called with what was said of the outcome.
 export async function askAct(name, of, what, done) {
   const kind = ACTIONS[name];
-  let number = await countOf(of);
+  // Of a selection that has both, a retry concerns those that are not held, and a release the others.
+  const meant = kind.held === undefined ? of : { ...of, held: kind.held };
+  const isNone = of.held !== undefined && meant.held !== of.held;
+  let number = isNone ? 0 : await countOf(meant);
   const subject = el("p");
   const said = el("p", { class: "error", role: "alert" });
   const secs = kind.timed ? select("secs", TIMES, "") : null;
@@ -80,7 +83,7 @@ export async function askAct(name, of, what, done) {
     }
     go.disabled = true;
     try {
-      const request = { ask: "act", of, action: kind.action, reason: reason?.value ?? "", expect: number };
+      const request = { ask: "act", of: meant, action: kind.action, reason: reason?.value ?? "", expect: number };
       if (secs?.value) request.secs = Number(secs.value);
       const { end } = await control(request);
       node.close();
@@ -112,7 +115,7 @@ const ASKS = { suspend: "suspend", resume: "resume", route: "divert", unroute: "
 /// Asks about a suspension or a route of a scope.
 export async function askScope(name, scope, what, done) {
   const kind = SCOPE_ACTIONS[name];
-  const number = scope.site ? null : await countOf(scope);
+  let number = scope.site ? null : await countOf(scope);
   const said = el("p", { class: "error", role: "alert" });
   const to = kind.to ? el("input", { name: "to", required: true, autocomplete: "off", spellcheck: "false", placeholder: "relay.example.net:2525" }) : null;
   const secs = kind.timed ? select("secs", TIMES, "") : null;
@@ -127,15 +130,22 @@ export async function askScope(name, scope, what, done) {
       const request = { ask: ASKS[name], scope };
       if (kind.timed) Object.assign(request, { secs: secs.value ? Number(secs.value) : null, reason: reason.value });
       if (to) request.to = to.value.trim();
+      if (kind.timed && number !== null) request.expect = number;
       const { end } = await control(request);
       node.close();
       done(end.done ? kind.done : "there was nothing to end");
     } catch (error) {
       go.disabled = false;
+      if (error instanceof Refused && error.status === 409) {
+        number = error.body.now;
+        showNumber();
+      }
       put(said, foreign(error.message));
     }
   };
-  const waits = number === null ? null : [" ", el("strong", {}, count(number)), number === 1 ? " recipient waits now, and what comes later counts too." : " recipients wait now, and what comes later counts too."];
+  const waits = el("span");
+  const showNumber = () => put(waits, number === null ? null : [" ", el("strong", {}, count(number)), number === 1 ? " recipient waits now, and what comes later counts too." : " recipients wait now, and what comes later counts too."]);
+  showNumber();
   const form = el("form", { onsubmit: act }, el("p", {}, "Mail of ", what, ": ", kind.text, waits),
     to && field("To the host", to), secs && field("How long", secs), reason && field("Reason, for the list", reason), said,
     el("div", { class: "buttons" }, go, button("Cancel", () => node.close()), commandButton(command)));

@@ -50,7 +50,11 @@ export function foreignLines(text) {
 /// A table; its rows are walked through by the arrow keys.
 export function table(names, rows, attributes = {}) {
   const head = names.map((name) => el("th", { scope: "col", class: name.startsWith("#") ? "number" : null }, name.replace("#", "")));
-  rows.forEach((row, index) => row.setAttribute("tabindex", index ? "-1" : "0"));
+  rows.forEach((row, index) => {
+    row.setAttribute("tabindex", index ? "-1" : "0");
+    // On a phone a wide table is a list, whose cells say what they are.
+    [...row.children].forEach((cell, at) => cell.setAttribute("data-name", names[at].replace("#", "")));
+  });
   return el("div", { class: "scroll" }, el("table", attributes, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
 }
 

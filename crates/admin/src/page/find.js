@@ -22,13 +22,17 @@ const SUBJECTS_MAX = 100;
 export class FindPage {
   constructor(whose, query) {
     this.scopes = whose.scopes;
+    this.tenant = whose.tenant ?? null;
     this.query = query;
     this.title = "Find";
     this.failure = el("p", { class: "error", role: "alert" });
     this.live = el("span", { class: "hint", role: "status" });
     this.main = el("section", { "aria-label": "What was found" });
     this.search = el("input", { name: "what", value: query.get("what") ?? "", autocomplete: "off", spellcheck: "false", type: "search", placeholder: "ann@there.example, Message-ID or number" });
-    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Find"), this.form(), this.failure, this.main);
+    const more = "posthaste page --scopes " + [...this.scopes, "mail:read"].join(",");
+    const closed = this.scopes.includes("mail:read") || this.tenant ? null
+      : el("p", { class: "hint" }, "This session may not read messages. A link that may: ", el("code", {}, more));
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Find"), this.form(), this.failure, closed, this.main);
     this.wanted = [];
     this.isAsking = false;
   }
@@ -63,7 +67,8 @@ export class FindPage {
     const fits = lines.filter((line) => kinds.length === 0 || line.events.some((event) => kinds.includes(event.event)));
     const command = () => "posthaste trace " + (this.query.get("as") === "user" ? "--user " : "") + quoted(what) + (SINCE[secs] ? " --since " + SINCE[secs] : "");
     put(this.main,
-      el("p", { class: "strip" }, el("span", { class: "state" }, fits.length === 0 ? "Nothing was found." : fits.length === 1 ? "1 message" : count(fits.length) + " messages"), commandButton(command)),
+      el("p", { class: "strip" }, el("span", { class: "state" }, summed(fits)), commandButton(command)),
+      fits.length === 0 && this.query.get("as") !== "user" ? el("p", { class: "hint" }, "This looks for whole addresses, Message-IDs and numbers.") : null,
       end.cut ? el("p", { class: "hint" }, "Only the newest are shown.") : null,
       end.late ? el("p", { class: "warning" }, "The log is large: the newest part was not searched. Choose a shorter time.") : null,
       fits.map((line) => this.story(line)));
@@ -81,6 +86,8 @@ export class FindPage {
   readLink(received, events) {
     if (!this.scopes.includes("mail:read")) return null;
     const place = placeOf(received, events);
+    // Mailboxes are of no tenant.
+    if (this.tenant && place.mailbox) return null;
     const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: received.message, ...place })) }, "open");
     if (place.mailbox) this.subject({ message: received.message, mailbox: place.mailbox }, link);
     return link;
@@ -120,7 +127,7 @@ export class FindPage {
   liveRow(event) {
     const parts = details(event);
     if (event.message !== undefined) parts.unshift(el("a", { href: address("find", new URLSearchParams({ what: event.message, secs: "" })) }, "message " + event.message), " ");
-    if (this.scopes.includes("mail:read") && event.event === "delivered" && event.mailbox?.includes("/")) {
+    if (this.scopes.includes("mail:read") && !this.tenant && event.event === "delivered" && event.mailbox?.includes("/")) {
       const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: event.message, mailbox: event.mailbox })) }, "open");
       parts.push(" ", link);
       this.subject(event, link);
@@ -162,6 +169,14 @@ export class FindPage {
 /// Which of two LSNs is greater. They are strings of digits: JavaScript does not tell all their numbers apart.
 const order = (one, other) => one.length - other.length || (one < other ? -1 : Number(one > other));
 
+/// How many messages were found, and how much else, such as refusals before there was a message.
+function summed(lines) {
+  const messages = lines.filter((line) => line.events.some((event) => event.message !== undefined)).length;
+  const others = lines.length - messages;
+  const parts = [[messages, "message"], [others, "other event"]].filter(([number]) => number);
+  return parts.length ? parts.map(([number, what]) => count(number) + " " + what + (number === 1 ? "" : "s")).join(", ") : "Nothing was found.";
+}
+
 /// Where a message can be read: its mailbox, or the queue.
 function placeOf(received, events) {
   const places = [...events.map((event) => event.mailbox), ...(received.mailboxes ?? [])];
@@ -175,7 +190,7 @@ function row(event, parts) {
 }
 
 const LABELS = [
-  ["action", ""], ["kind", ""], ["stage", ""], ["from", "from "], ["to", "to "], ["recipient", ""], ["mailbox", "into "], ["peer", "by "], ["user", "user "], ["tls", ""],
+  ["action", ""], ["kind", ""], ["stage", ""], ["from", "from "], ["to", "to "], ["recipient", ""], ["mailbox", "into "], ["peer", "from client "], ["user", "user "], ["tls", ""],
   ["transport", "transport "], ["host", ""], ["reply", ""], ["why", ""], ["error", ""], ["text", ""], ["scope", ""], ["name", ""], ["reason", "reason: "], ["token", "token "],
   ["campaign", "campaign "], ["tenant", "tenant "], ["source", "source "], ["bytes", ""], ["attempts", "attempt "], ["next", "next "],
 ];

@@ -5,13 +5,14 @@ import { control } from "./api.js";
 import { count } from "./format.js";
 import { address } from "./route.js";
 
-const MAIN = new Set(["from", "to", "cc", "subject", "date", "reply-to"]);
+const MAIN = new Set(["from", "to", "cc", "date", "reply-to"]);
 
 export class MailPage {
   constructor(whose, query) {
     this.query = query;
     this.title = "Message";
     this.main = el("div", {});
+    this.failure = el("p", { class: "error", role: "alert" });
     this.node = el("main", { id: "content", tabindex: "-1" }, this.main);
   }
 
@@ -24,8 +25,9 @@ export class MailPage {
       ["Text", () => (mail.text ? foreignLines(mail.text) : el("p", { class: "hint" }, "It has no text."))],
       ["Header", () => pairs(mail.header)],
       ["HTML source", mail.html ? () => foreignLines(mail.html) : null],
-      ["Files", mail.files.length ? () => table(["name", "type", "#bytes"], mail.files.map((file) =>
-        el("tr", {}, el("th", { scope: "row" }, foreign(file.name)), el("td", {}, foreign(file.type)), el("td", { class: "number" }, count(file.bytes))))) : null],
+      ["Files", mail.files.length ? () => [this.failure, table(["name", "type", "#bytes", ""], mail.files.map((file, number) =>
+        el("tr", {}, el("th", { scope: "row" }, foreign(file.name)), el("td", {}, foreign(file.type)), el("td", { class: "number" }, count(file.bytes)),
+          el("td", {}, button("save", () => this.save(message, number, file.name))))))] : null],
       ["Source", () => foreignLines(mail.source)],
     ].filter(([, view]) => view);
     const tabs = views.map(([name, view]) => {
@@ -37,10 +39,25 @@ export class MailPage {
       return tab;
     });
     put(this.main, el("h1", {}, mail.subject ? foreign(mail.subject) : "(no subject)"), pairs(main),
-      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message), ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
+      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message), this.query.get("mailbox") ? [" in ", foreign(this.query.get("mailbox"))] : " in the queue", ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
       el("div", { class: "tabs", role: "tablist" }, tabs), body);
     tabs[0].click();
     return null;
+  }
+
+  /// Saves a file of the message, as octets of no type: no browser opens them here.
+  async save(message, number, name) {
+    put(this.failure);
+    try {
+      const { lines } = await control({ ask: "file", message, mailbox: this.query.get("mailbox") ?? "", number });
+      const octets = lines.map(({ data }) => Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)));
+      const url = URL.createObjectURL(new Blob(octets, { type: "application/octet-stream" }));
+      const link = el("a", { href: url, download: name.replaceAll(/[^\p{L}\p{N}._ -]/gu, "_") });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    } catch (error) {
+      put(this.failure, foreign(error.message));
+    }
   }
 }
 

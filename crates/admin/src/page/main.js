@@ -83,14 +83,16 @@ function show() {
   const { page, query } = here();
   const [, scope, Page] = PAGES[page] ?? PAGES.now;
   const [name, PageOf] = PAGES[page] && may(scope) ? [page, Page] : ["now", NowPage];
+  const why = name === page ? null : PAGES[page] ? "This session may not see that page: it has no scope " + scope + "." : "There is no such page.";
   const one = new PageOf(whose, query);
   shown = one;
   const links = Object.entries(PAGES).filter(([, [text, needs]]) => text && may(needs)).map(([of, [text]]) =>
     el("a", { href: address(of), "aria-current": of === name ? "page" : null }, text));
   put(app,
     el("a", { class: "skip", href: "#content", onclick: (event) => { event.preventDefault(); one.node.focus(); } }, "To the content"),
-    el("header", {}, one.host ?? el("span", { class: "host" }, "Posthaste"), el("nav", { "aria-label": "Pages" }, links),
+    el("header", {}, el("span", { class: "host" }, "Posthaste"), el("nav", { "aria-label": "Pages" }, links),
       el("span", { class: "whose" }, foreign(whose.name)), button("Log out", async () => { await logOut(); login(); })),
+    why && el("p", { class: "elsewhere hint", role: "status" }, why),
     one.node);
   document.title = one.title + " · Posthaste";
   follow(one);

@@ -20,7 +20,7 @@ export class NowPage {
   constructor(whose) {
     this.scopes = whose.scopes;
     this.title = "Now";
-    this.host = el("span", { class: "host" });
+    this.host = el("span", { class: "server" });
     this.state = el("p", { class: "state" });
     this.clock = el("span", { class: "clock" });
     this.failure = el("p", { class: "error", role: "alert" });
@@ -32,7 +32,7 @@ export class NowPage {
     const missing = whose.scopes.includes("server:read") ? null
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
     this.node = el("main", { id: "content", tabindex: "-1" },
-      el("div", { class: "strip" }, this.state, this.clock),
+      el("div", { class: "strip" }, this.host, this.state, this.clock),
       this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams);
     this.shown = new Map();
     this.accepts = [];
@@ -78,7 +78,7 @@ export class NowPage {
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
     this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
-    if (now) this.showServer(now, attention.length);
+    if (now) this.showServer(now, attention.filter((one) => one.urgency !== "note").length);
     const latency = this.latency(now?.accept);
     if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
     if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
@@ -148,7 +148,7 @@ function graph(values, label) {
 /// What the facts depend on, in the steps in which they are shown.
 function factsOf(now, queue, at) {
   return [now?.server.spool_fill, now?.server.disks, now?.server.waiting_here, now?.server.queued, queue?.recipients,
-    queue?.oldest && Math.floor((at - queue.oldest) / 10)];
+    queue?.oldest && Math.floor((at - queue.oldest) / 10), now?.server.webhooks, now?.server.certificates, Math.floor(at / 3600)];
 }
 
 function facts(now, queue, at, latency) {
@@ -163,7 +163,14 @@ function facts(now, queue, at, latency) {
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {
     const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 1;
-    fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), bytes(disk.free_bytes), el("small", {}, " free"));
+    fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), percent(used), el("small", {}, " used, " + bytes(disk.free_bytes) + " free"));
+  }
+  for (const one of now.server.certificates) {
+    const days = Math.floor((one.ends - at) / 86400);
+    fact("Certificate", el("span", { class: days < 14 ? "warning" : null, title: one.file }, days < 0 ? "expired" : days + (days === 1 ? " day" : " days")), el("small", {}, " ", foreign(one.file.split("/").pop())));
+  }
+  for (const one of now.server.webhooks) {
+    fact("Webhook " + one.name, el("span", { class: one.trouble || one.behind_secs > 60 ? "warning" : "good" }, one.behind_secs > 5 ? duration(one.behind_secs) + " behind" : "told all"), one.trouble ? el("small", {}, " ", foreign(one.trouble)) : null);
   }
   return all;
 }

@@ -17,6 +17,8 @@ const SHARE = 200;
 export class QueuePage {
   constructor(whose, query) {
     this.scopes = whose.scopes;
+    /// The only one whose mail there is for this session.
+    this.tenant = whose.tenant ?? null;
     this.query = query;
     this.said = el("p", { class: "notice", role: "status" });
     this.failure = el("p", { class: "error", role: "alert" });
@@ -82,10 +84,13 @@ export class QueuePage {
   }
 
   /// Buttons for all that is selected.
-  acts(of, what) {
-    const acts = this.may("queue:write") ? Object.keys(ACTIONS).map((name) =>
-      button(name + (ACTIONS[name].danger ? " …" : ""), () => this.ask(askAct, name, of, what))) : [];
-    return acts;
+  acts(of, what, isAny = true) {
+    if (!this.may("queue:write")) return [];
+    return Object.keys(ACTIONS).map((name) => {
+      const one = button(name + (ACTIONS[name].danger ? " …" : ""), () => this.ask(askAct, name, of, what));
+      one.disabled = !isAny;
+      return one;
+    });
   }
 
   scopeActs(scope, what) {
@@ -106,7 +111,7 @@ export class QueuePage {
     const of = this.selection();
     const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
     put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
-      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected", end.recipients > 0), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
     put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
@@ -142,10 +147,10 @@ export class QueuePage {
     const { lines, end } = await control({ ask: "list", of, limit: ROWS, ...(after ? { after } : {}) });
     const scope = {};
     for (const key of ["domain", "tenant", "campaign"]) if (of[key]) scope[key] = of[key];
-    const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender;
+    const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender && !(this.tenant && scope.campaign);
     put(this.top, el("p", {}, el("strong", {}, this.named())),
-      el("span", { class: "buttons" }, this.acts(of, () => this.named()), isScope ? this.scopeActs(scope, () => this.named()) : null,
-        of.domain ? button("explain limits", () => this.explain(of)) : null,
+      el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.named()) : null,
+        of.domain && !this.tenant ? button("explain limits", () => this.explain(of)) : null,
         commandButton(() => "posthaste queue list " + options(of))));
     const rows = lines.flatMap((line) => this.row(line, at));
     const page = (text, to) => {
@@ -206,7 +211,7 @@ export class QueuePage {
   }
 
   async showEnded(at) {
-    const [{ lines: suspended }, { lines: routed }] = await Promise.all([control({ ask: "suspensions" }), control({ ask: "diversions" })]);
+    const [{ lines: suspended }, { lines: routed }] = await Promise.all([control({ ask: "suspensions" }), this.tenant ? { lines: [] } : control({ ask: "diversions" })]);
     const until = (line) => (line.until ? "until " + clock(line.until, at) : "until somebody ends it");
     const row = (line, what, undo, may) => el("tr", {}, el("th", { scope: "row" }, line.kind + " ", foreign(line.name)), el("td", {}, what), el("td", {}, until(line)), el("td", {}, foreign(line.reason)),
       el("td", {}, may ? button(undo, () => this.ask(askScope, undo, line.scope, () => [line.kind + " ", foreign(line.name)])) : null));

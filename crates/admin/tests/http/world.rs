@@ -35,14 +35,14 @@ impl ServerView for Fake {
     fn status(&self) -> ServerStatus {
         ServerStatus { host_name: "mx.example.org".to_owned(), ..ServerStatus::default() }
     }
-    fn queue(&self) -> QueueStatus {
+    fn queue(&self, _: Option<&str>) -> QueueStatus {
         QueueStatus::default()
     }
-    fn ask(&self, request: &Request, token: &str, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal> {
+    fn ask(&self, request: &Request, token: &Token, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal> {
         match request {
             Request::Act { expect: Some(expected), .. } => Err(AskRefusal::Changed { expected: *expected, now: 7 }),
             Request::List { limit, .. } => {
-                answer(json!({ "limit": limit, "token": token }));
+                answer(json!({ "limit": limit, "token": token.name() }));
                 Ok(json!({ "done": 1 }))
             }
             _ => Err(AskRefusal::Refused("not here".to_owned())),
@@ -54,7 +54,7 @@ impl ServerView for Fake {
     fn log_lines(&self) -> Vec<String> {
         vec!["a line".to_owned()]
     }
-    fn follow(&self) -> Option<Box<dyn FollowEvents>> {
+    fn follow(&self, _: Option<&str>) -> Option<Box<dyn FollowEvents>> {
         None
     }
     async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
@@ -165,6 +165,7 @@ pub fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) 
         is_strict: Arc::default(),
         is_loopback,
         proxies: Arc::new(RwLock::default()),
+        inject_from: Arc::default(),
     };
     listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
     address

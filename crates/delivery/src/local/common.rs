@@ -1,10 +1,11 @@
 //! State that all mail mounts share.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_maildir::Owners;
-use posthaste_spool::Spool;
+use posthaste_spool::{Lsn, Spool};
 
 use super::identity::BoundMounts;
 use super::observer::Observer;
@@ -20,5 +21,7 @@ pub(crate) struct Common {
     pub spool: Arc<dyn Spool>,
     pub seams: Arc<Seams>,
     pub observer: Option<Arc<dyn Observer>>,
+    /// See [`LocalConfig::expunged`](super::LocalConfig::expunged).
+    pub expunged: Arc<HashSet<(Lsn, u16)>>,
     pub open: Arc<OpenMaildirs<Arc<str>>>,
 }

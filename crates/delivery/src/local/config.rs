@@ -1,10 +1,13 @@
 //! Settings of local delivery, and why it could not be opened.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_maildir::{Host, Owners};
+use posthaste_spool::Lsn;
 
 use super::losses::Losses;
 use super::observer::Observer;
@@ -25,6 +28,10 @@ pub struct LocalConfig {
     pub free_inodes_min: u64,
     /// Host name that goes into file names.
     pub host: String,
+    /// Random for each opening and part of file names.
+    pub nonce: u32,
+    /// Targets, as batch and number, whose messages were expunged before this opening: one that has no file any more gets none.
+    pub expunged: Arc<HashSet<(Lsn, u16)>>,
     /// Bounds of acceptance. A mailbox that is slow may take an eighth of [`backlog_bytes`](posthaste_intake::Config::backlog_bytes).
     pub intake: posthaste_intake::Config,
     /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (bench-results/2026-11-26, section 3).
@@ -58,6 +65,9 @@ impl LocalConfig {
             free_bytes_min: 32 << 20,
             free_inodes_min: 500,
             host: Host::of_this_machine().as_str().to_owned(),
+            // Keyed with random bytes of the system for each of its values.
+            nonce: RandomState::new().hash_one(0_u8) as u32,
+            expunged: Arc::default(),
             intake: posthaste_intake::Config::default(),
             sync_bytes: 256 << 20,
             sync_interval: Duration::from_secs(30),

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_intake::LargeBody;
@@ -29,6 +30,8 @@ pub(crate) struct Content<'a> {
     pub disk_size: u64,
     /// Bytes on the wire: `W=`.
     pub wire_size: u64,
+    /// INTERNALDATE: its file's time of modification.
+    pub modified: SystemTime,
     /// The first part, or everything.
     head: Vec<u8>,
     /// The rest, if the body is large, and whether its CRs go.
@@ -39,9 +42,10 @@ pub(crate) struct Content<'a> {
 impl<'a> Content<'a> {
     /// # Errors
     /// The body cannot be read from the spool.
-    pub fn new(target: &Target, line_ends: LineEnds, source: Source<'a>) -> io::Result<Self> {
+    pub fn new(target: &Target, (line_ends, internal_date): (LineEnds, u32), source: Source<'a>) -> io::Result<Self> {
+        let modified = UNIX_EPOCH + Duration::from_secs(internal_date.into());
         if let Some(large) = source.large {
-            return Ok(Self::large(target, line_ends, source, large));
+            return Ok(Self::large(target, (line_ends, modified), source, large));
         }
         let read;
         let parts = match source.parts {
@@ -65,10 +69,15 @@ impl<'a> Content<'a> {
                 (head.len() as u64, wire_size_as_stored(&head))
             }
         };
-        Ok(Content { disk_size, wire_size, head, tail: None, source })
+        Ok(Content { disk_size, wire_size, modified, head, tail: None, source })
     }
 
-    fn large(target: &Target, line_ends: LineEnds, source: Source<'a>, large: LargeBody) -> Self {
+    fn large(
+        target: &Target,
+        (line_ends, modified): (LineEnds, SystemTime),
+        source: Source<'a>,
+        large: LargeBody,
+    ) -> Self {
         let strip_cr = line_ends == LineEnds::ToLf && large.is_lossless;
         let mut head = Vec::new();
         let mut disk_size = source.len;
@@ -83,7 +92,7 @@ impl<'a> Content<'a> {
             LineEnds::ToLf => target.prefix.len() as u64 + source.len,
             LineEnds::AsGiven => disk_size + large.lone_lfs,
         };
-        Content { disk_size, wire_size, head, tail: Some(strip_cr), source }
+        Content { disk_size, wire_size, modified, head, tail: Some(strip_cr), source }
     }
 
     /// Writes the whole message. Not synced.

@@ -69,6 +69,7 @@ impl Core {
             spool: spool.clone(),
             seams: Arc::new(seams),
             observer: config.observer.clone(),
+            expunged: Arc::clone(&config.expunged),
             open: Arc::new(OpenMaildirs::new()),
         };
         let limits = Limits {
@@ -103,7 +104,7 @@ impl Core {
             attached.extend(replayed.map(|replayed| replayed.attach(mount.clone())).transpose()?);
         }
         Ok(Core {
-            nonce: random_nonce(),
+            nonce: config.nonce,
             host: config.host.as_str().into(),
             intake,
             points,
@@ -165,11 +166,6 @@ impl Core {
         self.attached.iter().for_each(AttachedStream::detach);
         self.mounts.iter().for_each(|mount| mount.stop(deadline));
     }
-}
-
-fn random_nonce() -> u32 {
-    // Keyed with random bytes of the system for each of its values.
-    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
 }
 
 /// Time between two looks at the mounts.

@@ -143,11 +143,6 @@ impl LocalDelivery {
         Ok((OneMessage { core: self.core(), targets, line_ends, secs: now_secs(), also }, body))
     }
 
-    /// Random for this opening, and part of the names of files whose mail was accepted in it.
-    pub fn file_nonce(&self) -> u32 {
-        self.core().nonce
-    }
-
     /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
     pub fn needs_body(&self, body: Lsn) -> bool {
         let core = self.core();

@@ -36,7 +36,7 @@ impl OneMessage<'_> {
 
 impl Destination for OneMessage<'_> {
     fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        self.core.reserve(self.targets.iter().cloned(), (self.line_ends, self.secs), body, reserved);
+        self.core.reserve(self.targets.iter().cloned(), (self.line_ends, self.secs, None), body, reserved);
         reserved.entries.extend_from_slice(&self.also);
         Reserving::Done(Ok(()))
     }
@@ -110,7 +110,7 @@ impl Destination for LocalDelivery {
             return Reserving::Done(Err(unusable(format!("more than {TARGETS_MAX} mailboxes"))));
         }
         let targets = mailboxes.map(|(mailbox, prefix)| Target { mailbox: mailbox.clone(), prefix: prefix.clone() });
-        self.core().reserve(targets, (LineEnds::ToLf, now_secs()), body, reserved);
+        self.core().reserve(targets, (LineEnds::ToLf, now_secs(), mail.internal_date), body, reserved);
         Reserving::Done(Ok(()))
     }
 }
@@ -156,16 +156,18 @@ impl Core {
     pub fn reserve(
         &self,
         targets: impl Iterator<Item = Target>,
-        (line_ends, secs): (LineEnds, u64),
+        (line_ends, secs, internal_date): (LineEnds, u64, Option<u32>),
         body: BodyFacts,
         reserved: &mut Reserved,
     ) {
+        let internal_date = internal_date.unwrap_or_else(|| u32::try_from(secs).unwrap_or(u32::MAX));
         let mut of_mounts: Vec<(usize, Deliver)> = Vec::new();
         for (number, target) in (0..).zip(targets) {
             let mount = self.points.of(&target.mailbox);
             let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
                 let (nonce, host, large) = (self.nonce, self.host.clone(), body.large);
-                let deliver = Deliver { secs, nonce, host, line_ends, body: None, large, targets: Vec::new() };
+                let (body, targets) = (None, Vec::new());
+                let deliver = Deliver { secs, internal_date, nonce, host, line_ends, body, large, targets };
                 of_mounts.push((mount, deliver));
                 of_mounts.len() - 1
             });

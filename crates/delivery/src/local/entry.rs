@@ -39,6 +39,8 @@ pub enum LocalEntry {
 pub struct Deliver {
     /// When it was received, in seconds since 1970; part of the file names.
     pub secs: u64,
+    /// INTERNALDATE in seconds since 1970: the files' time of modification.
+    pub internal_date: u32,
     /// Random for each opening and part of the file names, so that no two spools make the same one.
     pub nonce: u32,
     /// Host name in the file names.
@@ -198,6 +200,7 @@ impl Deliver {
                 | flag(self.large.is_some_and(|large| large.is_lossless), IS_LOSSLESS),
         );
         out.put_u64_le(self.secs);
+        out.put_u32_le(self.internal_date);
         out.put_u32_le(self.nonce);
         put_text(out, &self.host);
         if let Some(OlderBody { lsn, len }) = self.body {
@@ -225,7 +228,8 @@ impl Deliver {
             return None;
         }
         let line_ends = if has(TO_LF) { LineEnds::ToLf } else { LineEnds::AsGiven };
-        let (secs, nonce, host) = (rest.u64()?, rest.u32()?, rest.text()?);
+        let (secs, internal_date) = (rest.u64()?, rest.u32()?);
+        let (nonce, host) = (rest.u32()?, rest.text()?);
         let body = if has(HAS_BODY) { Some(OlderBody { lsn: rest.lsn()?, len: rest.u64()? }) } else { None };
         let large = match has(IS_LARGE) {
             true => Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) }),
@@ -236,7 +240,7 @@ impl Deliver {
             let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
             targets.push((number, Target { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
         }
-        Some(Deliver { secs, nonce, host, line_ends, body, large, targets })
+        Some(Deliver { secs, internal_date, nonce, host, line_ends, body, large, targets })
     }
 }
 
@@ -259,6 +263,7 @@ mod tests {
         let targets = vec![(0, target("a/Maildir", b"Delivered-To: a\r\n")), (7, target("b", b""))];
         LocalEntry::Deliver(Deliver {
             secs: 1_700_000_000,
+            internal_date: 1_600_000_000,
             nonce: 0xfeed,
             host: "mx.example".into(),
             line_ends: LineEnds::ToLf,
@@ -332,6 +337,7 @@ mod tests {
         let target = Target { mailbox: "a".into(), prefix: Bytes::from_static(b"P") };
         let deliver = LocalEntry::Deliver(Deliver {
             secs: 1,
+            internal_date: 9,
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::ToLf,
@@ -342,6 +348,7 @@ mod tests {
         let expected = [
             &[1, 1, 15][..],
             &[1, 0, 0, 0, 0, 0, 0, 0],
+            &[9, 0, 0, 0],
             &[2, 0, 0, 0],
             &[1, 0, b'h'],
             &[4, 0, 0, 0, 0, 0, 0, 0],

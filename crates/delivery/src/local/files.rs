@@ -195,18 +195,25 @@ impl Files {
             large: job.deliver.large,
             step,
         };
-        let content = Content::new(target, job.deliver.line_ends, source)?;
+        let content = Content::new(target, (job.deliver.line_ends, job.deliver.internal_date), source)?;
         let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
         if job.task == Task::Write {
             self.take_room(&content)?;
             return deliver(maildir, &name, &content).map(|()| true);
         }
         let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
-        match self.renew(maildir, job.task, &name, &content, found.as_ref()) {
+        let renew = |found: Option<&Found>| match found {
+            // As of mail that was visible: whoever has taken it away does not want it again.
+            None if self.common.expunged.contains(&job.key) => {
+                self.renew(maildir, Task::RenewIfThere, &name, &content, None)
+            }
+            found => self.renew(maildir, job.task, &name, &content, found),
+        };
+        match renew(found.as_ref()) {
             // Its owner has moved it since.
             Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
                 let looked = look(maildir, &[job.name_key()])?;
-                self.renew(maildir, job.task, &name, &content, looked.get(&job.name_key())?)
+                renew(looked.get(&job.name_key())?)
             }
             renewed => renewed,
         }
@@ -236,7 +243,10 @@ impl Files {
             return Ok(false);
         }
         self.take_room(content)?;
-        maildir.replace_with(found, |file: &mut NewFile| content.write_to(file))?;
+        maildir.replace_with(found, |file: &mut NewFile| {
+            content.write_to(file)?;
+            file.set_modified(content.modified)
+        })?;
         if !is_trusted {
             match maildir.sync_message(found.dir, &found.name) {
                 // Its owner has just moved it.
@@ -296,6 +306,7 @@ fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::R
         _ => Err(error),
     })?;
     content.write_to(&mut draft)?;
+    draft.set_modified(content.modified)?;
     match draft.publish() {
         // Visible already: an earlier attempt published it and failed to say so.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -169,6 +169,7 @@ mod tests {
         let target = Target { mailbox: "m".into(), prefix: Bytes::new() };
         LocalEntry::Deliver(Deliver {
             secs: 1,
+            internal_date: 1,
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::ToLf,

@@ -92,8 +92,11 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
             assert_eq!((lost.bytes, lost.is_there), (body.len() as u64, false));
             assert_eq!(std::fs::read(lost.kept.as_ref().expect("kept")).unwrap(), expected);
         }
-        world.sync();
-        assert_eq!(world.held("").1, 0, "no body is needed any more");
+        // The others' mail may still be on its way.
+        world.until_in_time("no body is needed any more", || {
+            world.sync();
+            world.held("").1 == 0
+        });
         let place = world.end();
         assert_eq!(kept(&place), 1);
         let world = self::world(place, &doors, &told);
@@ -174,6 +177,7 @@ fn a_message_that_is_given_up_while_it_is_written_down_anew_does_not_come_back()
     let target = Target { mailbox: "ann/Maildir".into(), prefix: Bytes::new() };
     let deliver = Deliver {
         secs: 1,
+        internal_date: 1,
         nonce: 7,
         host: "mx.example".into(),
         line_ends: LineEnds::ToLf,

@@ -93,6 +93,7 @@ impl World {
         let target = |number: u16| (number, Target { mailbox: format!("m{number}").into(), prefix: Bytes::new() });
         let deliver = Deliver {
             secs: 1,
+            internal_date: 1,
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::AsGiven,

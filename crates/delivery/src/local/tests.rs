@@ -94,6 +94,7 @@ pub(super) fn killed_with(
             let target = Target { mailbox: format!("{name}/Maildir").into(), prefix: Bytes::new() };
             let deliver = Deliver {
                 secs: 1_700_000_000,
+                internal_date: 1_600_000_000,
                 nonce: 7,
                 host: "mx.example".into(),
                 line_ends: LineEnds::ToLf,
@@ -144,6 +145,8 @@ fn replay_delivers_what_was_accepted_and_nothing_twice() {
     assert_eq!((world.report.messages, world.report.restored, world.report.deferred), (3, 3, 0));
     for (name, text) in [("ann", "one"), ("bob", "two"), ("big/cy", "three")] {
         assert_eq!(world.texts(name), [text]);
+        let came = std::fs::metadata(only_file(&world, name)).expect("there").mtime();
+        assert_eq!(came, 1_600_000_000, "INTERNALDATE");
     }
     let place = world.end();
     let world = World::opened(place, Arc::default(), |config| config);
@@ -162,6 +165,19 @@ fn what_was_visible_in_this_life_of_the_page_cache_and_taken_away_does_not_come_
     let world = World::opened(place, Arc::default(), |config| config);
     assert_eq!(world.texts("ann"), [] as [&str; 0], "its owner has it");
     assert_eq!(world.texts("bob"), ["another life"], "a power cut came between");
+}
+
+/// A kill came before the note that it was visible.
+#[test]
+fn expunged_mail_gets_no_file_again() {
+    let place = Place::new(&[]);
+    let lsns = killed_with(&place, "", &[("ann", "expunged"), ("bob", "waits")], |_| Vec::new());
+    let expunged = Arc::new([(lsns[0], 0)].into());
+    let world = World::opened(place, Arc::default(), |config| LocalConfig { expunged, ..config });
+    assert_eq!(world.texts("ann"), [] as [&str; 0]);
+    assert_eq!(world.texts("bob"), ["waits"]);
+    world.sync();
+    assert_eq!(world.held("").1, 0, "both are done");
 }
 
 #[test]
@@ -188,6 +204,7 @@ fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_take
     }
     world.until("all visible", || ["ann", "bob", "cy"].iter().all(|name| world.texts(name).len() == 1));
     let before = inode(&only_file(&world, "ann"));
+    let came = std::fs::metadata(only_file(&world, "ann")).expect("there").mtime();
     // Bob reads his.
     let maildir = Maildir::open(world.place.mail().join("bob/Maildir")).expect("a Maildir");
     let (_, name) = maildir.scan().expect("names").remove(0);
@@ -202,6 +219,7 @@ fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_take
     world.until("written anew", || world.delivery.stats().delivered == 6);
     assert_eq!(world.held("").1, 3, "nothing is let go");
     assert_ne!(inode(&only_file(&world, "ann")), before, "the old file may never reach the disk");
+    assert_eq!(std::fs::metadata(only_file(&world, "ann")).expect("there").mtime(), came);
     let of_bob = only_file(&world, "bob");
     assert_ne!(inode(&of_bob), bobs);
     assert!(of_bob.to_str().expect("UTF-8").ends_with(":2,S"), "where its reader moved it: {of_bob:?}");

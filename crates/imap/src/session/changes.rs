@@ -96,6 +96,10 @@ impl ImapMachine {
         }
         for changed in &changes.flags {
             let row = &changed.row;
+            // Only its MODSEQ is another one.
+            if changed.before == row.flags && !self.condstore {
+                continue;
+            }
             if own.is_none_or(|own| own.passes(changed, &mailbox)) {
                 self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
                 self.write_flags(&mailbox, row);

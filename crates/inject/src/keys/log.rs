@@ -10,7 +10,7 @@ use posthaste_consumer::{AttachedStream, OpenError, ReplayedEntry, StreamHandle,
 use posthaste_spool::{Consumer, Damage, Entry, Lsn, Published, Released, SnapshotName, Spool};
 
 use super::entry::{BodyDigest, KeyId, Settled};
-use super::table::{FoundKey, KeyRefusal, KeyTable};
+use super::table::{FoundKey, KeyClock, KeyRefusal, KeyTable};
 
 /// The name of the stream.
 pub const KEY_STREAM: &str = "inject";
@@ -30,6 +30,7 @@ pub struct KeyLog {
 struct Shared {
     stream: StreamHandle,
     table: Arc<KeyTable>,
+    clock: KeyClock,
     progress: Mutex<Progress>,
     changed: Condvar,
     /// Numbers the names of snapshots.
@@ -67,7 +68,6 @@ impl std::fmt::Debug for Shared {
 /// The table while entries are applied.
 struct Restoring<'a> {
     table: &'a KeyTable,
-    now: u32,
     report: &'a mut KeyReport,
 }
 
@@ -76,7 +76,7 @@ impl StreamState for Restoring<'_> {
 
     fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
         match Settled::decode(payload) {
-            Some(settled) => self.table.apply(settled, self.now),
+            Some(settled) => self.table.apply(settled, BEFORE),
             None => self.report.damaged.push(lsn),
         }
         Ok(())
@@ -98,18 +98,20 @@ impl KeyLog {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), OpenError> {
-        let (table, now) = (Arc::new(KeyTable::new(KEYS_MAX)), unix_secs());
+        let table = Arc::new(KeyTable::new(KEYS_MAX));
         let stream = StreamHandle::register(spool, KEY_STREAM)?;
         let restored = stream.spool().restore(stream.id())?;
         let mut report = KeyReport { unreadable: restored.unreadable, ..KeyReport::default() };
         if let Some(mut snapshot) = restored.snapshot {
-            read_snapshot(&mut snapshot, |settled| table.apply(settled, now)).map_err(OpenError::io(KEYS))?;
+            read_snapshot(&mut snapshot, |settled| table.apply(settled, BEFORE)).map_err(OpenError::io(KEYS))?;
             table.sort();
         }
-        let replayed = stream.clone().replay(&mut Restoring { table: &table, now, report: &mut report })?;
+        let replayed = stream.clone().replay(&mut Restoring { table: &table, report: &mut report })?;
+        // Only now it is known how late it is.
+        let clock = KeyClock::start(table.latest(), unix_secs(), Instant::now());
         let progress = Progress { seen: replayed.through(), written: stream.position().0, ..Progress::default() };
         let (progress, changed) = (Mutex::new(progress), Condvar::new());
-        let shared = Arc::new(Shared { stream, table, progress, changed, snapshots: AtomicU64::new(0) });
+        let shared = Arc::new(Shared { stream, table, clock, progress, changed, snapshots: AtomicU64::new(0) });
         let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run());
@@ -122,7 +124,12 @@ impl KeyLog {
     /// # Errors
     /// See [`KeyRefusal`].
     pub fn begin(&self, id: KeyId, digest: BodyDigest) -> Result<FoundKey, KeyRefusal> {
-        self.shared.table.begin(id, digest, unix_secs())
+        self.shared.table.begin(id, digest, self.now())
+    }
+
+    /// The time of keys now, for what is settled.
+    pub fn now(&self) -> u32 {
+        self.shared.clock.at(Instant::now())
     }
 
     /// An entry for the batch that settles this.
@@ -150,7 +157,7 @@ impl Consumer for Shared {
     fn published(&self, entry: Published) {
         // One of ours that is none would be a bug; the next opening tells of it.
         if let Some(settled) = Settled::decode(&entry.payload) {
-            self.table.apply(settled, unix_secs());
+            self.table.apply(settled, self.clock.at(Instant::now()));
         }
         self.lock().seen = entry.lsn;
     }
@@ -253,10 +260,12 @@ fn read_snapshot(from: &mut impl Read, mut each: impl FnMut(Settled)) -> io::Res
 }
 
 /// The wall clock, in seconds since 1970.
-pub(super) fn unix_secs() -> u32 {
+fn unix_secs() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }
 
+/// A time at which nothing has expired.
+const BEFORE: u32 = 0;
 /// More than any request can settle.
 const ENTRY_BYTES_MAX: u32 = 64 << 20;
 /// Between snapshots, if there are new entries.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::entry::{BodyDigest, Indexes, KeyId, Settled};
 use crate::answer::Refusal;
@@ -20,6 +21,8 @@ struct State {
     shards: [HashMap<KeyId, Known>; SHARDS],
     tokens: HashMap<[u8; 8], OfToken>,
     running: HashSet<KeyId>,
+    /// The latest time at which a key was settled.
+    latest: u32,
 }
 
 #[derive(Debug, Default)]
@@ -131,14 +134,20 @@ impl Known {
 impl KeyTable {
     pub fn new(weight_max: usize) -> Self {
         let shards = std::array::from_fn(|_| HashMap::new());
-        Self { state: Mutex::new(State { shards, tokens: HashMap::new(), running: HashSet::new() }), weight_max }
+        let state = State { shards, tokens: HashMap::new(), running: HashSet::new(), latest: 0 };
+        Self { state: Mutex::new(state), weight_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a request with a key, at `now` in seconds since 1970.
+    /// The latest time at which a key was settled; 0: none ever was.
+    pub fn latest(&self) -> u32 {
+        self.lock().latest
+    }
+
+    /// Begins a request with a key, at `now` of the [clock](KeyClock).
     pub fn begin(self: &Arc<Self>, id: KeyId, digest: BodyDigest, now: u32) -> Result<FoundKey, KeyRefusal> {
         let mut state = self.lock();
         state.forget_expired(id.token, now);
@@ -166,6 +175,7 @@ impl KeyTable {
     pub fn apply(&self, settled: Settled, now: u32) {
         let mut state = self.lock();
         let (id, at) = (settled.id, settled.at);
+        state.latest = state.latest.max(at);
         state.forget_expired(id.token, now);
         if now.saturating_sub(at) >= KEPT_MAX_SECS {
             return;
@@ -288,6 +298,30 @@ impl State {
     }
 }
 
+/// The time of keys, in seconds: like those since 1970, but never set. A wall clock that was set back would keep all keys for years, and take the new life of a key for
+/// an earlier one; one that was set forward would forget all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyClock {
+    at_opening: u32,
+    opened: Instant,
+}
+
+impl KeyClock {
+    /// The clock of an opening, at which the wall's says `wall`. It goes on behind `latest`. Time without the server counts, but not all that a key has.
+    pub fn start(latest: u32, wall: u32, opened: Instant) -> Self {
+        let at_opening = match latest {
+            0 => wall,
+            _ => wall.clamp(latest, latest.saturating_add(KEPT_MAX_SECS - KEPT_MIN_SECS)),
+        };
+        Self { at_opening, opened }
+    }
+
+    pub fn at(&self, now: Instant) -> u32 {
+        let since = now.saturating_duration_since(self.opened).as_secs();
+        self.at_opening.saturating_add(u32::try_from(since).unwrap_or(u32::MAX))
+    }
+}
+
 fn shard_of(id: KeyId) -> usize {
     usize::from(id.key[0]) % SHARDS
 }
@@ -344,6 +378,27 @@ mod tests {
         assert_eq!((outcome.settled, outcome.failed), (Indexes::all_of(3), refused(&[2])));
         assert_eq!(table.begin(id(1, 1), body_digest(b"[]"), 13).unwrap_err(), KeyRefusal::OtherBody);
         assert!(begin(&table, id(2, 1), 13).is_ok_and(|found| matches!(found, FoundKey::Open(_))), "of another token");
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_ends_no_key_and_keeps_none_for_ever() {
+        let opened = Instant::now();
+        let (latest, wall_now) = (1_790_000_000, 1_790_000_500);
+        let later = |secs: u32| opened + std::time::Duration::from_secs(secs.into());
+        let clock = |wall| KeyClock::start(latest, wall, opened);
+        assert_eq!(clock(wall_now).at(later(7)), wall_now + 7);
+        assert_eq!(KeyClock::start(0, 5, opened).at(later(7)), 12, "without keys the wall's counts");
+        for wall in [0, 5, latest - 1, u32::MAX, latest + 30 * HOUR] {
+            let table = Arc::new(KeyTable::new(10));
+            (0..10).for_each(|key| settle(&table, id(1, key), &[0, 1, 2], &[], latest));
+            assert_eq!(table.latest(), latest);
+            let clock = clock(wall);
+            let known = begin(&table, id(1, 3), clock.at(opened));
+            assert!(matches!(known, Ok(FoundKey::Complete(_))), "{wall}: it is known after the restart");
+            // An hour later there is room again, and after a day it begins anew.
+            drop(open(begin(&table, id(1, 10), clock.at(later(HOUR)))));
+            drop(open(begin(&table, id(1, 3), clock.at(later(24 * HOUR)))));
+        }
     }
 
     #[test]

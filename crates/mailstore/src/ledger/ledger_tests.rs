@@ -12,9 +12,9 @@ use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, STREA
 use crate::row::NumberRange;
 use crate::table::MailboxHead;
 
-const MAILBOX: u32 = 1;
+pub(super) const MAILBOX: u32 = 1;
 
-fn open_spool(machine: &Machine) -> Arc<FileSpool> {
+pub(super) fn open_spool(machine: &Machine) -> Arc<FileSpool> {
     open_spool_above(machine, 0).0
 }
 
@@ -27,12 +27,12 @@ fn open_spool_above(machine: &Machine, lsn: u64) -> (Arc<FileSpool>, Vec<Damage>
     (Arc::new(spool), found.damage)
 }
 
-fn open(machine: &Machine) -> (MailLedger, LedgerReport) {
+pub(super) fn open(machine: &Machine) -> (MailLedger, LedgerReport) {
     let (spool, damage) = open_spool_above(machine, 0);
     open_damaged(machine, spool, &damage)
 }
 
-fn open_with(machine: &Machine, spool: Arc<FileSpool>) -> (MailLedger, LedgerReport) {
+pub(super) fn open_with(machine: &Machine, spool: Arc<FileSpool>) -> (MailLedger, LedgerReport) {
     open_damaged(machine, spool, &[])
 }
 
@@ -40,7 +40,7 @@ fn open_damaged(machine: &Machine, spool: Arc<FileSpool>, damage: &[Damage]) -> 
     MailLedger::open(spool, damage, &machine.path().join("mailstore"), "mx", 7).unwrap()
 }
 
-fn found(first_uid: u32, count: u32) -> MailEntry {
+pub(super) fn found(first_uid: u32, count: u32) -> MailEntry {
     let message = |uid: u32| {
         let facts = MessageFacts { wire_size: 100 + uid, internal_date: uid, ..Default::default() };
         (facts, Bytes::from(format!("{uid}.M1P2.host:2,")))
@@ -49,7 +49,7 @@ fn found(first_uid: u32, count: u32) -> MailEntry {
 }
 
 /// The story, one batch after the other.
-fn steps() -> Vec<Vec<MailEntry>> {
+pub(super) fn steps() -> Vec<Vec<MailEntry>> {
     let account = AccountFields { id: 1, name: Bytes::from_static(b"me/Maildir"), ..Default::default() };
     let mailbox = MailboxFields {
         id: MAILBOX,

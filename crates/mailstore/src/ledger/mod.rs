@@ -1,5 +1,6 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
+mod error;
 mod handles;
 mod opening;
 mod shared;
@@ -8,7 +9,7 @@ mod stored;
 mod usage;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -17,8 +18,9 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use posthaste_consumer::AttachedStream;
-use posthaste_spool::{AppendError, Damage, Lsn, ReplayError, Spool, StreamError, StreamId};
+use posthaste_spool::{AppendError, Damage, Lsn, Spool, StreamId};
 
+pub use self::error::LedgerError;
 pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
@@ -30,8 +32,8 @@ use crate::entry::MailEntry;
 use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
-    AccountRow, FileNote, GoneRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
-    TableName, TableReader, key_of, modseq_and_uid, rows_of,
+    AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges,
+    StoreNumbers, TableName, TableReader, key_of, modseq_and_uid, rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -54,36 +56,6 @@ pub struct MailLedger {
     skip: u32,
     next_account: AtomicU32,
     next_mailbox: AtomicU32,
-}
-
-/// Why the mailboxes cannot be opened or changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LedgerError {
-    /// The table.
-    #[error(transparent)]
-    Table(#[from] MetaError),
-    /// The stream could not be registered.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// The batch was refused: nothing has changed.
-    #[error(transparent)]
-    Append(#[from] AppendError),
-    /// The table cannot be written for long, and no more changes are kept in memory.
-    #[error("too many changes wait for the table of mailboxes")]
-    TooMuchWaits,
-    /// The mailbox has given all its UIDs.
-    #[error("the mailbox has no UIDs left")]
-    OutOfUids,
-    /// The file beside the table that counts losses.
-    #[error("the file of skipped UIDs: {0}")]
-    SkipFile(std::io::Error),
-    /// The thread that commits could not be started.
-    #[error("a thread for the table of mailboxes: {0}")]
-    Thread(std::io::Error),
 }
 
 impl MailLedger {
@@ -426,6 +398,22 @@ impl MailLedger {
         self.read(|state| state.others(), pending)
     }
 
+    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For the opening: looks at all that waits.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn expunged_mail(&self) -> Result<HashSet<(u64, u16)>, LedgerError> {
+        self.read(
+            |state| state.entries.clone(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Leaving, &[])?.into_values();
+                let rows = rows.filter_map(|row| LeavingRow::decode(&row));
+                // A copy has a name of its own, and the body of a message that may be there.
+                Ok(rows.filter(|row| row.name.is_none()).map(|row| row.body).collect())
+            },
+        )
+    }
+
     /// The mailbox of a name; `None` if there is none.
     ///
     /// # Errors
@@ -507,3 +495,7 @@ fn opening_of((lsn, row): (Vec<u8>, Vec<u8>)) -> Option<(u64, u32)> {
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "kept_tests.rs"]
+mod kept_tests;

@@ -216,11 +216,12 @@ impl AppendWriter {
         // RENAME and DELETE wait until the message is in.
         let _adding = Arc::clone(&core.adding).read_owned().await;
         let opening = Arc::clone(&core);
-        let flags = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
+        let facts = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
         let OpenDoor { intake, writer, .. } = core.shared.append_door.get()?;
-        let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts: flags });
+        let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts });
         let place = MailPlace::Maildir(lock(&core.path).as_str().into());
-        let mail = Mail { recipients: vec![MailRecipient::to(place)], ..Mail::default() };
+        let internal_date = Some(facts.internal_date);
+        let mail = Mail { recipients: vec![MailRecipient::to(place)], internal_date, ..Mail::default() };
         let list: [Arc<dyn Destination>; 2] = [arrival, Arc::clone(&writer.files)];
         let receipt = intake.accept(&list, &mail, body).await.map_err(refusal)?;
         let uid = receipt.entries.iter().filter(|entry| entry.stream == core.shared.ledger.stream());

@@ -173,7 +173,7 @@ impl MailArrivals {
             let wire_size = recipient.prefix.len() as u64 + body.len;
             let facts = MessageFacts {
                 flags: crate::table::flag_bits::IN_NEW,
-                internal_date: now,
+                internal_date: mail.internal_date.unwrap_or(now),
                 save_date: now,
                 wire_size: u32::try_from(wire_size).unwrap_or(0),
                 line_feeds: 0,

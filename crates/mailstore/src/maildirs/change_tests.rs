@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{Maildir, Subdir};
 
@@ -252,6 +252,47 @@ async fn an_expunge_is_carried_out_after_a_restart() {
 }
 
 /// What a session was told last.
+/// The table keeps what the disk may not have, and other programs see it all the same.
+#[tokio::test]
+async fn names_follow_after_a_failed_fsync() {
+    let (machine, data) = (Machine::new().unwrap(), tempfile::tempdir().unwrap());
+    let mail = machine.path().join("mail");
+    Maildir::open_or_create(mail.join("Maildir")).unwrap();
+    let cur = mail.join("Maildir/cur");
+    for key in ["1.a", "2.b"] {
+        fs::write(cur.join(format!("{key}:2,")), "x").unwrap();
+    }
+    let mailbox = open_mailbox(&mail, data.path());
+    mailbox.look_patiently().await.unwrap();
+    hold_names(&mailbox);
+    store(&mailbox, 1, add(MessageFlags::SEEN)).await;
+    mailbox.core().is_writing_names.store(false, Ordering::Release);
+    let device = posthaste_fsops::declared(fs::File::open(&cur).unwrap()).unwrap().device;
+    machine.set_faults(Faults { fail_syncs_on: Some(device), ..Faults::default() });
+    names_written(&mailbox);
+    assert!(cur.join("1.a:2,S").exists());
+    machine.set_faults(Faults::default());
+    store(&mailbox, 1, add(MessageFlags::FLAGGED)).await;
+    expunge(&mailbox, 2).await;
+    names_written(&mailbox);
+    let names = || fs::read_dir(&cur).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), ["1.a:2,FS"]);
+    settle(&mail, 1);
+    assert_eq!(flags(&mailbox.look_patiently().await.unwrap()), [SEEN | FLAGGED]);
+    mailbox.core().shared.ledger.commit().unwrap();
+    let stored = mailbox.core().shared.ledger.mailbox(mailbox.core().id).unwrap().unwrap();
+    assert!(stored.messages[&1].state.flags & crate::table::flag_bits::BEHIND != 0 && stored.leaving.contains_key(&2));
+    drop(mailbox);
+    // The disk has none of it.
+    fs::rename(cur.join("1.a:2,FS"), cur.join("1.a:2,")).unwrap();
+    fs::write(cur.join("2.b:2,"), "x").unwrap();
+    settle(&mail, 2);
+    let mailbox = open_mailbox(&mail, data.path());
+    assert_eq!(flags(&mailbox.look_patiently().await.unwrap()), [SEEN | FLAGGED]);
+    names_written(&mailbox);
+    assert_eq!(names(), ["1.a:2,FS"]);
+}
+
 type Told = BTreeMap<String, u64>;
 
 fn told(messages: &Messages) -> Told {

@@ -9,12 +9,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
 
-use super::awaited::{in_spool, unreadable};
+use super::awaited::{SpoolBody, in_spool, unreadable};
 use super::body::FileBody;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
@@ -34,6 +35,14 @@ use crate::table::flag_bits;
 
 /// Octets that are copied at once from one file system to another.
 const COPY_BYTES: usize = 256 << 10;
+/// Copies whose files are open at once. A journal that has written the first fsync has written the links of all others before it.
+const SYNCED_AT_ONCE: usize = 128;
+/// Octets of all entries of a COPY or MOVE. Tests reach it.
+const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
+/// Of a message beside its name: in *new*, and a range of its own in *gone*.
+const MESSAGE_BYTES: usize = 60;
+/// Of a name beside the host: seconds, LSN, nonce, count, sizes, and what is between them.
+const NAME_BYTES: usize = 112;
 
 /// Names of copies: no two are the same.
 pub(super) struct CopyNames {
@@ -58,6 +67,11 @@ impl CopyNames {
         };
         UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
     }
+
+    /// True if the entry of so many copies would be too long.
+    fn are_too_many(&self, copies: usize) -> bool {
+        copies.saturating_mul(MESSAGE_BYTES + NAME_BYTES + self.host.as_str().len()) > ENTRY_BYTES_MAX
+    }
 }
 
 /// A copy in `tmp/`.
@@ -70,12 +84,12 @@ pub(super) struct CopiedFile {
     pub flags: MessageFlags,
     pub internal_date: u32,
     /// Batch and number of the body; zeros if no batch has it.
-    pub body: (u64, u16),
+    pub email_id: (u64, u16),
     /// The name says how it is sent.
     pub is_own: bool,
 }
 
-/// Copies messages from one mailbox to another, or moves them. Blocks.
+/// Copies messages from one mailbox to another, or moves them; those whose files are gone are passed over. Blocks.
 ///
 /// # Errors
 /// Nothing is copied.
@@ -96,20 +110,21 @@ pub(super) fn copy(
     if messages.is_empty() {
         return Ok(None);
     }
+    if to.shared.copy_names.are_too_many(messages.len()) {
+        return Err(MailstoreError::Limit);
+    }
     if !moves {
         let bytes = messages.iter().filter_map(|message| message.file.wire_size()).sum();
         to.shared.check_quota(&to.owner, (bytes, messages.len() as u64))?;
     }
     let keywords = copying.keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
-    for message in messages {
-        match copying.make(message, &now, &keywords) {
-            Ok(copy) => copies.push(copy),
-            Err(error) => {
-                copying.discard(&copies);
-                return Err(error);
-            }
-        }
+    for messages in messages.chunks(SYNCED_AT_ONCE) {
+        let made = copying.make_some(messages, (&now, &keywords), &mut copies);
+        made.inspect_err(|_| copying.discard(&copies))?;
+    }
+    if copies.is_empty() {
+        return Ok(None);
     }
     let appended = copying.append(&copies, &keywords, moves);
     let first_uid = appended.inspect_err(|_| copying.discard(&copies))?;
@@ -163,42 +178,89 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Makes a copy in `tmp/`; its octets are durable, its name is not.
+    /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has those that were made.
+    fn make_some(
+        &self,
+        messages: &[&Message<Arc<MailFile>>],
+        (now, keywords): (&Messages, &NewKeywords),
+        copies: &mut Vec<CopiedFile>,
+    ) -> Result<(), MailstoreError> {
+        let mut files = Vec::with_capacity(messages.len());
+        for message in messages {
+            match self.make(message, now, keywords) {
+                Ok((copy, file)) => {
+                    copies.push(copy);
+                    files.push(file);
+                }
+                // Its file was removed, as the next listing finds. A directory that is not there is another matter.
+                Err(MailstoreError::Gone) if self.reader.is_some() => {
+                    self.from.is_unlisted.store(true, Ordering::Relaxed);
+                }
+                Err(MailstoreError::Gone) => {
+                    return Err(MailstoreError::Unavailable("the directory of the mailbox is missing".to_owned()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // After all links of these: delivery has made a file's first name, and may not have synced its octets.
+        let synced = files.iter().try_for_each(posthaste_fsops::fsync);
+        synced.map_err(|error| self.failed(error.into()))
+    }
+
+    /// Makes a copy in `tmp/`. Not synced.
     fn make(
         &self,
         message: &Message<Arc<MailFile>>,
         now: &Messages,
         keywords: &NewKeywords,
-    ) -> Result<CopiedFile, MailstoreError> {
-        let (file, secs) = (&message.file, message.internal_date);
-        let (lsn, target) = file.body().unwrap_or_default();
-        let names = &self.to.shared.copy_names;
-        let (name, facts, is_own) = match self.from.open(message.uid, file) {
-            Ok((opened, size)) => {
-                let wire_size = match file.wire_size() {
-                    Some(size) => size,
-                    None => FileBody::new(self.again(&opened)?, size, file)?.len(),
-                };
-                let is_own = file.is_own(size);
-                let name = names.next(secs, lsn, is_own, (size, wire_size));
-                let facts = self.link(file, opened, name.as_str()).map_err(|error| self.failed(error))?;
-                (name, facts, is_own)
+    ) -> Result<(CopiedFile, File), MailstoreError> {
+        let (name, file, is_own) = match self.from.open(message.uid, &message.file) {
+            Err(MailstoreError::Gone) if message.file.awaited().is_some() => {
+                match in_spool(&self.from.shared.ledger, self.from.id, &message.file) {
+                    Some(body) => self.of_spool(message, &body)?,
+                    // Delivery has made the file since.
+                    None => self.of_file(message, self.from.open(message.uid, &message.file)?)?,
+                }
             }
-            // Delivery has yet to make the file.
-            Err(MailstoreError::Gone) if file.awaited().is_some() => {
-                let body = in_spool(&self.from.shared.ledger, self.from.id, file).ok_or(MailstoreError::Gone)?;
-                let size = file.wire_size().ok_or(MailstoreError::Gone)?;
-                let name = names.next(secs, lsn, true, (size, size));
-                let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
-                let facts = self.write(name.as_str(), read).map_err(|error| self.failed(error))?;
-                (name, facts, true)
-            }
-            Err(error) => return Err(error),
+            opened => self.of_file(message, opened?)?,
         };
+        let facts = facts_of(&file).map_err(|error| self.failed(error))?;
         let named = now.keywords.all().filter(|(flag, _)| message.flags.contains(*flag));
         let system = MessageFlags(message.flags.0 & SYSTEM_BITS);
         let flags = named.filter_map(|(_, name)| keywords.flag(name)).fold(system, MessageFlags::with);
-        Ok(CopiedFile { uid: message.uid, name, facts, flags, internal_date: secs, body: (lsn, target), is_own })
+        let (uid, internal_date, email_id) = (message.uid, message.internal_date, message.email_id);
+        Ok((CopiedFile { uid, name, facts, flags, internal_date, email_id, is_own }, file))
+    }
+
+    fn of_file(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        (opened, size): (File, u64),
+    ) -> Result<(UniqueName, File, bool), MailstoreError> {
+        let file = &message.file;
+        let wire_size = match file.wire_size() {
+            Some(size) => size,
+            None => FileBody::new(self.again(&opened)?, size, file)?.len(),
+        };
+        let is_own = file.is_own(size);
+        let names = &self.to.shared.copy_names;
+        let name = names.next(message.internal_date, message.email_id.0, is_own, (size, wire_size));
+        let file = self.link(message, opened, name.as_str()).map_err(|error| self.failed(error))?;
+        Ok((name, file, is_own))
+    }
+
+    /// Delivery has yet to make the file.
+    fn of_spool(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        body: &SpoolBody,
+    ) -> Result<(UniqueName, File, bool), MailstoreError> {
+        let size = message.file.wire_size().ok_or(MailstoreError::Gone)?;
+        let names = &self.to.shared.copy_names;
+        let name = names.next(message.internal_date, message.email_id.0, true, (size, size));
+        let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
+        let file = self.write(message, name.as_str(), read).map_err(|error| self.failed(error))?;
+        Ok((name, file, true))
     }
 
     fn again(&self, opened: &File) -> Result<File, MailstoreError> {
@@ -210,15 +272,14 @@ impl<'a> Copying<'a> {
     }
 
     /// A second name of the file, or a copy of its octets where that cannot be.
-    fn link(&self, file: &MailFile, opened: File, name: &str) -> io::Result<FileFacts> {
+    fn link(&self, message: &Message<Arc<MailFile>>, opened: File, name: &str) -> io::Result<File> {
+        let file = &message.file;
         let linked = match &self.reader {
             Some(reader) => self.maildir.link_tmp(reader, file.subdir, &file.name, name),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         if linked.is_ok() {
-            // Delivery has made the name, and may not have synced the octets.
-            posthaste_fsops::fsync(&opened)?;
-            return facts_of(&opened);
+            return Ok(opened);
         }
         let read = |from| {
             let mut piece = vec![0; COPY_BYTES];
@@ -226,13 +287,18 @@ impl<'a> Copying<'a> {
             piece.truncate(read);
             Ok(Bytes::from(piece))
         };
-        self.write(name, read)
+        self.write(message, name, read)
     }
 
     /// Writes a file of its own.
-    fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<FileFacts> {
+    fn write(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        name: &str,
+        read: impl Fn(u64) -> io::Result<Bytes>,
+    ) -> io::Result<File> {
         let mut from = 0;
-        write_tmp(&self.maildir, name, || {
+        write_tmp(&self.maildir, name, message.internal_date, || {
             let piece = read(from)?;
             from += piece.len() as u64;
             Ok(Some(piece).filter(|piece| !piece.is_empty()))
@@ -299,9 +365,9 @@ impl CopiedFile {
             line_feeds: wire_size.saturating_sub(number(self.name.disk_size())),
         };
         let name = Bytes::copy_from_slice(self.name.as_str().as_bytes());
-        let place = BodyPlace::Copied(BodyOrigin { lsn: self.body.0, email_id: (0, 0), name });
+        let place = BodyPlace::Copied(BodyOrigin { lsn: self.email_id.0, email_id: (0, 0), name });
         let kind = if self.is_own { BodyKind::Own } else { BodyKind::Foreign };
-        NewMessage { facts, target: self.body.1, kind, place }
+        NewMessage { facts, target: self.email_id.1, kind, place }
     }
 }
 
@@ -318,18 +384,19 @@ pub(super) fn open_maildir(to: &MailboxCore) -> Result<Maildir, MailstoreError> 
     })
 }
 
-/// Writes a file into `tmp/`; its octets are durable, its name is not.
+/// Writes a file into `tmp/` that was last modified at `secs`. Not synced.
 pub(super) fn write_tmp(
     maildir: &Maildir,
     name: &str,
+    secs: u32,
     mut next: impl FnMut() -> io::Result<Option<Bytes>>,
-) -> io::Result<FileFacts> {
+) -> io::Result<File> {
     let file = File::from(maildir.write_tmp_open(name, &[])?);
     while let Some(piece) = next()? {
         posthaste_fsops::write_all(&file, &piece)?;
     }
-    posthaste_fsops::fsync(&file)?;
-    facts_of(&file)
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(secs.into()))?;
+    Ok(file)
 }
 
 /// The answer if a file cannot be made.
@@ -340,7 +407,7 @@ pub(super) fn not_written(to: &MailboxCore, error: &io::Error) -> MailstoreError
     }
 }
 
-fn facts_of(file: &File) -> io::Result<FileFacts> {
+pub(super) fn facts_of(file: &File) -> io::Result<FileFacts> {
     let found = file.metadata()?;
     let mtime_ns = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
     Ok(FileFacts { inode: found.ino(), size: found.len(), mtime_ns })

@@ -135,6 +135,98 @@ async fn copies_keep_flags_dates_and_octets() {
     assert_eq!(fs::read_dir(maildir.join(".Sent/cur")).unwrap().count(), 5);
 }
 
+/// Another program has removed it since the last listing.
+#[tokio::test]
+async fn a_message_without_its_file_is_passed_over() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    for name in ["1.a", "2.a", "3.a"] {
+        fs::write(maildir.join("new").join(name), name).unwrap();
+    }
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
+    assert_eq!(inbox.exists(), 3);
+    let numbers = |uids: &[crate::row::Uid]| uids.iter().map(|uid| uid.get()).collect::<Vec<_>>();
+    fs::remove_file(maildir.join("new/2.a")).unwrap();
+    let copied = inbox.copy(&MessageSet::all(), sent).await.unwrap().unwrap();
+    assert_eq!((numbers(&copied.from), numbers(&copied.to)), (vec![1, 3], vec![1, 2]));
+    let moved = inbox.move_to(&uids(2, 3), sent).await.unwrap().unwrap();
+    assert_eq!((numbers(&moved.from), numbers(&moved.to)), (vec![3], vec![3]));
+    assert_eq!(inbox.copy(&uids(2, 2), sent).await, Ok(None));
+    // A mailbox without its directory is no mailbox without messages.
+    fs::rename(&maildir, mail.path().join("away")).unwrap();
+    assert!(matches!(
+        inbox.copy(&uids(1, 1), inbox.id()).await,
+        Err(MailstoreError::Unavailable(_)) | Err(MailstoreError::NoMailbox)
+    ));
+}
+
+/// Refused before anything is linked.
+#[tokio::test]
+async fn a_copy_of_too_many_messages_links_nothing() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    for number in 0..600 {
+        fs::write(maildir.join(format!("cur/{number}.a:2,")), "x").unwrap();
+    }
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
+    let tmp = fs::File::open(maildir.join(".Sent/tmp")).unwrap();
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    tmp.set_modified(at).unwrap();
+    for moves in [false, true] {
+        let refused = match moves {
+            true => inbox.move_to(&MessageSet::all(), sent).await,
+            false => inbox.copy(&MessageSet::all(), sent).await,
+        };
+        assert_eq!(refused, Err(MailstoreError::Limit));
+    }
+    assert_eq!(tmp.metadata().unwrap().modified().unwrap(), at);
+    // Several of the groups that are synced together.
+    let some = inbox.copy(&uids(1, 300), sent).await.unwrap().unwrap();
+    assert_eq!(some.to.len(), 300);
+}
+
+/// A copy of a copy, and a copy of a message that was found, after another opening as well.
+#[tokio::test]
+async fn copies_keep_the_email_id() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.select("Sent").await);
+    for name in ["new/1.a", "new/2.a", "new/5.J1R00000007T0.h,S=1,W=1"] {
+        fs::write(maildir.join(name), "x").unwrap();
+    }
+    let ids = |world: &World, id: MailboxId| {
+        let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+        core.now().unwrap().messages.iter().map(|message| message.email_id).collect::<Vec<_>>()
+    };
+    let mut inbox = inbox;
+    inbox.advance(true).await.unwrap();
+    let found = ids(&world, inbox.id());
+    assert!(found.len() == 3 && found.is_sorted_by(|one, next| one.0 == next.0 && one.1 < next.1), "{found:?}");
+    inbox.copy(&MessageSet::all(), sent.id()).await.unwrap();
+    let mut sent = sent;
+    sent.advance(true).await.unwrap();
+    assert_eq!(ids(&world, sent.id()), found);
+    inbox.move_to(&uids(1, 1), sent.id()).await.unwrap();
+    sent.advance(true).await.unwrap();
+    sent.copy(&uids(2, 4), inbox.id()).await.unwrap();
+    let expected =
+        (vec![found[1], found[2], found[1], found[2], found[0]], vec![found[0], found[1], found[2], found[0]]);
+    assert_eq!((ids(&world, inbox.id()), ids(&world, sent.id())), expected);
+    drop((inbox, sent, world));
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.select("Sent").await);
+    assert_eq!((ids(&world, inbox.id()), ids(&world, sent.id())), expected);
+}
+
 /// A kill between the batch and the rename leaves them in `tmp/`, where they are removed when they are old.
 #[tokio::test]
 async fn copies_in_tmp_are_placed_without_a_session() {

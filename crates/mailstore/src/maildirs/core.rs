@@ -15,11 +15,12 @@ use super::Shared;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
 use super::keywords::FIRST_BIT;
+use super::listed::Listing;
 use super::looks::{Known, Looked, Looks};
 use super::mailbox::{MESSAGE_BYTES_MAX, lock};
 use super::names_out::{gone_name, write_names};
 use super::owner::Owner;
-use super::scan::{Difference, KnownFiles, Listing, Oddities, Settled};
+use super::scan::{Difference, KnownFiles, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::Takeover;
 use super::told::{Told, first};
@@ -62,6 +63,8 @@ pub(super) struct MailboxCore {
     pub changes: ChangeQueue,
     /// Somebody brings the names of files up to the flags.
     pub is_writing_names: AtomicBool,
+    /// Names of files could not be made durable: until the next opening none counts as durable.
+    pub has_lost_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
     /// Held while a message is added, and by who gives the mailbox another name or deletes it.

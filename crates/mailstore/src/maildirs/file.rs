@@ -206,11 +206,9 @@ fn is_ours(unique: &str) -> bool {
     parts().unwrap_or(false)
 }
 
-/// INTERNALDATE in seconds: the time in a name of ours, else that of the last change.
-pub(super) fn internal_date(name: &str, facts: &FileFacts) -> u32 {
-    let ours = UniqueName::parse(name).filter(|name| name.unique().is_some_and(is_ours));
-    let secs = ours.and_then(|name| name.secs()).unwrap_or(facts.mtime_ns.max(0) as u64 / 1_000_000_000);
-    u32::try_from(secs).unwrap_or(u32::MAX)
+/// INTERNALDATE in seconds: the time of the last change. Delivery and APPEND set it.
+pub(super) fn internal_date(facts: &FileFacts) -> u32 {
+    u32::try_from(facts.mtime_ns.max(0) / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

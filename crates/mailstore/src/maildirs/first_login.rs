@@ -80,8 +80,7 @@ impl MaildirAccount {
         let root = &self.shared.root;
         let failed = |error: std::io::Error| MailstoreError::Unavailable(error.to_string());
         let Some(list) = root.subscriptions(&self.inbox).map_err(failed)? else { return Ok(found) };
-        let is_utf7 = root.has_dovecot_files(&self.inbox).map_err(failed)?;
-        let mut names = subscribed_names(&list, is_utf7);
+        let mut names = subscribed_names(&list);
         names.truncate(MAILBOXES_MAX);
         Ok(names)
     }

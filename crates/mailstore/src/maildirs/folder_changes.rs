@@ -1,5 +1,6 @@
 //! CREATE, DELETE and RENAME: names in the ledger, and directories of a Maildir.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use super::change_queue::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;
 use super::mailbox::lock;
-use super::names::folder_of;
+use super::names::{folder_of, is_utf7};
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::scan::Oddities;
 use crate::entry::{MailEntry, MailboxFields};
@@ -33,6 +34,8 @@ const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct FolderChanges<'a> {
     account: &'a MaildirAccount,
     found: BTreeMap<MailboxName, MailboxId>,
+    /// Folders are named in modified UTF-7; looked for once.
+    is_utf7: OnceCell<bool>,
 }
 
 impl<'a> FolderChanges<'a> {
@@ -42,7 +45,7 @@ impl<'a> FolderChanges<'a> {
         if lock(&account.mailboxes).pending.has_moving() {
             return Err(MailstoreError::Unavailable("an earlier RENAME is not finished".to_owned()));
         }
-        Ok(Self { account, found: account.listed_now()? })
+        Ok(Self { account, found: account.listed_now()?, is_utf7: OnceCell::new() })
     }
 
     /// Names of the mailboxes that there are.
@@ -86,9 +89,13 @@ impl<'a> FolderChanges<'a> {
 
     fn folder(&self, name: &MailboxName) -> Result<FolderName, MailstoreError> {
         let account = self.account;
-        let is_utf7 = match account.shared.root.has_dovecot_files(&account.inbox) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            has => has.map_err(|error| MailstoreError::Unavailable(error.to_string()))?,
+        let is_utf7 = match self.is_utf7.get() {
+            Some(known) => *known,
+            None => {
+                let found = is_utf7(&account.shared.root, &account.inbox);
+                let found = found.map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
+                *self.is_utf7.get_or_init(|| found)
+            }
         };
         folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
     }

@@ -7,6 +7,7 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_maildir::{Maildir, Subdir};
 
 use super::copies_tests::{World, shown};
+use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
@@ -297,6 +298,40 @@ async fn a_name_is_taken_until_its_old_directory_is_gone() {
     let world = World::open(mail.path(), data.path()).await;
     assert_eq!(world.names(false).await, ["INBOX", "a", "a/b", "c"]);
     assert_eq!(octets(&*world.select("a/b").await).await, ["y"]);
+}
+
+/// A kill came after the batch of a RENAME, before its directory was moved or after that, and another program has made the other one.
+#[tokio::test]
+async fn a_renamed_mailbox_stays_with_its_files() {
+    for is_moved in [false, true] {
+        let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let maildir = mail.path().join("Maildir");
+        Maildir::open_or_create(&maildir).unwrap();
+        Maildir::open_or_create(maildir.join(".Old")).unwrap();
+        fs::write(maildir.join(".Old/cur/1.a:2,S"), "mail").unwrap();
+        let world = World::open(mail.path(), data.path()).await;
+        let before = shown(&*world.select("Old").await).await;
+        let (id, ledger) = (world.id("Old").await.0, &world.store.shared.ledger);
+        let head = ledger.head(id).unwrap().unwrap();
+        let directory = "Maildir/.New".into();
+        let (account, uid_validity, name) = (head.account, head.uid_validity, "New".into());
+        let fields = MailboxFields { id, account, uid_validity, name, directory, ..MailboxFields::default() };
+        ledger.append(&[MailEntry::Mailbox(fields)]).unwrap();
+        drop(world);
+        if is_moved {
+            fs::rename(maildir.join(".Old"), maildir.join(".New")).unwrap();
+        }
+        let (others, ours) = if is_moved { ("Old", "New") } else { ("New", "Old") };
+        Maildir::open_or_create(maildir.join(format!(".{others}"))).unwrap();
+        for _ in 0..2 {
+            let world = World::open(mail.path(), data.path()).await;
+            assert_eq!(world.names(false).await, ["INBOX", "New", "Old"]);
+            let view = world.select(ours).await;
+            assert_eq!((view.id().0, view.uid_validity().get()), (id, uid_validity), "moved: {is_moved}");
+            assert_eq!(shown(&*view).await, before);
+            assert_eq!(world.select(others).await.exists(), 0);
+        }
+    }
 }
 
 #[tokio::test]

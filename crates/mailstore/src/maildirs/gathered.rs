@@ -12,7 +12,7 @@ use posthaste_maildir::line_ends::LineEndScan;
 use tokio::runtime::Handle;
 
 use super::append::secs;
-use super::copies::{CopiedFile, Copying, not_written, open_maildir, write_tmp};
+use super::copies::{CopiedFile, Copying, facts_of, not_written, open_maildir, write_tmp};
 use super::core::MailboxCore;
 use super::mailbox::lock;
 use super::names_out::begin_writing_names;
@@ -54,16 +54,18 @@ impl GatheredMail {
         let sizes = (wire_size - crs_to_drop.unwrap_or(0), wire_size);
         let name = self.core.shared.copy_names.next(internal_date, 0, false, sizes);
         let written = octets(body).and_then(|mut octets| {
-            write_tmp(&maildir, name.as_str(), || {
+            let file = write_tmp(&maildir, name.as_str(), internal_date, || {
                 Ok(octets.next_piece()?.map(|piece| if crs_to_drop.is_some() { without_crs(&piece) } else { piece }))
-            })
+            })?;
+            posthaste_fsops::fsync(&file)?;
+            facts_of(&file)
         });
         let facts = written.map_err(|error| {
             let _ = maildir.remove_tmp(name.as_str());
             not_written(&self.core, &error)
         })?;
         let flags = MessageFlags(request.flags.0 & SYSTEM_BITS);
-        self.files.push(CopiedFile { uid: 0, name, facts, flags, internal_date, body: (0, 0), is_own: false });
+        self.files.push(CopiedFile { uid: 0, name, facts, flags, internal_date, email_id: (0, 0), is_own: false });
         self.keywords.push(request.keywords);
         Ok(())
     }

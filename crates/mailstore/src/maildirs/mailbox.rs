@@ -64,6 +64,7 @@ impl MaildirMailbox {
             changing: Mutex::default(),
             changes: ChangeQueue::default(),
             is_writing_names: AtomicBool::new(false),
+            has_lost_names: AtomicBool::new(false),
             is_unlisted: AtomicBool::new(true),
             adding: Arc::default(),
             is_deleted: AtomicBool::new(false),

@@ -19,18 +19,37 @@ pub(super) struct Folders {
 /// Those of `open` and `getdents`; no inbox has no folders.
 pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folders> {
     let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None };
-    let (folders, is_utf7) = match root.folders(inbox) {
+    let folders = match root.folders(inbox) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-        folders => (folders?, root.has_dovecot_files(inbox)?),
+        folders => folders?,
     };
     let mut taken: std::collections::HashSet<MailboxName> = [MailboxName::inbox()].into();
     for folder in folders {
-        match (name_of(&folder, is_utf7), folder.path_in(inbox)) {
+        match (mailbox_of_folder(&folder), folder.path_in(inbox)) {
             (Some(name), Ok(path)) if taken.insert(name.clone()) => found.named.push((name, path)),
             _ => found.left_out = Some(folder.to_string()),
         }
     }
     Ok(found)
+}
+
+/// True if folders are to be named in modified UTF-7: Dovecot is at work, or some are so already.
+///
+/// # Errors
+/// An error of `open` or `getdents`.
+pub(super) fn is_utf7(root: &MailRoot, inbox: &MailboxPath) -> io::Result<bool> {
+    match root.folders(inbox) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        folders => {
+            let is_encoded = |folder: &FolderName| folder.levels().any(|level| decoded(level) != level);
+            Ok(folders?.iter().any(is_encoded) || root.has_dovecot_files(inbox)?)
+        }
+    }
+}
+
+/// A level of a name that is modified UTF-7, as most servers write it, or as it is. Each name has one encoding, and text that nobody has encoded is hardly ever one.
+fn decoded(level: &str) -> String {
+    utf7::decode(level.as_bytes()).unwrap_or_else(|_| level.to_owned())
 }
 
 /// The folder of a mailbox's name; `None` if no directory can have it.
@@ -41,14 +60,15 @@ pub(super) fn folder_of(name: &MailboxName, is_utf7: bool) -> Option<FolderName>
     }
     let level = |level: &str| {
         let level = level.replace('.', "%2E");
-        if is_utf7 { utf7::encode(&level) } else { level }
+        // A name that would be taken for another one.
+        if is_utf7 || decoded(&level) != level { utf7::encode(&level) } else { level }
     };
     let levels: Vec<String> = name.levels().map(level).collect();
     FolderName::from_levels(levels.iter().map(String::as_str)).ok()
 }
 
 /// Names of Dovecot's file `subscriptions`: one a line, with the separator of directories or, in version 2, with tabs between its levels. Others are passed over.
-pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
+pub(super) fn subscribed_names(list: &[u8]) -> Vec<MailboxName> {
     let text = String::from_utf8_lossy(list);
     let has_tabs = text.starts_with("V\t2");
     let name = |line: &str| {
@@ -56,7 +76,7 @@ pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
             return Some(MailboxName::inbox());
         }
         let folder = if has_tabs { line.replace('.', "%2E").replace('\t', ".") } else { line.to_owned() };
-        name_of(&FolderName::parse(&folder).ok()?, is_utf7)
+        mailbox_of_folder(&FolderName::parse(&folder).ok()?)
     };
     let mut names: Vec<MailboxName> = text.lines().skip(has_tabs.into()).filter_map(name).collect();
     names.sort_unstable();
@@ -64,14 +84,10 @@ pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
     names
 }
 
-/// Dovecot encodes names as on the wire; others write UTF-8. A dot within a level is `%2E`.
-fn name_of(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
+/// The mailbox of a folder's directory; `None` if its name can be none. A dot within a level is `%2E`.
+pub fn mailbox_of_folder(folder: &FolderName) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {
-        let level = match is_utf7 {
-            true => utf7::decode(level.as_bytes()).ok()?,
-            false => level.to_owned(),
-        };
-        let level = level.replace("%2E", ".").replace("%2e", ".");
+        let level = decoded(level).replace("%2E", ".").replace("%2e", ".");
         (!level.contains(SEPARATOR)).then_some(level)
     });
     let levels: Option<Vec<String>> = levels.collect();
@@ -107,10 +123,25 @@ mod tests {
             assert_eq!(folder(name, is_utf7).unwrap().as_str(), expected);
         }
         assert!(["inbox", "a%", "a*b"].iter().all(|name| folder(name, false).is_none()));
-        ["", ".Entw&APw-rfe", ".INBOX", ".a&AC8-b"].into_iter().for_each(make);
-        std::fs::write(dir.path().join("Maildir/dovecot.index"), "").unwrap();
+        assert!(!is_utf7(&root, &inbox).unwrap());
+        // Without Dovecot's files as well, and beside names in UTF-8.
+        ["", ".Entw&APw-rfe", ".INBOX", ".a&AC8-b", ".R&-D", ".&ZeVnLIqe-"].into_iter().for_each(make);
         let (names, left_out) = names();
-        assert_eq!(names, ["INBOX", "Entw\u{fc}rfe", "a/b.c", "INBOX/x"]);
-        assert!(left_out.is_some());
+        let expected =
+            ["INBOX", "Entw\u{fc}rfe", "R&D", "Tom & Jerry", "a&AC8-b", "a/b.c", "INBOX/x", "\u{65e5}\u{672c}\u{8a9e}"];
+        assert_eq!(std::collections::BTreeSet::from_iter(names), expected.map(String::from).into());
+        assert!(left_out.is_some(), "two directories of one name");
+        assert!(is_utf7(&root, &inbox).unwrap());
+    }
+
+    #[test]
+    fn any_folder_that_is_made_has_the_name_that_was_asked_for() {
+        for text in ["R&D", "R&-D", "a&APw-b", "&", "&-", "Tom & Jerry", "Entw\u{fc}rfe", "a.b/c&AOQ-", "100&&-1"] {
+            let name = MailboxName::parse(text).unwrap();
+            for is_utf7 in [false, true] {
+                let folder = folder_of(&name, is_utf7).unwrap();
+                assert_eq!(mailbox_of_folder(&folder), Some(name.clone()), "{text}: {folder}");
+            }
+        }
     }
 }

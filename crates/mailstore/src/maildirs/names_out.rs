@@ -40,9 +40,7 @@ pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
                 break true;
             }
         };
-        if writer.has_synced() {
-            core.is_writing_names.store(false, Ordering::Release);
-        }
+        core.is_writing_names.store(false, Ordering::Release);
         // Work that has come since the last round. A file that could not be renamed, or a mailbox that cannot be opened, waits for the next listing.
         if is_readable && writer.skipped.is_empty() {
             begin_writing_names(&core);
@@ -57,13 +55,12 @@ pub(super) fn write_names(core: &MailboxCore, reader: &MaildirReader) {
     }
     let mut writer = NamesWriter::new(core);
     while writer.round(reader) {}
-    if writer.has_synced() {
-        core.is_writing_names.store(false, Ordering::Release);
-    }
+    core.is_writing_names.store(false, Ordering::Release);
 }
 
 pub(super) fn has_work(core: &MailboxCore) -> bool {
-    lock(&core.state).as_ref().is_some_and(|state| !Work::of(state, &HashSet::new(), 1).is_empty())
+    let has_lost = core.has_lost_names.load(Ordering::Relaxed);
+    lock(&core.state).as_ref().is_some_and(|state| !Work::of(state, &HashSet::new(), 1, has_lost).is_empty())
 }
 
 /// Files whose names are known, for one round.
@@ -75,7 +72,8 @@ struct Work {
 }
 
 impl Work {
-    fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize) -> Self {
+    /// `has_lost`: names that show the flags are no work, as they do not become durable.
+    fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize, has_lost: bool) -> Self {
         let is_open = |uid: &u32| !skipped.contains(uid);
         let behind = state.behind.keys().filter(|uid| is_open(uid));
         let names = behind.filter_map(|uid| {
@@ -84,6 +82,8 @@ impl Work {
             message.file.inode()?;
             let letters = state.keywords.letters_for(message.flags, &message.file.name);
             let name = name_with_letters(&message.file.name, Subdir::Cur, &letters);
+            let is_shown = (message.file.subdir, &message.file.name) == (Subdir::Cur, &name);
+            (!has_lost || !is_shown).then_some(())?;
             Some((*uid, message.modseq, Arc::clone(&message.file), name))
         });
         let leaving = state.leaving.iter().filter(|(uid, file)| is_open(uid) && file.inode().is_some());
@@ -104,27 +104,21 @@ struct NamesWriter<'a> {
     gone_dir: Option<Arc<GoneDir>>,
     /// UIDs whose files are not where they were, or cannot be renamed.
     skipped: HashSet<u32>,
-    sync_failed: bool,
 }
 
 impl<'a> NamesWriter<'a> {
     fn new(core: &'a MailboxCore) -> Self {
-        Self { core, gone_dir: None, skipped: HashSet::new(), sync_failed: false }
-    }
-
-    /// False after a failed sync: a second one would prove nothing, so no name counts as durable until the next opening.
-    fn has_synced(&self) -> bool {
-        !self.sync_failed
+        Self { core, gone_dir: None, skipped: HashSet::new() }
     }
 
     /// Renames some files and makes that durable. False if there was nothing to do.
     fn round(&mut self, reader: &MaildirReader) -> bool {
         let core = self.core;
         let work = match &*lock(&core.state) {
-            Some(state) => Work::of(state, &self.skipped, FILES_AT_ONCE),
+            Some(state) => Work::of(state, &self.skipped, FILES_AT_ONCE, core.has_lost_names.load(Ordering::Relaxed)),
             None => return false,
         };
-        if work.is_empty() || self.sync_failed {
+        if work.is_empty() {
             return false;
         }
         let (mut renamed, mut shown, mut left) = (Vec::new(), Vec::new(), work.absent);
@@ -136,21 +130,38 @@ impl<'a> NamesWriter<'a> {
         }
         let leaving = work.leaving.into_iter();
         left.extend(leaving.filter(|(uid, file)| self.take_away(reader, *uid, file)).map(|(uid, _)| uid));
-        let synced = reader.sync_names();
-        if let Err(error) = &synced {
-            self.sync_failed = true;
-            let (mailbox, error) = (lock(&core.path).to_string(), error.to_string());
-            tracing::error!(mailbox, error, "names of files cannot be made durable; flags stay in the table alone");
-        }
+        let are_durable = self.sync(reader);
         let mut guard = lock(&core.state);
         let Some(state) = &mut *guard else { return false };
         state.set_files(renamed);
         core.show(state);
-        if synced.is_ok() {
-            let is_pending = |lsn| core.is_pending(lsn);
-            core.shared.ledger.note(&settled(state, core.id, &shown, &left, &is_pending));
+        match are_durable {
+            true => {
+                let is_pending = |lsn| core.is_pending(lsn);
+                core.shared.ledger.note(&settled(state, core.id, &shown, &left, &is_pending));
+            }
+            // Letters that names had last on the disk stay the base of merges: for the table nothing was done, and the next opening does it once more.
+            false => left.iter().for_each(|uid| state.forget_leaving(*uid)),
         }
         true
+    }
+
+    /// False after a failed sync of the mailbox in this opening: a second one would prove nothing.
+    fn sync(&self, reader: &MaildirReader) -> bool {
+        if self.core.has_lost_names.load(Ordering::Relaxed) {
+            return false;
+        }
+        let synced = reader.sync_names();
+        if let Err(error) = &synced {
+            self.core.has_lost_names.store(true, Ordering::Relaxed);
+            let (mailbox, error) = (lock(&self.core.path).to_string(), error.to_string());
+            tracing::error!(
+                mailbox,
+                error,
+                "names of files cannot be made durable: until the next start they follow the flags, and the table alone keeps these"
+            );
+        }
+        synced.is_ok()
     }
 
     /// Gives a message's file its name in `cur/`, if it has another.

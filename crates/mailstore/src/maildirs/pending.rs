@@ -2,15 +2,21 @@
 //!
 //! Until that is done nobody uses the names that are concerned. A later entry that names a directory shows that all before it was done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_maildir::{FolderName, MailboxPath};
+use bytes::Bytes;
+use posthaste_maildir::tree::key_of_name;
+use posthaste_maildir::{FolderName, MailboxPath, Subdir};
 
 use super::MaildirAccount;
+use super::file::own_part;
 use super::mailbox::lock;
+use super::names::mailbox_of_folder;
+use super::state::MailboxState;
+use crate::entry::{MailEntry, MailboxFields};
 use crate::ledger::PendingDirectory;
 use crate::row::MailboxId;
 use crate::table::FileNote;
@@ -125,12 +131,76 @@ fn redo_move(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &Mailbox
     let mailbox = lock(&account.mailboxes).by_id.get(&MailboxId(id)).map(Arc::clone);
     let mut path = mailbox.as_ref().map(|mailbox| lock(&mailbox.core().path));
     match move_folder(account, from, to) {
-        // Moved before. A directory that is there under the old name is another program's.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {}
+        // Moved before.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // Another program has made one of the two.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if !is_moved(account, id, from, to)? {
+                drop(path);
+                return take_back(account, id, from, to);
+            }
+        }
         moved => moved?,
     }
     path.iter_mut().for_each(|path| **path = to.clone());
     account.shared.root.sync_dir(&account.inbox)
+}
+
+/// True unless the mailbox's files are under the old name alone. An empty mailbox goes on under the new one.
+fn is_moved(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxPath) -> io::Result<bool> {
+    let ledger = &account.shared.ledger;
+    let Some(stored) = ledger.mailbox(id).map_err(io::Error::other)? else { return Ok(true) };
+    let state = MailboxState::of(stored, ledger);
+    let keys: HashSet<&str> = state.now.messages.iter().map(|message| key_of_name(&message.file.name)).collect();
+    let has_some = |path: &MailboxPath| -> io::Result<bool> {
+        let reader = match account.shared.root.reader(path) {
+            // A directory that was being made, and is no Maildir yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            reader => reader?,
+        };
+        let mut has = false;
+        for subdir in [Subdir::New, Subdir::Cur] {
+            reader.for_each_name(subdir, |found| {
+                // Of a file that was not listed before only the second is known.
+                has |= keys.contains(key_of_name(found.name));
+                has |= own_part(found.name).is_some_and(|own| keys.contains(own));
+            })?;
+        }
+        Ok(has)
+    };
+    Ok(!has_some(from)? || has_some(to)?)
+}
+
+/// The mailbox has its old name again: the directory of the new one is another program's.
+fn take_back(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxPath) -> io::Result<()> {
+    let ledger = &account.shared.ledger;
+    let old = mailbox_of_folder(&folder_at(from)?).ok_or(io::ErrorKind::InvalidInput)?;
+    let Some(head) = ledger.head(id).map_err(io::Error::other)? else { return Ok(()) };
+    let entry = MailEntry::Mailbox(MailboxFields {
+        id,
+        account: head.account,
+        uid_validity: head.uid_validity,
+        form: head.form,
+        special_use: head.special_use,
+        name: Bytes::copy_from_slice(old.as_str().as_bytes()),
+        directory: Bytes::copy_from_slice(from.as_str().as_bytes()),
+    });
+    let lsn = ledger.append(&[entry]).map_err(io::Error::other)?;
+    ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);
+    let (mailbox, taken) = (from.as_str(), to.as_str());
+    tracing::error!(
+        mailbox,
+        taken,
+        "another program has made a folder of the new name: this mailbox keeps its old one"
+    );
+    let mut known = lock(&account.mailboxes);
+    known.ids.retain(|_, of| of.0 != id);
+    known.ids.insert(old.clone(), MailboxId(id));
+    if let Some(mailbox) = known.by_id.get(&MailboxId(id)) {
+        *lock(&mailbox.core().name) = old;
+        *lock(&mailbox.core().path) = from.clone();
+    }
+    Ok(())
 }
 
 fn remove(account: &MaildirAccount, id: u32, folder: &PendingFolder) -> io::Result<()> {

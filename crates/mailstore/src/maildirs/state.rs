@@ -33,6 +33,8 @@ pub(super) struct MailboxState {
     pub leaving: BTreeMap<u32, Arc<MailFile>>,
     /// Of those the ones that are gone, as far as the page cache tells.
     pub absent: BTreeSet<u32>,
+    /// The last batch with files that were found, and how many it has had.
+    found: (u64, u16),
 }
 
 impl MailboxState {
@@ -53,7 +55,7 @@ impl MailboxState {
         };
         let uid_validity = UidValidity(Uid::new(head.uid_validity).or(Uid::new(1)).expect("it is not 0").0);
         let (looked_at, absent) = (LookedAt::default(), BTreeSet::new());
-        Self { uid_validity, keywords, now: Arc::new(now), looked_at, behind, leaving, absent }
+        Self { uid_validity, keywords, now: Arc::new(now), looked_at, behind, leaving, absent, found: (0, 0) }
     }
 
     /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.
@@ -82,29 +84,30 @@ impl MailboxState {
                         continue;
                     }
                     now.uid_next = uid + 1;
-                    let file = match place {
-                        BodyPlace::Batch { .. } => own_file((lsn, target), facts.wire_size, ledger),
+                    let (file, body) = match place {
+                        BodyPlace::Batch { .. } => (own_file((lsn, target), facts.wire_size, ledger), lsn),
                         BodyPlace::Earlier(origin) | BodyPlace::Copied(origin) => {
-                            found_file(&facts, &origin.name, &self.looked_at)
+                            (found_file(&facts, &origin.name, &self.looked_at), origin.lsn)
                         }
                     };
                     let Some(file) = file else { continue };
                     if facts.flags & flag_bits::BEHIND != 0 {
                         self.behind.insert(uid, 0);
                     }
-                    let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
-                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
+                    let (flags, internal_date, email_id) = (visible(facts.flags), facts.internal_date, (body, target));
+                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, email_id, file });
                 }
             }
             MailEntry::Found { first_uid, messages, .. } => {
                 for (uid, (facts, name)) in (first_uid..u32::MAX).zip(messages) {
+                    let email_id = self.found_in(lsn);
                     if uid < now.uid_next {
                         continue;
                     }
                     now.uid_next = uid + 1;
                     let Some(file) = found_file(&facts, &name, &self.looked_at) else { continue };
                     let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
-                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
+                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, email_id, file });
                 }
             }
             MailEntry::State { groups, .. } => {
@@ -136,6 +139,19 @@ impl MailboxState {
             MailEntry::Keyword { bit, name, .. } => self.keywords.insert(bit, &name),
             _ => {}
         }
+    }
+
+    /// The batch and position of the next file that was found, as the table numbers them.
+    fn found_in(&mut self, lsn: u64) -> (u64, u16) {
+        let position = if self.found.0 == lsn { self.found.1 } else { 0 };
+        self.found = (lsn, position.wrapping_add(1));
+        (lsn, position)
+    }
+
+    /// The file of an expunged message is gone, as far as this opening goes.
+    pub fn forget_leaving(&mut self, uid: u32) {
+        self.absent.remove(&uid);
+        self.leaving.remove(&uid);
     }
 
     /// Files of messages, by UID.
@@ -224,5 +240,6 @@ fn loaded(
         }
     };
     let modseq = state.modseq.max(head.modseq_floor);
-    Some(Message { uid: fixed.uid, flags, modseq, internal_date: fixed.internal_date, file })
+    let (internal_date, email_id) = (fixed.internal_date, (fixed.lsn, fixed.target));
+    Some(Message { uid: fixed.uid, flags, modseq, internal_date, email_id, file })
 }

@@ -10,8 +10,9 @@ use posthaste_maildir::{Keywords, MaildirReader, UidList};
 
 use super::file::MailFile;
 use super::keywords::MailboxKeywords;
+use super::listed::{Listed, Listing};
 use super::owner::Owner;
-use super::scan::{Listed, Listing, Oddities, batch_len, facts_of, name_of, now_secs};
+use super::scan::{Oddities, batch_len, facts_of, name_of, now_secs};
 use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
 use crate::error::MailstoreError;
 use crate::ledger::{LedgerError, MailLedger};
@@ -31,6 +32,8 @@ const VALIDITY_FROM: u32 = 1_767_225_600;
 const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
 /// After a loss that may have taken mailboxes, UIDVALIDITY begins so far ahead of the clock: each mailbox of a burst had one more than the last.
 const VALIDITY_SKIPPED: u32 = 1 << 16;
+/// A list of UIDs that leaves fewer is used up.
+const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
 
 /// A mailbox that is to be made.
 pub(super) struct Takeover<'a> {
@@ -76,7 +79,7 @@ impl Takeover<'_> {
             let name = Bytes::copy_from_slice(self.owner.path.as_str().as_bytes());
             entries.push(MailEntry::Account(AccountFields { id: self.owner.id, name, ..Default::default() }));
         }
-        let (mut list, mut messages) = (None, Vec::new());
+        let (mut list, mut messages, mut last_validity) = (None, Vec::new(), 0);
         if let Some(reader) = reader {
             list = reader.uid_list(LISTED_MAX).map_err(|error| failed(&error))?;
             let file = reader.keywords().unwrap_or_else(|error| {
@@ -88,12 +91,21 @@ impl Takeover<'_> {
                 let name = Bytes::copy_from_slice(name.as_bytes());
                 entries.push(MailEntry::Keyword { mailbox: self.id, bit, name });
             }
+            if let Some(used_up) = list.take_if(|list| u32::MAX - self.next_uid(Some(list)) < UIDS_LEFT_MIN) {
+                let (mailbox, next) = (self.directory, used_up.next.get());
+                tracing::error!(
+                    mailbox,
+                    next,
+                    "its UIDs are used up: it gets another UIDVALIDITY, and clients load its mail again"
+                );
+                last_validity = used_up.validity.get();
+            }
             let files = files(reader, list.is_some(), odd)?;
             messages = numbered(reader, files, (list.as_ref(), self.next_uid(list.as_ref())), &keywords, odd);
         }
         let validity = match &list {
             Some(list) => list.validity.get(),
-            None => self.new_validity().map_err(|error| failed(&error))?,
+            None => self.new_validity(last_validity).map_err(|error| failed(&error))?,
         };
         let last_uid = self.next_uid(list.as_ref()) - 1;
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
@@ -167,9 +179,9 @@ impl Takeover<'_> {
         Ok(Some(usual).filter(|_| !is_taken))
     }
 
-    /// Above all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
-    fn new_validity(&self) -> Result<u32, LedgerError> {
-        let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM);
+    /// Above `above` and all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
+    fn new_validity(&self, above: u32) -> Result<u32, LedgerError> {
+        let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM).max(above);
         let now = now_secs().saturating_add(self.ledger.skip().saturating_mul(VALIDITY_SKIPPED));
         Ok(now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
     }

@@ -512,6 +512,28 @@ async fn uids_and_keywords_of_dovecot_are_taken_over() {
     assert!(matches!(mailbox.look_patiently().await, Err(MailstoreError::Unavailable(_))));
 }
 
+/// Of files of ours as well, whose names have the time of acceptance: APPEND may have given another date.
+#[tokio::test]
+async fn internal_dates_are_those_of_the_files() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(mail.path().join("Maildir")).unwrap();
+    for (name, secs) in [("new/1700000000.J1R00000007T0.h,S=1,W=1", 7), ("cur/1.b:2,S", 1 << 33), ("new/1.c", 9)] {
+        let file = mail.path().join("Maildir").join(name);
+        fs::write(&file, "x").unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+        fs::File::options().write(true).open(&file).unwrap().set_modified(at).unwrap();
+    }
+    // The second time it is taken over once more.
+    for _ in 0..2 {
+        let mailbox = open_mailbox(mail.path(), data.path());
+        let messages = mailbox.look_patiently().await.unwrap();
+        let dates: Vec<u32> = messages.messages.iter().map(|message| message.internal_date).collect();
+        assert_eq!(dates, [7, 9, u32::MAX]);
+        drop((messages, mailbox));
+        fs::remove_dir_all(data.path().join("mailstore")).unwrap();
+    }
+}
+
 /// Sessions are told of the keyword with a MODSEQ.
 #[tokio::test]
 async fn a_keyword_of_another_program_keeps_its_modseq() {
@@ -522,6 +544,26 @@ async fn a_keyword_of_another_program_keeps_its_modseq() {
     assert!(told > before);
     place.reopen();
     assert_eq!(place.settled_look().await.highest_modseq, told);
+}
+
+/// Fewer are left than a loss would leave out.
+#[tokio::test]
+async fn a_list_with_its_uids_used_up_is_not_gone_on_with() {
+    for next in ["4294967295", "4293918720", "4293918719"] {
+        let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        dovecots(mail.path());
+        fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", &format!("N{next}"))).unwrap();
+        let mailbox = open_mailbox(mail.path(), data.path());
+        let messages = mailbox.look_patiently().await.unwrap();
+        let is_kept = mailbox.uid_validity().get() == 77;
+        assert_eq!(is_kept, next == "4293918719");
+        let mut expected = shown(&messages);
+        assert_eq!(expected.len(), 4, "all have UIDs");
+        assert_eq!(messages.uid_next, if is_kept { 4_293_918_720 } else { 5 });
+        fs::write(mail.path().join("Maildir/new/later"), "x").unwrap();
+        expected.insert("later".into(), messages.uid_next);
+        assert_eq!(shown(&mailbox.look_patiently().await.unwrap()), expected);
+    }
 }
 
 /// The table is lost, and with it the UIDs from Dovecot's next one on.

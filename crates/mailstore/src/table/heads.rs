@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use super::apply::{StoreNumbers, is_deleted, is_unseen};
+use super::apply::{is_deleted, is_unseen};
+use super::numbers::StoreNumbers;
 use super::values::{AccountRow, GoneRow, MailboxHead, NameRow, SKIPPED_UIDS, key_of, second_of};
 use super::{MetaError, TableName, TableReader, fixed_row, state_row};
 use crate::name::{MailboxName, SpecialUse};

@@ -4,29 +4,33 @@
 //! [`MetaTable::commit`] is atomic and durable. It is the snapshot of the stream `mailstore`: what it lacks is in the spool.
 
 mod apply;
+mod changes;
 mod columns;
 mod file;
 mod heads;
+mod numbers;
+mod reader;
 mod row_set;
 mod values;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::{
-    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata, StorageBackend, TableDefinition,
-};
+use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition};
 
 use rustix::fs::{Mode, OFlags};
 
-use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
-pub use apply::{Applier, FileNote, StoreNumbers, rows_of};
+use self::file::{FileError, FileErrorKind, TableFile};
+pub use apply::{Applier, FileNote};
+pub use changes::{RowChanges, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub(crate) use heads::stored_head;
+pub use numbers::StoreNumbers;
+pub use reader::{EachValue, TableReader, peek};
+use reader::{peek_file, sealed};
 pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, modseq_and_uid, second_of};
 
@@ -102,32 +106,6 @@ impl TableName {
         })
     }
 }
-
-/// Rows that a commit puts and removes, by table and key. The last one counts.
-#[derive(Debug, Clone, Default)]
-pub struct RowChanges(BTreeMap<(TableName, Vec<u8>), Option<Vec<u8>>>);
-
-impl RowChanges {
-    /// Puts a value.
-    pub fn put(&mut self, table: TableName, key: &[u8], value: Vec<u8>) {
-        self.0.insert((table, key.to_vec()), Some(value));
-    }
-
-    /// Removes a value, if there is one.
-    pub fn remove(&mut self, table: TableName, key: &[u8]) {
-        self.0.insert((table, key.to_vec()), None);
-    }
-
-    /// All whose keys begin with `prefix`; `None`: it is removed.
-    pub fn of<'a>(&'a self, table: TableName, prefix: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
-        let from = self.0.range((table, prefix.to_vec())..);
-        let taken = from.take_while(move |((of, key), _)| *of == table && key.starts_with(prefix));
-        taken.map(|((_, key), value)| (&key[..], value.as_deref()))
-    }
-}
-
-/// Takes keys and values; `None` is a value whose checksum is wrong.
-pub type EachValue<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), MetaError> + 'a;
 
 /// Why the table could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -371,145 +349,6 @@ fn guarded<T>(file: &FileError, call: impl FnOnce() -> Result<T, redb::Error>) -
         Some((FileErrorKind::NoRoom, error)) => MetaError::NoRoom(error),
         Some((FileErrorKind::Disk, error)) => MetaError::Disk(error),
         None => MetaError::Damaged(error),
-    })
-}
-
-/// A commit as it was when the reader was made.
-#[derive(Debug)]
-pub struct TableReader {
-    // Before the database that it is of.
-    transaction: ReadTransaction,
-    _database: Option<Database>,
-}
-
-impl TableReader {
-    fn of(transaction: ReadTransaction) -> Self {
-        Self { transaction, _database: None }
-    }
-
-    /// A value.
-    ///
-    /// # Errors
-    /// [`MetaError::Value`] if its checksum is wrong; [`MetaError::Damaged`].
-    pub fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        let found = self.call(|| {
-            let value = self.transaction.open_table(table.definition())?.get(key)?;
-            Ok(value.map(|value| value.value().to_vec()))
-        })?;
-        found.map(|value| unsealed(table, key, &value)).transpose()
-    }
-
-    /// The greatest key from `first` to `last`, both included, that `is_wanted` takes.
-    ///
-    /// # Errors
-    /// [`MetaError::Damaged`].
-    pub fn last_key(
-        &self,
-        table: TableName,
-        (first, last): (&[u8], &[u8]),
-        is_wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<Vec<u8>>, MetaError> {
-        self.call(|| {
-            for entry in self.transaction.open_table(table.definition())?.range(first..=last)?.rev() {
-                let (key, _) = entry?;
-                if is_wanted(key.value()) {
-                    return Ok(Some(key.value().to_vec()));
-                }
-            }
-            Ok(None)
-        })
-    }
-
-    /// Calls `each` for all keys that begin with `prefix`, in their order; `None` is a value whose checksum is wrong.
-    ///
-    /// # Errors
-    /// [`MetaError::Damaged`], and those of `each`.
-    pub fn for_each(&self, table: TableName, prefix: &[u8], each: &mut EachValue<'_>) -> Result<(), MetaError> {
-        let mut failed = None;
-        self.call(|| {
-            for entry in self.transaction.open_table(table.definition())?.range(prefix..)? {
-                let (key, value) = entry?;
-                let (key, value) = (key.value(), value.value());
-                if !key.starts_with(prefix) {
-                    break;
-                }
-                if let Err(error) = each(key, unseal(key, value)) {
-                    failed = Some(error);
-                    break;
-                }
-            }
-            Ok(())
-        })?;
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Bytes of the pages that a table takes.
-    ///
-    /// # Errors
-    /// [`MetaError::Damaged`].
-    pub fn live_bytes(&self, table: TableName) -> Result<u64, MetaError> {
-        self.call(|| {
-            let stats = self.transaction.open_table(table.definition())?.stats()?;
-            Ok((stats.leaf_pages() + stats.branch_pages()) * PAGE_BYTES)
-        })
-    }
-
-    fn call<T>(&self, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
-        guarded(&FileError::default(), call)
-    }
-}
-
-fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
-    [value, &crc(key, value).to_le_bytes()].concat()
-}
-
-fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
-    let (value, stored) = sealed.split_last_chunk::<4>()?;
-    (crc(key, value) == u32::from_le_bytes(*stored)).then_some(value)
-}
-
-fn unsealed(table: TableName, key: &[u8], sealed: &[u8]) -> Result<Vec<u8>, MetaError> {
-    let damaged = || MetaError::Value(format!("{table:?} {key:?}: wrong checksum"));
-    unseal(key, sealed).map(<[u8]>::to_vec).ok_or_else(damaged)
-}
-
-fn crc(key: &[u8], value: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(key), value)
-}
-
-/// Reads a table that another process may have open: as of one of its commits, without a lock and without a change.
-///
-/// # Errors
-/// [`MetaError::Open`] if there is none; [`MetaError::Damaged`], also if commits follow each other too quickly.
-pub fn peek<T>(dir: &Path, read: impl Fn(&TableReader) -> Result<T, MetaError>) -> Result<T, MetaError> {
-    let failed = |error: io::Error| MetaError::Disk(error.to_string());
-    let mut outcome = Err(MetaError::Damaged("it changes all the time".to_owned()));
-    for _ in 0..PEEKS_MAX {
-        let file = open_file(dir)?;
-        // Pages of a commit stay until the next but one; the first page tells of each.
-        let before = first_page(&file).map_err(failed)?;
-        outcome = peek_file(&file).and_then(|reader| read(&reader));
-        if first_page(&file).map_err(failed)? == before {
-            break;
-        }
-    }
-    outcome
-}
-
-const PEEKS_MAX: usize = 10;
-
-fn first_page(file: &File) -> io::Result<Vec<u8>> {
-    let mut page = vec![0; 4096];
-    let read = posthaste_fsops::pread(file, &mut page[..], 0)?;
-    page.truncate(read);
-    Ok(page)
-}
-
-fn peek_file(file: &File) -> Result<TableReader, MetaError> {
-    let backend = file.try_clone().and_then(OverlayFile::new).map_err(|error| MetaError::Disk(error.to_string()))?;
-    guarded(&FileError::default(), || {
-        let database = open_database(backend)?;
-        Ok(TableReader { transaction: database.begin_read()?, _database: Some(database) })
     })
 }
 

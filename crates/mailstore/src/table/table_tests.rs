@@ -1,5 +1,6 @@
 //! The table on a machine whose power goes at any write, whose disk is full, and whose disk fails.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_fsops::{Choice, Cut, Faults, Machine, Recording};

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
-use super::apply::StoreNumbers;
+use super::numbers::StoreNumbers;
 use crate::entry::{GoneReason, put_octets};
 
 /// UIDs that a mailbox leaves out for each damage that may have taken some: more than are given between two commits of the table.

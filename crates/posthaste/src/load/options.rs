@@ -9,7 +9,7 @@ use posthaste_loadgen::account::{Ledger, MESSAGES_MAX};
 use posthaste_loadgen::load::{AuthMechanism, Pipelining};
 use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
 
-use crate::account::Accounting;
+use super::accounting::Accounting;
 
 #[derive(Args)]
 #[command(next_help_heading = "How much, how fast")]
@@ -129,7 +129,7 @@ pub struct ResultOptions {
     pub account: Vec<PathBuf>,
     #[command(flatten)]
     pub accounting: Accounting,
-    /// Write the acknowledged messages to this file, for a later `posthaste account`
+    /// Write the acknowledged messages to this file, for a later `posthaste load account`
     #[arg(long, value_name = "FILE")]
     pub acked: Option<PathBuf>,
     /// Measure CPU, memory and writes of this process and its children

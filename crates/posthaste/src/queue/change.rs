@@ -40,6 +40,11 @@ pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Resu
                 line += &format!("; {count} {what}");
             }
         }
+        if let (Request::Act { of: Which { message: Some(message), .. }, .. }, 0) = (request, changed + follow) {
+            line += &format!(
+                ": {message} does not wait, or is so already; `posthaste trace {message}` tells what became of it"
+            );
+        }
         print(&format!("{line}\n"))?;
     } else {
         print(if changed > 0 { format!("{done}\n") } else { "nothing to do\n".to_owned() }.as_str())?;

@@ -27,7 +27,7 @@ use crate::terminal::{harmless_json, print, print_again, print_json};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
-pub use socket::{answer, answer_in, ask};
+pub use socket::{Connection, ELSEWHERE, answer, answer_in, answer_or_none, ask, connect_or_open};
 use tables::{details, diversions, list, room, summary, suspensions};
 use transfer::{ExportArgs, ImportArgs};
 
@@ -320,18 +320,22 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Requeue(args) => act(args, Doing::Requeue, None, "tried now"),
         QueueCommand::Delete(args) => act(args, Doing::Delete, None, "removed"),
         QueueCommand::Bounce(args) => act(args, Doing::Bounce, None, "given up"),
-        QueueCommand::Suspend { scope, time, reason, server } => {
-            change(&server, &Request::Suspend { scope: scope.named(), secs: secs(time), reason }, "suspended")
-        }
+        QueueCommand::Suspend { scope, time, reason, server } => change(
+            &server,
+            &Request::Suspend { scope: scope.named(), secs: secs(time), reason, expect: None },
+            "suspended",
+        ),
         QueueCommand::Resume { scope, server } => change(&server, &Request::Resume { scope: scope.named() }, "resumed"),
-        QueueCommand::Route { scope, to, time, reason, server } => {
-            change(&server, &Request::Divert { scope: scope.named(), to, secs: secs(time), reason }, "routed")
-        }
+        QueueCommand::Route { scope, to, time, reason, server } => change(
+            &server,
+            &Request::Divert { scope: scope.named(), to, secs: secs(time), reason, expect: None },
+            "routed",
+        ),
         QueueCommand::Unroute { scope, server } => {
             change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
         }
         QueueCommand::Routes { server } => {
-            let lines = ask(&server, &Request::Diversions)?;
+            let lines = ask(&server, &Request::Diversions {})?;
             show(&server, lines, diversions)
         }
         QueueCommand::Explain(args) => explain::run(&args),
@@ -339,7 +343,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Import(args) => transfer::import(&args),
         QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
         QueueCommand::Suspensions { server } => {
-            let lines = ask(&server, &Request::Suspensions)?;
+            let lines = ask(&server, &Request::Suspensions {})?;
             show(&server, lines, suspensions)
         }
     }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use posthaste_config::Config;
 use posthaste_control::{Request, SOCKET};
-use posthaste_server::ClosedQueue;
+use posthaste_server::{ClosedQueue, ClosedQueueError};
 use rustix::process::getuid;
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>
 }
 
 /// To the queue of a running server, or to one that this process has open.
-pub(super) struct Connection {
+pub struct Connection {
     pub stream: UnixStream,
     serving: Option<JoinHandle<io::Result<()>>>,
 }
@@ -48,24 +48,29 @@ impl Connection {
 
 /// A connection to the server, for an export or an import. Where none runs, this process opens the queue.
 pub(super) fn connect(server: &ServerArgs) -> Result<Connection, AnyError> {
-    let config = server.config.load()?.config;
-    match connect_in(&config.storage.data)? {
-        Some(stream) => Ok(Connection { stream, serving: None }),
-        None => open(config),
-    }
+    connect_or_open(server.config.load()?.config, "queue", ClosedQueue::open, ClosedQueue::serve)
 }
 
-/// Opens the queue on a thread that is its owner: files that belong to root would be of no use to the server.
-fn open(config: Config) -> Result<Connection, AnyError> {
+/// A connection to the server. Where none runs, this process opens `what` on a thread that is its owner: files that belong to root would be of no use to the
+/// server.
+pub fn connect_or_open<C: 'static>(
+    config: Config,
+    what: &str,
+    open: fn(&Config) -> Result<C, ClosedQueueError>,
+    serve: fn(C, UnixStream, u32) -> io::Result<()>,
+) -> Result<Connection, AnyError> {
+    if let Some(stream) = connect_in(&config.storage.data)? {
+        return Ok(Connection { stream, serving: None });
+    }
     let (stream, theirs) = UnixStream::pair()?;
     let (uid, (tell, told)) = (getuid().as_raw(), sync_channel(1));
-    let serving = std::thread::Builder::new().name("queue".to_owned()).spawn(move || {
+    let serving = std::thread::Builder::new().name(what.to_owned()).spawn(move || {
         let dir = config.storage.spool.clone();
         let owned = if dir.is_dir() { become_owner(&dir).map_err(|error| error.to_string()) } else { Ok(()) };
-        match owned.and_then(|()| ClosedQueue::open(&config).map_err(|error| error.to_string())) {
-            Ok(queue) => {
+        match owned.and_then(|()| open(&config).map_err(|error| error.to_string())) {
+            Ok(opened) => {
                 let _ = tell.send(Ok(config.storage.data));
-                queue.serve(theirs, uid)
+                serve(opened, theirs, uid)
             }
             Err(error) => {
                 let _ = tell.send(Err(error));
@@ -74,9 +79,12 @@ fn open(config: Config) -> Result<Connection, AnyError> {
         }
     })?;
     let data = told.recv()??;
-    eprintln!("posthaste: no server runs: the queue in {} is opened", data.display());
+    eprintln!("posthaste: no server runs: the {what} in {} is opened", data.display());
     Ok(Connection { stream, serving: Some(serving) })
 }
+
+/// Where data directories are usual, and a server is not the one that is meant.
+pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
 /// None if no server listens.
 fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
@@ -99,8 +107,13 @@ fn unreachable(path: &Path, error: &io::Error) -> String {
 
 /// Asks the server with this data directory.
 pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
-    let absent = || format!("no server runs with its data in {}", data.display());
-    let mut stream = connect_in(data)?.ok_or_else(absent)?;
+    let absent = || format!("no server runs with its data in {}; {ELSEWHERE}", data.display());
+    answer_or_none(data, request)?.ok_or_else(|| absent().into())
+}
+
+/// As [`answer_in`]; `None`: no server runs.
+pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value>>, AnyError> {
+    let Some(mut stream) = connect_in(data)? else { return Ok(None) };
     let path = data.join(SOCKET);
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     stream.write_all((serde_json::to_string(request)? + "\n").as_bytes()).map_err(failed)?;
@@ -112,7 +125,7 @@ pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError>
         Some(last) if last.get("done").is_some() => {
             let stuck = last["stuck"].as_array().into_iter().flatten().filter_map(Value::as_str);
             stuck.for_each(|why| eprintln!("posthaste: a stream of the spool is stuck: {}", harmless(why)));
-            Ok(lines)
+            Ok(Some(lines))
         }
         _ => Err("the server ended in the middle of its answer".into()),
     }

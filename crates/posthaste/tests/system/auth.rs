@@ -57,6 +57,11 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
+/// [`MESSAGE`] of an author.
+pub fn written_by(author: &str) -> Vec<u8> {
+    [format!("From: {author}\r\n").as_bytes(), MESSAGE].concat()
+}
+
 pub fn plain(user: &str, password: &str) -> String {
     format!("AUTH PLAIN {}", base64(format!("\0{user}\0{password}").as_bytes()))
 }
@@ -101,7 +106,7 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     client.expect("MAIL FROM:<ann+x@example.org> AUTH=ann@example.org", 250);
     client.expect("AUTH PLAIN", 503);
     client.expect("RSET", 250);
-    let reply = client.try_message("team@example.org", &["ann@there.example"], MESSAGE).unwrap();
+    let reply = client.try_message("team@example.org", &["ann@there.example"], &written_by("ann@example.org")).unwrap();
     assert_eq!(reply.code, 250, "{reply:?}");
     let text = next.wait_for_mail("there.example", "ann", 1)[0].text();
     assert!(text.contains("\tby mx.example.org with ESMTPSA id "), "{text}");
@@ -120,7 +125,8 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     client.expect("AUTH LOGIN", 334);
     client.expect(&base64(b"ann"), 334);
     client.expect(&base64("pass wörd".as_bytes()), 235);
-    let reply = client.try_message("ann@example.org", &["bob@there.example"], MESSAGE).unwrap();
+    let reply =
+        client.try_message("ann@example.org", &["bob@there.example"], &written_by("Ann <ann+x@example.org>")).unwrap();
     assert_eq!(reply.code, 250, "{reply:?}");
     next.wait_for_mail("there.example", "bob", 1);
     drop(client);
@@ -184,7 +190,7 @@ fn a_login_may_ask_to_be_told_of_success_and_nobody_else_may() {
     client.expect("MAIL FROM:<ann@example.org> RET=HDRS ENVID=QQ1", 250);
     client.expect("RCPT TO:<bob@example.org> NOTIFY=SUCCESS", 250);
     client.expect("DATA", 354);
-    client.expect("Subject: told\r\n\r\n.", 250);
+    client.expect("From: ann@example.org\r\nSubject: told\r\n\r\n.", 250);
     let told = server.wait_for_mail("example.org", "ann", 1)[0].text();
     assert!(told.contains("Action: delivered\n") && told.contains("Original-Envelope-Id: QQ1\n"), "{told}");
     // Where all have to log in, at once: clients look before they do. A login that does not let anybody relay is not offered it.
@@ -223,7 +229,9 @@ fn what_a_login_has_sent_is_found_by_its_name_from_whatever_address() {
     ann.expect("RCPT TO:<nobody@example.org>", 550);
     let mut bob = login("bob");
     assert_eq!(
-        bob.try_message("bob@example.org", &["ann@there.example", "ann@example.org"], MESSAGE).unwrap().code,
+        bob.try_message("bob@example.org", &["ann@there.example", "ann@example.org"], &written_by("bob@example.org"))
+            .unwrap()
+            .code,
         250
     );
     wait_for(dir.path(), "refused", "stage", "recipient");

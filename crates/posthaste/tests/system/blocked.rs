@@ -260,7 +260,7 @@ fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there(
     let output = command(dir.path(), &load).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let account = |stores: &[&str], settle: &str| -> (Option<i32>, Value) {
-        let arguments = [&["account", "acked.json"], stores, &["--json", "--settle", settle]].concat();
+        let arguments = [&["load", "account", "acked.json"], stores, &["--json", "--settle", settle]].concat();
         let output = command(dir.path(), &arguments).output().unwrap();
         (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}")))
     };

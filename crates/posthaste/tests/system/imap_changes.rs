@@ -60,6 +60,88 @@ fn changes_by_imap_are_there_after_a_kill() {
     server.stop();
 }
 
+const DATES: &str = r#"
+import imaplib, sys
+imap = imaplib.IMAP4("127.0.0.1", int(sys.argv[1]), timeout=60)
+imap.login("ann@example.org", "secret")
+def ok(answer):
+    assert answer[0] == "OK", answer
+    return answer[1]
+if sys.argv[2] == "change":
+    ok(imap.create("Work"))
+    ok(imap.append("INBOX", None, '"01-Jan-2020 00:00:00 +0000"', b"Subject: saved\r\n\r\nx\r\n"))
+    ok(imap.select("INBOX"))
+    ok(imap.uid("COPY", "1:*", "Work"))
+for box in ["INBOX", "Work"]:
+    ok(imap.select(box, readonly=True))
+    rows = ok(imap.uid("FETCH", "1:*", "(INTERNALDATE BODY.PEEK[HEADER.FIELDS (SUBJECT)])"))
+    print(box, sorted((row[0].split(b'INTERNALDATE "')[1][:26], row[1].strip()) for row in rows if isinstance(row, tuple)))
+imap.logout()
+"#;
+
+/// Nothing but the files is left.
+#[test]
+fn internal_dates_stay_without_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, mut address) = serve(dir.path(), "", "imap");
+    server.hello().deliver(&["ann@example.org"], MESSAGE);
+    let mut shown = Vec::new();
+    for step in ["change", "check", "check"] {
+        let args = ["-".to_owned(), address.port().to_string(), step.to_owned()];
+        shown.push(run(Command::new("python3").args(args), DATES));
+        server.stop();
+        std::fs::remove_dir_all(dir.path().join("posthaste-data/mailstore")).unwrap();
+        (server, address) = serve(dir.path(), "", "imap");
+    }
+    server.stop();
+    assert!(shown[0].matches("01-Jan-2020 00:00:00 +0000").count() == 2, "{}", shown[0]);
+    assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
+}
+
+/// The files have left, and the kill comes before delivery has noted that they were visible.
+const EXPUNGE: &str = r#"
+import imaplib, os, signal, smtplib, sys
+pid, smtp_port, imap_port = (int(number) for number in sys.argv[1:4])
+imap = imaplib.IMAP4("127.0.0.1", imap_port, timeout=60)
+imap.login("ann@example.org", "secret")
+imap.create("Work")
+imap.select("INBOX")
+smtp = smtplib.SMTP("127.0.0.1", smtp_port, timeout=60)
+for number in range(4):
+    smtp.sendmail("a@example.net", ["ann@example.org"], f"Subject: {number}\r\n\r\nx\r\n")
+imap.noop()
+def done(answer):
+    assert answer[0] == "OK", answer
+first = int(imap.uid("SEARCH", "ALL")[1][0].split()[-4])
+done(imap.uid("STORE", f"{first}:{first + 1}", "+FLAGS.SILENT", r"(\Deleted)"))
+done(imap.uid("EXPUNGE", f"{first}:{first + 1}"))
+done(imap.uid("MOVE", f"{first + 2}", "Work"))
+while len(os.listdir(sys.argv[4] + "/new")) + len(os.listdir(sys.argv[4] + "/cur")) > int(sys.argv[5]):
+    imap.noop()
+os.kill(pid, signal.SIGKILL)
+"#;
+
+#[test]
+fn expunged_mail_does_not_come_back_into_the_maildir() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, mut address) = serve(dir.path(), "", "imap");
+    let maildir = dir.path().join("posthaste-data/mail/example.org/ann/Maildir");
+    for round in 1..=4 {
+        let ports = [server.addresses[0].port().to_string(), address.port().to_string()];
+        let args =
+            [&[server.pid().to_string()][..], &ports, &[maildir.display().to_string(), round.to_string()]].concat();
+        run(Command::new("python3").arg("-").args(args), EXPUNGE);
+        server.wait();
+        (server, address) = serve(dir.path(), "", "imap");
+        // No session has looked yet.
+        let dirs = ["new", "cur"].map(|subdir| std::fs::read_dir(maildir.join(subdir)).unwrap());
+        let texts = dirs.into_iter().flatten().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let texts: Vec<String> = texts.collect();
+        assert!(texts.len() == round && texts.iter().all(|text| text.contains("Subject: 3")), "{round}: {texts:?}");
+    }
+    server.stop();
+}
+
 /// Scenarios 15 and 16: messages come into a folder that is renamed, made again and deleted.
 const RACE: &str = r#"
 import imaplib, sys, threading

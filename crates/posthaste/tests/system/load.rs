@@ -90,7 +90,7 @@ fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
     drop(server);
 
     let server = Server::start_as_it_is(dir.path());
-    let account = command(dir.path(), &["account", "acked.json", MAIL, "--settle", "10m"]).output().unwrap();
+    let account = command(dir.path(), &["load", "account", "acked.json", MAIL, "--settle", "10m"]).output().unwrap();
     assert_eq!(account.status.code(), Some(0), "{account:?} {told:#?} {}", server.log_text());
     server.stop();
 
@@ -99,7 +99,7 @@ fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
     let inbox = std::fs::read_dir(user).unwrap().next().unwrap().unwrap().path().join("Maildir/new");
     let one = std::fs::read_dir(inbox).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(one).unwrap();
-    let options = ["account", "acked.json", MAIL, "--settle", "0s", "--json"];
+    let options = ["load", "account", "acked.json", MAIL, "--settle", "0s", "--json"];
     let account = command(dir.path(), &options).output().unwrap();
     assert_eq!(account.status.code(), Some(1));
     let account: serde_json::Value = serde_json::from_slice(&account.stdout).unwrap();
@@ -407,7 +407,7 @@ fn misuse_is_told_from_failure() {
     check(&["load", "127.0.0.1:1", "--corpus", "absent"], 2, "absent");
     check(&["load", "127.0.0.1:1", "--size", "2k-1k"], 2, "ends before it starts");
     check(&["load", "127.0.0.1:1", "-q", "--give-up", "100ms", "-m", "5"], 1, "connect refused");
-    check(&["account", "absent.json", "."], 2, "absent.json");
+    check(&["load", "account", "absent.json", "."], 2, "absent.json");
     std::fs::write(dir.path().join("other.json"), "{}").unwrap();
     check(&["report", "compare", "other.json", "other.json"], 2, "is not a report");
     std::fs::write(dir.path().join("report.html"), "<!doctype html>").unwrap();

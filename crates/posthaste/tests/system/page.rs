@@ -85,7 +85,17 @@ fn the_queue_is_shown_and_changed_with_what_was_seen() {
     }
     assert_eq!(act("release", 3).1["end"]["changed"], 3);
     let scope = json!({ "domain": "other.example" });
-    assert_eq!(ask(json!({ "ask": "suspend", "scope": scope, "secs": 60, "reason": "look" })).0, 200);
+    for ask_ in ["suspend", "divert"] {
+        let mut request = json!({ "ask": ask_, "scope": scope, "secs": 60, "expect": 9 });
+        if ask_ == "divert" {
+            request["to"] = "[127.0.0.1]:1".into();
+        }
+        let (status, changed) = ask(request);
+        assert_eq!((status, &changed["now"]), (409, &1.into()), "{changed}");
+    }
+    assert_eq!(ask(json!({ "ask": "suspensions" })).1["lines"], json!([]), "nothing was done");
+    assert_eq!(ask(json!({ "ask": "diversions" })).1["lines"], json!([]));
+    assert_eq!(ask(json!({ "ask": "suspend", "scope": scope, "secs": 60, "reason": "look", "expect": 1 })).0, 200);
     assert_eq!(ask(json!({ "ask": "suspensions" })).1["lines"][0]["scope"], scope);
     assert_eq!(ask(json!({ "ask": "resume", "scope": scope })).1["end"]["done"], 1);
     assert_eq!(ask(json!({ "ask": "divert", "scope": scope, "to": "[127.0.0.1]:1", "secs": null })).0, 200);
@@ -163,6 +173,8 @@ fn mail_is_found_and_read_with_what_was_refused() {
     });
     let message = found["lines"][0]["message"].as_str().unwrap();
     let next = (message.parse::<u64>().unwrap() + 1).to_string();
+    let files = json!({ "ask": "file", "message": message, "mailbox": "example.org/ann/Maildir", "number": 0 });
+    assert_eq!(find(files).0, 422, "it has none");
     let refused = until(json!({ "ask": "find", "events": ["refused"] }), &|found| !found["lines"][0].is_null());
     let refused = &refused["lines"][0]["events"][0];
     assert_eq!((&refused["event"], &refused["stage"]), (&"refused".into(), &"recipient".into()), "{refused}");
@@ -213,6 +225,14 @@ fn the_text_of_a_message_is_one_alternative_and_no_file() {
     let request = json!({ "ask": "mail", "message": number, "mailbox": "example.org/ann/Maildir" });
     let read = control(address, &secret, &request).1;
     assert_eq!(read["end"]["mail"]["text"].as_str().map(str::trim), Some("Your code: 482913"), "{read}");
+    let file = |place: u32| {
+        let request =
+            json!({ "ask": "file", "message": number, "mailbox": "example.org/ann/Maildir", "number": place });
+        control(address, &secret, &request)
+    };
+    let (status, saved) = file(0);
+    assert_eq!((status, &saved["lines"]), (200, &json!([{ "data": "b3JkZXIgNw==" }])), "{saved}");
+    assert_eq!(file(1).0, 422);
     server.stop();
 }
 
@@ -262,7 +282,8 @@ fn the_system_is_shown_without_secrets() {
     assert_eq!((status, &system["host_name"]), (200, &"mx.example.org".into()), "{system}");
     assert!(system["config"].as_str().unwrap().contains("host_name = \"mx.example.org\""), "{system}");
     assert!(system["listeners"].as_array().unwrap().iter().any(|one| one["protocol"] == "http"), "{system}");
-    assert_eq!(system["tokens"], json!([{ "name": "me", "scopes": ["server:read"], "until": null }]));
+    let me = json!({ "name": "me", "scopes": ["server:read"], "until": null, "tenant": null, "sender_domains": [], "networks": [] });
+    assert_eq!(system["tokens"], json!([me]));
     let mut client = server.hello();
     let kept = client.deliver(&["ann@example.org"], MESSAGE);
     let id = kept.text.split_whitespace().last().unwrap().to_owned();

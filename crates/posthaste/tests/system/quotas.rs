@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::auth::{hello, line, plain};
-use crate::support::{Client, MESSAGE, Server, command};
+use crate::auth::{hello, line, plain, written_by};
+use crate::support::{Client, Server, command};
 
 fn config(auth: &str) -> String {
     format!(
@@ -52,7 +52,7 @@ fn a_login_has_one_account_in_all_its_sessions_and_across_reloads() {
     assert!(said.contains(" WARN ") && said.contains("about=\"ann@example.org\""), "{said}");
     // What it may send to gets the message.
     other.expect("DATA", 354);
-    other.send(MESSAGE).unwrap();
+    other.send(&written_by("ann@example.org")).unwrap();
     other.expect(".", 250);
     server.wait_for_mail("example.org", "bob", 1);
 

@@ -20,12 +20,13 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// Of `Config` only the keys before its first section.
-const TABLES: [Table; 30] = [
+const TABLES: [Table; 31] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
     table("## `[tls]`", "/tls", &[("config/src/tls.rs", "Tls")]),
     table("## `[auth]`", "/auth", &[("config/src/auth.rs", "Auth")]),
+    table("## `[quota]`", "/quota", &[("config/src/quota.rs", "Quota")]),
     table("## `[http]`", "/http", &[("config/src/http.rs", "Http")]),
     table("## `[[network]]`", "", &[("config/src/listeners.rs", "Network")]),
     table("## `[[domain]]`", "", &[("directory/src/config.rs", "Domain")]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use posthaste_spool::Lsn;
 
 use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
-use super::table::{BUSY, DUE, HELD, Id};
+use super::table::{BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, QueueId, Secs};
 
 /// An act of an operator on recipients. "Now" is never before the time from which on a message may leave.
@@ -157,9 +157,7 @@ impl Queue {
             (Action::Release, None) | (Action::Flush | Action::Requeue, _) => return None,
         };
         self.table.unlink(id);
-        let recipient = self.table.get_mut(id);
-        recipient.set(DUE, false);
-        recipient.set(BUSY, true);
+        self.table.change(id, Recipient::begin_work);
         Some(Change { key, what })
     }
 

@@ -7,7 +7,7 @@ use super::divert::Diversion;
 use super::entry::{Change, HoldReason, Key, QueueEntry, Queued, What};
 use super::imported::ImportedState;
 use super::slow::Slow;
-use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
+use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, Scope};
 
 impl Queue {
@@ -103,55 +103,21 @@ impl Queue {
             _ => {}
         }
         let Some(id) = found else { return };
-        let recipient = self.table.get_mut(id);
         match change.what {
             What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Suppressed | What::Deleted => {
                 return self.settle(id, change);
             }
             What::Told => return,
-            What::Begun { crashes } => {
-                recipient.set(BEGUN, true);
-                recipient.set_crashes(crashes);
-                return;
+            What::DelayTold => _ = self.delays.remove(&change.key),
+            What::Released { expires, .. } if expires != 0 => {
+                self.expires.insert(change.key.message, expires);
             }
-            What::DelayTold => {
-                recipient.set(TOLD, true);
-                self.delays.remove(&change.key);
-                return;
-            }
-            What::Deferred { attempts, next, status } => {
-                recipient.is_certain();
-                (recipient.attempts, recipient.status) = (attempts, status);
-                if !recipient.is(HELD) {
-                    recipient.due = next;
-                }
-            }
-            What::Rescheduled { attempts, next } => {
-                recipient.is_certain();
-                recipient.attempts = attempts;
-                recipient.set_crashes(0);
-                if !recipient.is(HELD) {
-                    recipient.due = next;
-                }
-            }
-            What::Held(reason) => {
-                recipient.set(HELD, true);
-                recipient.due = reason.number();
-            }
-            What::Released { next, expires } => {
-                if recipient.is(HELD) {
-                    recipient.due = next;
-                }
-                recipient.set(HELD, false);
-                recipient.set_crashes(0);
-                if expires != 0 {
-                    self.expires.insert(change.key.message, expires);
-                }
-            }
+            _ => {}
         }
-        let recipient = self.table.get_mut(id);
-        recipient.set(BEGUN, false);
-        self.free(id);
+        let goes_on = self.table.change(id, |recipient| recipient.apply(change.what));
+        if !goes_on {
+            self.free(id);
+        }
     }
 
     /// Entries up to here are missing. `is_needed`: whether a message has a recipient that was not settled by then. What is in the queue was shown by an old
@@ -165,10 +131,11 @@ impl Queue {
                 // Settled recipients change ids.
                 let Some(id) = self.table.find(key) else { continue };
                 if is_needed(key.message) {
-                    let recipient = self.table.get_mut(id);
-                    recipient.set(HELD, true);
-                    recipient.set(BEGUN, false);
-                    recipient.due = HoldReason::Uncertain.number();
+                    self.table.change(id, |recipient| {
+                        recipient.set(HELD, true);
+                        recipient.set(BEGUN, false);
+                        recipient.due = HoldReason::Uncertain.number();
+                    });
                 } else {
                     self.settle(id, &Change { key, what: What::Deleted });
                 }
@@ -184,7 +151,7 @@ impl Queue {
     pub(super) fn free(&mut self, id: Id) {
         let key = self.table.key(id);
         let is_pending = self.pending.contains_key(&key);
-        self.table.get_mut(id).set(BUSY, is_pending);
+        self.table.change(id, |recipient| recipient.set(BUSY, is_pending));
         self.pending_due.extend(is_pending.then_some(key));
         self.settle_in(id);
     }
@@ -193,9 +160,10 @@ impl Queue {
         self.pending.remove(&change.key);
         self.delays.remove(&change.key);
         self.table.unlink(id);
-        let recipient = self.table.get_mut(id);
-        recipient.set(DUE, false);
-        let place = recipient.queue;
+        let place = self.table.change(id, |recipient| {
+            recipient.set(DUE, false);
+            recipient.queue
+        });
         self.table.settle(id);
         let message = change.key.message;
         if !self.table.has(message) {

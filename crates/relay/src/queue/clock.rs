@@ -11,7 +11,8 @@ pub type Secs = u32;
 /// back does not freeze the queue, and one that was set forward ages mail by [`STOPPED_SECS_MAX`] at most.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    at_start: Secs,
+    /// With the wall's part of a second: the queue's seconds end when the wall's do.
+    at_start: Duration,
     start: Duration,
 }
 
@@ -19,30 +20,30 @@ pub struct Clock {
 pub const STOPPED_SECS_MAX: Secs = 86_400;
 
 impl Clock {
-    /// The clock of an opening. `recorded` is what the queue has [seen](super::Queue::recorded), 0 if nothing; `wall` is in Unix seconds; `mono` is the monotonic
+    /// The clock of an opening. `recorded` is what the queue has [seen](super::Queue::recorded), 0 if nothing; `wall` is since 1970; `mono` is the monotonic
     /// clock now, since any moment.
-    pub fn start(recorded: Secs, wall: u64, mono: Duration) -> Self {
-        let wall = Secs::try_from(wall).unwrap_or(Secs::MAX);
-        let at_start = match recorded {
-            0 => wall,
-            _ => wall.clamp(recorded, recorded.saturating_add(STOPPED_SECS_MAX)),
+    pub fn start(recorded: Secs, wall: Duration, mono: Duration) -> Self {
+        let secs = Secs::try_from(wall.as_secs()).unwrap_or(Secs::MAX);
+        let secs = match recorded {
+            0 => secs,
+            _ => secs.clamp(recorded, recorded.saturating_add(STOPPED_SECS_MAX)),
         };
-        Clock { at_start, start: mono }
+        Clock { at_start: Duration::new(secs.into(), wall.subsec_nanos()), start: mono }
     }
 
     /// Seconds from the queue's time to the wall's, both being now: `mono` of the same monotonic clock, and `wall` since 1970. The queue decides by its own time;
     /// people are told of the wall's, which may be set meanwhile, or was wrong when the queue began.
     pub fn to_wall(&self, mono: Duration, wall: Duration) -> i64 {
-        let queue = Duration::from_secs(self.at_start.into()).saturating_add(mono.saturating_sub(self.start));
+        let queue = self.at_start.saturating_add(mono.saturating_sub(self.start));
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        // Both have parts of a second that do not change: rounded down, the difference stays the same.
-        millis(wall).saturating_sub(millis(queue)).div_euclid(1000)
+        // The two were not read in the same moment.
+        millis(wall).saturating_sub(millis(queue)).saturating_add(500).div_euclid(1000)
     }
 
     /// The queue's time at `mono` of the same monotonic clock.
     pub fn now(&self, mono: Duration) -> Secs {
-        let since = mono.saturating_sub(self.start).as_secs();
-        self.at_start.saturating_add(Secs::try_from(since).unwrap_or(Secs::MAX))
+        let now = self.at_start.saturating_add(mono.saturating_sub(self.start));
+        Secs::try_from(now.as_secs()).unwrap_or(Secs::MAX)
     }
 }
 
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn jumps_of_the_wall_clock_neither_expire_nor_freeze() {
-        let start = |recorded, wall| Clock::start(recorded, wall, Duration::from_secs(70));
+        let start = |recorded, wall| Clock::start(recorded, Duration::from_secs(wall), Duration::from_secs(70));
         let now = |recorded, wall| start(recorded, wall).now(Duration::from_secs(75));
         assert_eq!(now(0, 1_000_000), 1_000_005, "an empty queue takes the wall's time");
         assert_eq!(now(900_000, 900_100), 900_105, "a short stop counts");
@@ -64,17 +65,21 @@ mod tests {
     #[test]
     fn wall_time_is_right_whatever_the_queue_began_with() {
         let millis = Duration::from_millis;
-        for (recorded, wall_secs) in [(0, 1_790_000_000), (5000, 1_790_000_000), (2_000_000_000, 1_790_000_000)] {
-            let clock = Clock::start(recorded, wall_secs, millis(70_300));
-            for later in [0, 200, 900, 86_400_000] {
-                let (mono, wall) = (millis(70_300 + later), millis(wall_secs * 1000 + 400 + later));
+        let began = 1_790_000_000_700;
+        for recorded in [0, 1_789_999_999, 5000, 2_000_000_000] {
+            let clock = Clock::start(recorded, millis(began), millis(70_300));
+            for later in [0, 200, 400, 900, 86_400_000] {
+                let (mono, wall) = (millis(70_300 + later), millis(began + later));
                 let shown = i64::from(clock.now(mono)) + clock.to_wall(mono, wall);
-                assert_eq!(shown.cast_unsigned(), (wall_secs * 1000 + later) / 1000, "{recorded} {later}");
-                assert_eq!(clock.to_wall(mono, wall), clock.to_wall(millis(70_300), millis(wall_secs * 1000 + 400)));
+                let right = i64::try_from((began + later) / 1000).unwrap();
+                assert_eq!(shown, right, "{recorded} {later}");
+                assert_eq!(clock.to_wall(mono, wall), clock.to_wall(millis(70_300), millis(began)));
+                // A moment has passed between the looks at the two clocks.
+                assert_eq!(clock.to_wall(mono, wall + millis(3)), clock.to_wall(mono + millis(3), wall), "{recorded}");
             }
             // The wall's clock is set while it runs.
             let set = clock.to_wall(millis(71_300), millis(1_800_000_001_300));
-            assert_eq!(i64::from(clock.now(millis(71_300))) + set, 1_800_000_001);
+            assert!((i64::from(clock.now(millis(71_300))) + set - 1_800_000_001).abs() <= 1);
         }
     }
 }

@@ -37,12 +37,14 @@ mod owed;
 mod pick;
 mod queued;
 mod ready;
+mod recipient;
 mod routes;
 mod schedule;
 mod scope;
 mod slow;
 mod snapshot;
 mod table;
+mod tally;
 mod temporary;
 mod turns;
 mod wheel;
@@ -69,6 +71,7 @@ pub use schedule::{Rule, Schedule, Schedules};
 pub use scope::{Label, Place, Scope};
 pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
+pub use tally::{QueueTally, SuspendedPart};
 pub use turns::ReadyId;
 
 use destinations::Destinations;
@@ -177,14 +180,18 @@ impl Queue {
     }
 
     fn start_one(&mut self, id: Id) -> Option<Change> {
-        let recipient = self.table.get_mut(id);
-        if recipient.is(table::BEGUN) {
+        let is_quarantined = self.table.change(id, |recipient| {
+            if !recipient.is(table::BEGUN) {
+                return false;
+            }
             recipient.set(table::BEGUN, false);
             recipient.set_crashes(recipient.crashes() + 1);
-            if recipient.crashes() >= table::CRASHES_MAX && !recipient.is(HELD) {
-                recipient.set(BUSY, true);
-                return Some(Change { key: self.table.key(id), what: What::Held(HoldReason::Quarantine) });
-            }
+            let is_quarantined = recipient.crashes() >= table::CRASHES_MAX && !recipient.is(HELD);
+            recipient.set(BUSY, is_quarantined || recipient.is(BUSY));
+            is_quarantined
+        });
+        if is_quarantined {
+            return Some(Change { key: self.table.key(id), what: What::Held(HoldReason::Quarantine) });
         }
         self.settle_in(id);
         None
@@ -280,8 +287,10 @@ impl Queue {
             return;
         }
         self.table.unlink(id);
-        let recipient = self.table.get_mut(id);
-        recipient.set(DUE, false);
+        let recipient = self.table.change(id, |recipient| {
+            recipient.set(DUE, false);
+            *recipient
+        });
         let due = recipient.due;
         if recipient.is(BUSY) || recipient.is(HELD) && !HoldReason::of(due).has_end() {
             return;

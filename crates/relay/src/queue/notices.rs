@@ -2,7 +2,7 @@
 
 use super::Queue;
 use super::change::Key;
-use super::table::{BUSY, DUE, HELD, Id, TOLD};
+use super::table::{BUSY, HELD, Id, Recipient, TOLD};
 use super::{FIRST, Secs};
 
 /// Something that the caller has to do.
@@ -70,9 +70,7 @@ impl Queue {
         if expires <= self.now {
             let key = self.table.key(id);
             self.table.unlink(id);
-            let recipient = self.table.get_mut(id);
-            recipient.set(DUE, false);
-            recipient.set(BUSY, true);
+            self.table.change(id, Recipient::begin_work);
             self.notices.push(Notice::Expired(key));
         } else if !is_told && u64::from(received) + delay_secs <= u64::from(self.now) {
             let key = self.table.key(id);

@@ -205,9 +205,10 @@ impl Queue {
 
     fn work_on(&mut self, id: Id) -> Taken {
         self.table.unlink(id);
-        let recipient = self.table.get_mut(id);
-        recipient.set(DUE, false);
-        recipient.set(BUSY, true);
+        let recipient = self.table.change(id, |recipient| {
+            recipient.begin_work();
+            *recipient
+        });
         let (number, attempts, crashes, place) =
             (recipient.number, recipient.attempts, recipient.crashes(), recipient.queue);
         Taken { number, queue: self.destinations.id(place), attempts, crashes }
@@ -230,10 +231,11 @@ impl Queue {
                 return None;
             }
             Outcome::Untried => {
-                let recipient = self.table.get_mut(id);
-                recipient.set(BUSY, false);
-                // Not at work any more.
-                recipient.set(BEGUN, false);
+                self.table.change(id, |recipient| {
+                    recipient.set(BUSY, false);
+                    // Not at work any more.
+                    recipient.set(BEGUN, false);
+                });
                 self.enqueue(id, true);
                 return None;
             }
@@ -244,9 +246,10 @@ impl Queue {
     /// Puts a recipient that is due, and in no list, into its queue.
     pub(super) fn enqueue(&mut self, id: Id, in_front: bool) {
         let message = self.table.message(id).0;
-        let recipient = self.table.get_mut(id);
-        recipient.set(DUE, true);
-        let (place, attempts) = (recipient.queue, recipient.attempts);
+        let (place, attempts) = self.table.change(id, |recipient| {
+            recipient.set(DUE, true);
+            (recipient.queue, recipient.attempts)
+        });
         let kind = usize::from(attempts > 0);
         let at = match self.destinations.at(place).lane_of(message, attempts) {
             Some(at) => at,

@@ -7,7 +7,9 @@
 use posthaste_spool::Lsn;
 
 use super::Secs;
-use super::change::{HoldReason, Key, Status};
+use super::change::Key;
+pub(super) use super::recipient::{BEGUN, BUSY, CRASHES_MAX, CRASHES_SHIFT, DUE, HELD, OPEN, Recipient, TOLD};
+use super::tally::Tallies;
 
 /// A recipient's place, or the head of a list.
 pub(super) type Id = u32;
@@ -22,66 +24,6 @@ const PAGE: usize = 1 << PAGE_BITS;
 const UNDIVIDED: usize = 64;
 /// Recipients at most: what ids can name, with room for holes.
 pub(super) const RECIPIENTS_MAX: u64 = 1 << 30;
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Recipient {
-    next: Id,
-    prev: Id,
-    /// When it is tried next; if it is held, why, or until when.
-    pub due: Secs,
-    /// Place of its queue.
-    pub queue: u32,
-    pub number: u16,
-    pub status: Status,
-    pub attempts: u8,
-    pub bits: u8,
-}
-
-/// It is not settled.
-pub(super) const OPEN: u8 = 1;
-/// It is held.
-pub(super) const HELD: u8 = 2;
-/// The sender knows of the delay.
-pub(super) const TOLD: u8 = 4;
-/// An attempt has begun whose outcome is not recorded.
-pub(super) const BEGUN: u8 = 8;
-/// At work, or a change of it is to be recorded. Not in snapshots.
-pub(super) const BUSY: u8 = 16;
-/// In a list of its queue rather than in the wheel. Not in snapshots.
-pub(super) const DUE: u8 = 32;
-/// Two bits: crashes.
-pub(super) const CRASHES_SHIFT: u32 = 6;
-pub(super) const CRASHES_MAX: u8 = 3;
-
-impl Recipient {
-    pub fn new(number: u16, queue: u32, due: Secs) -> Self {
-        let status = Status::default();
-        Recipient { next: NONE, prev: NONE, due, queue, number, status, attempts: 0, bits: OPEN }
-    }
-
-    pub fn is(&self, bit: u8) -> bool {
-        self.bits & bit != 0
-    }
-
-    pub fn set(&mut self, bit: u8, holds: bool) {
-        self.bits = if holds { self.bits | bit } else { self.bits & !bit };
-    }
-
-    /// A record says that it waits: it has not had its mail.
-    pub fn is_certain(&mut self) {
-        if self.is(HELD) && HoldReason::of(self.due) == HoldReason::Uncertain {
-            self.set(HELD, false);
-        }
-    }
-
-    pub fn crashes(&self) -> u8 {
-        self.bits >> CRASHES_SHIFT
-    }
-
-    pub fn set_crashes(&mut self, crashes: u8) {
-        self.bits = self.bits & ((1 << CRASHES_SHIFT) - 1) | crashes.min(CRASHES_MAX) << CRASHES_SHIFT;
-    }
-}
 
 /// A message, or the part of it that a page has.
 #[derive(Debug, Clone, Copy)]
@@ -144,6 +86,8 @@ pub(super) struct Table {
     heads: Vec<(Id, Id)>,
     free_heads: Vec<Id>,
     open: u64,
+    /// Each recipient is counted here; nothing but this file changes one.
+    pub tallies: Tallies,
 }
 
 impl Table {
@@ -155,6 +99,7 @@ impl Table {
             heads: Vec::new(),
             free_heads: Vec::new(),
             open: 0,
+            tallies: Tallies::default(),
         }
     }
 
@@ -181,6 +126,7 @@ impl Table {
             page.recipients.extend_from_slice(here);
             page.open += here.len() as u16;
             self.open += here.len() as u64;
+            here.iter().for_each(|recipient| self.tallies.add(recipient));
             (first..first + here.len()).for_each(|index| added(self, place << PAGE_BITS | index as Id));
             recipients = later;
         }
@@ -226,7 +172,17 @@ impl Table {
         &self.pages[(id >> PAGE_BITS) as usize].recipients[id as usize % PAGE]
     }
 
-    pub fn get_mut(&mut self, id: Id) -> &mut Recipient {
+    /// Changes a recipient, and counts it anew.
+    pub fn change<R>(&mut self, id: Id, change: impl FnOnce(&mut Recipient) -> R) -> R {
+        let before = *self.get(id);
+        let changed = change(self.get_mut(id));
+        let after = *self.get(id);
+        self.tallies.change(&before, &after);
+        changed
+    }
+
+    /// Without counting it: for links, and where it ends.
+    fn get_mut(&mut self, id: Id) -> &mut Recipient {
         &mut self.pages[(id >> PAGE_BITS) as usize].recipients[id as usize % PAGE]
     }
 
@@ -320,9 +276,10 @@ impl Table {
 
     /// Ends a recipient, which is in no list. Ids may change.
     pub fn settle(&mut self, id: Id) {
-        let recipient = self.get_mut(id);
+        let recipient = *self.get(id);
         assert!(recipient.is(OPEN) && recipient.next == NONE, "an open recipient in no list: {recipient:?}");
-        recipient.bits = 0;
+        self.tallies.remove(&recipient);
+        self.get_mut(id).bits = 0;
         self.open -= 1;
         let place = id >> PAGE_BITS;
         let page = &mut self.pages[place as usize];

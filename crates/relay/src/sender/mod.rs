@@ -66,7 +66,7 @@ mod warm_up;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use posthaste_consumer::{
     AttachedStream, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
@@ -239,8 +239,7 @@ impl Relay {
         // The next snapshot knows what is not known.
         queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let time = Time::start(queue.recorded(), wall);
+        let time = Time::start(queue.recorded());
         let held = queue.start(time.now());
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
         let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads of the queue"))?;

@@ -236,8 +236,9 @@ pub(super) struct Time {
 
 impl Time {
     /// The time of an opening.
-    pub fn start(recorded: Secs, wall_secs: u64) -> Self {
-        Time { clock: Clock::start(recorded, wall_secs, std::time::Duration::ZERO), begun: std::time::Instant::now() }
+    pub fn start(recorded: Secs) -> Self {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Time { clock: Clock::start(recorded, wall, std::time::Duration::ZERO), begun: std::time::Instant::now() }
     }
 
     pub fn now(&self) -> Secs {

@@ -30,6 +30,7 @@ use super::routing::Routes;
 use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
+use super::summary::LastLook;
 use super::unrouted::Unrouted;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
@@ -81,6 +82,7 @@ pub(super) struct Shared {
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: what was imported already is asked before each.
     pub importing: Mutex<()>,
+    pub last_look: LastLook,
     pub delivered: AtomicU64,
     pub deferred: AtomicU64,
     pub failed: AtomicU64,
@@ -137,6 +139,7 @@ impl Shared {
             generic: Default::default(),
             is_ending: AtomicBool::new(false),
             connections: Mutex::new(0),
+            last_look: LastLook::default(),
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),

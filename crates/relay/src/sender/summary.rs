@@ -1,14 +1,16 @@
 //! Counts of waiting mail; and a message as it goes out.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::Lsn;
 
 use super::control::Filter;
+use super::shared::Shared;
 use super::{ControlError, Relay};
-use crate::queue::{Key, QueueId, RecipientState, Secs, Waits};
+use crate::queue::{Key, QueueId, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
 
 /// The name that recipients are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,22 @@ pub struct Count {
     /// The youngest recipient that had an attempt or waits for a host: its reply and limit stand for the group.
     sample: Option<Key>,
 }
+
+/// A look at each recipient of a large queue: what is not counted as it changes comes from there.
+#[derive(Debug, Default)]
+pub(super) struct LastLook(Mutex<Option<Look>>);
+
+#[derive(Debug, Clone)]
+struct Look {
+    at: Instant,
+    took: Duration,
+    queues: Arc<HashMap<QueueId, Count>>,
+}
+
+/// A queue of at most so many recipients is looked at as a whole each time.
+const LOOKED_AT_MAX: u64 = 20_000;
+/// Of the time, so large a part goes into such looks at most.
+const LOOK_SHARE: u32 = 200;
 
 /// How a destination stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,6 +101,26 @@ impl Count {
         }
     }
 
+    /// Of a queue: `seen` at the last look, if it was there.
+    fn counted(tally: QueueTally, part: SuspendedPart, seen: Option<&Count>, now: Secs) -> Self {
+        let QueueTally { recipients, deferred, held, under_way, due } = tally;
+        let waiting = recipients - held - under_way;
+        let suspended = match part {
+            SuspendedPart::None => 0,
+            SuspendedPart::All(_) => waiting,
+            SuspendedPart::Some => seen.map_or(0, |seen| seen.suspended.min(waiting)),
+        };
+        let next = match part {
+            _ if under_way > 0 => now,
+            _ if waiting == 0 => Secs::MAX,
+            SuspendedPart::All(until) => until,
+            _ if due > suspended => now,
+            _ => seen.map_or(now, |seen| seen.next.max(now)),
+        };
+        let (oldest, sample) = seen.map_or((now, None), |seen| (seen.oldest, seen.sample));
+        Self { recipients, deferred, held, suspended, under_way, oldest, next, sample }
+    }
+
     fn add(&mut self, other: &Count) {
         self.recipients += other.recipients;
         self.deferred += other.deferred;
@@ -96,19 +134,14 @@ impl Count {
 }
 
 impl Relay {
-    /// Counts the recipients that fit, most first. Reads memory only, unless the filter names an address. Blocks.
+    /// Counts the recipients that fit, most first. Reads memory only, unless the filter names an address. Of a large queue, when the oldest was received, when the next is tried
+    /// and what the last reply was are as they were at the last look at all of it, which takes a small part of the time. Blocks.
     pub fn summary(&self, filter: &Filter, by: CountBy) -> Vec<(Arc<str>, Count)> {
         let shared = &self.0.shared;
-        let mut queues: HashMap<QueueId, Count> = HashMap::new();
-        shared.each(filter, false, &mut |keys| {
-            // Not longer than for one part: mail goes on meanwhile.
-            let queue = shared.queue();
-            let now = queue.now();
-            for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
-                queues.entry(state.queue).or_insert(Count::NONE).add(&Count::of(&state, now));
-            }
-            true
-        });
+        let queues = match shared.counted(filter) {
+            Some(queues) => queues,
+            None => shared.looked_at(filter),
+        };
         let mut names: HashMap<Arc<str>, Count> = HashMap::new();
         for (id, count) in queues {
             let queue = shared.queue();
@@ -151,5 +184,96 @@ impl Relay {
             return Ok(loaded.body);
         }
         shared.messages.body(message, bytes_max).map_err(|error| ControlError::Unreadable(error.to_string()))
+    }
+}
+
+impl Shared {
+    /// Counts what fits by looking at each recipient.
+    fn looked_at(&self, filter: &Filter) -> HashMap<QueueId, Count> {
+        let mut queues: HashMap<QueueId, Count> = HashMap::new();
+        self.each(filter, false, &mut |keys| {
+            // Not longer than for one part: mail goes on meanwhile.
+            let queue = self.queue();
+            let now = queue.now();
+            for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
+                queues.entry(state.queue).or_insert(Count::NONE).add(&Count::of(&state, now));
+            }
+            true
+        });
+        queues
+    }
+
+    /// What fits, as it was counted while it changed. `None`: it was not counted so, or the queue is small.
+    fn counted(&self, filter: &Filter) -> Option<HashMap<QueueId, Count>> {
+        let Filter { selection, message, number, sender, recipient, after } = filter;
+        let Selection { tenant, campaign, domain, is_held } = selection;
+        let is_counted = is_held.is_none()
+            && message.is_none()
+            && number.is_none()
+            && sender.is_none()
+            && recipient.is_none()
+            && after.is_none();
+        if !is_counted || self.queue().recipients() <= LOOKED_AT_MAX {
+            return None;
+        }
+        let look = self.last_look();
+        let ids = self.queue().queues();
+        let mut counts = HashMap::with_capacity(ids.len());
+        for id in ids {
+            // One at a time: mail goes on meanwhile.
+            let queue = self.queue();
+            let Some((name, _)) = queue.queue(id) else { continue };
+            let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
+            let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
+            if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
+                let (part, now) = (queue.suspended_part(id), queue.now());
+                counts.insert(id, Count::counted(tally, part, look.get(&id), now));
+            }
+        }
+        Some(counts)
+    }
+
+    /// The last look at the whole queue, or a new one if it is old enough.
+    fn last_look(&self) -> Arc<HashMap<QueueId, Count>> {
+        // One looks at a time; others wait for it.
+        let mut last = self.last_look.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (begun, is_young) = (Instant::now(), |look: &Look| look.at.elapsed() < look.took * LOOK_SHARE);
+        if let Some(look) = last.as_ref().filter(|look| is_young(look)) {
+            return Arc::clone(&look.queues);
+        }
+        let queues = Arc::new(self.looked_at(&Filter::default()));
+        *last = Some(Look { at: Instant::now(), took: begun.elapsed(), queues: Arc::clone(&queues) });
+        queues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_as_it_changes_wins_over_the_last_look() {
+        let seen = Count { recipients: 9, held: 9, oldest: 50, next: 200, ..Count::NONE };
+        let tally = QueueTally { recipients: 4, deferred: 3, held: 1, under_way: 0, due: 0 };
+        let count = |tally, part, now| Count::counted(tally, part, Some(&seen), now);
+        let expected = Count {
+            recipients: 4,
+            deferred: 3,
+            held: 1,
+            suspended: 0,
+            under_way: 0,
+            oldest: 50,
+            next: 200,
+            sample: None,
+        };
+        assert_eq!(count(tally, SuspendedPart::None, 100), expected);
+        assert_eq!(count(tally, SuspendedPart::None, 300).next, 300, "what the look saw has come");
+        assert_eq!(count(QueueTally { due: 1, ..tally }, SuspendedPart::None, 100).next, 100);
+        assert_eq!(count(QueueTally { under_way: 1, ..tally }, SuspendedPart::None, 100).next, 100);
+        assert_eq!(count(QueueTally { held: 4, ..tally }, SuspendedPart::None, 100).next, Secs::MAX);
+        let suspended = count(QueueTally { due: 2, ..tally }, SuspendedPart::All(900), 100);
+        assert_eq!((suspended.suspended, suspended.next), (3, 900));
+        let new = Count::counted(QueueTally { held: 0, ..tally }, SuspendedPart::None, None, 100);
+        assert_eq!((new.oldest, new.next), (100, 100), "it has come since the look");
     }
 }

@@ -13,7 +13,8 @@ use model::Model;
 use posthaste_random::Random;
 use posthaste_relay::queue::entry::QueuedRecipient;
 use posthaste_relay::queue::{
-    Change, Key, Notice, Outcome, Prefer, QueueEntry, Schedule, Secs, Source, Status, Take, What,
+    Change, Key, Notice, Outcome, Prefer, Queue, QueueEntry, QueueId, QueueTally, Schedule, Secs, Selection, Source,
+    Status, SuspendedPart, Take, Waits, What,
 };
 use posthaste_spool::Lsn;
 use world::World;
@@ -40,6 +41,58 @@ fn a_replay_after_a_crash_anywhere_gives_what_the_model_gives() {
             world.crash();
         }
     });
+}
+
+/// Whatever happens, a restart included.
+#[test]
+fn each_queue_counts_what_its_recipients_are() {
+    each(200..220, |seed| {
+        let mut world = World::new(seed);
+        for step in 0..1500 {
+            world.step();
+            if step % 300 == 299 {
+                world.crash();
+            }
+            if step % 7 == 0 {
+                assert_counted(&world.queue, seed);
+            }
+        }
+    });
+}
+
+fn assert_counted(queue: &Queue, seed: u64) {
+    let mut expected: HashMap<QueueId, (QueueTally, u64)> = HashMap::new();
+    let (mut from, all) = (None, Selection::default());
+    loop {
+        let (keys, next) = queue.select(&all, from);
+        for state in keys.into_iter().filter_map(|key| queue.show(key)) {
+            let (tally, suspended) = expected.entry(state.queue).or_default();
+            let is = |what: bool| u64::from(what);
+            tally.recipients += 1;
+            tally.deferred += is(state.attempts > 0);
+            tally.held += is(matches!(state.waits, Waits::Held(_)));
+            tally.under_way += is(state.waits == Waits::Busy);
+            tally.due += is(state.waits == Waits::Due);
+            *suspended += is(matches!(state.waits, Waits::Suspended(_)));
+        }
+        let Some(next) = next else { break };
+        from = Some(next);
+    }
+    let ids = queue.queues();
+    assert_eq!(ids.len(), expected.len(), "seed {seed}");
+    for id in ids {
+        let (of_recipients, suspended) = expected[&id];
+        let counted = queue.tally(id).expect("a queue");
+        let waiting = counted.recipients - counted.held - counted.under_way;
+        match queue.suspended_part(id) {
+            SuspendedPart::None => assert_eq!((suspended, counted), (0, of_recipients), "seed {seed}"),
+            // Suspended ones whose time has come are counted as due.
+            part => {
+                assert_eq!(QueueTally { due: 0, ..counted }, QueueTally { due: 0, ..of_recipients }, "seed {seed}");
+                assert!(part == SuspendedPart::Some || suspended == waiting, "seed {seed}: {suspended} of {waiting}");
+            }
+        }
+    }
 }
 
 /// Every body is released once, and none before its recipients are settled and its notices made.

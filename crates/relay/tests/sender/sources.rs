@@ -139,10 +139,11 @@ fn a_change_of_the_routes_reaches_open_connections() {
     };
     for password in ["one", "two"] {
         let auth = auth.clone().map(|auth| posthaste_smtp::sasl::Credentials::new(auth.user, password));
-        rig.relay.set_routing(&Routing { routes: vec![again(auth).into()], ..of_tenant(&[]) });
         let before = other.logins();
+        rig.relay.set_routing(&Routing { routes: vec![again(auth).into()], ..of_tenant(&[]) });
         rig.send("ann@here.example", &["bob@a.example"], "z\r\n");
-        wait("a login", || other.logins() == before + 1);
+        // A message before it may have to go once more, over a connection of its own.
+        wait("a login", || other.logins() > before);
     }
     rig.wait_empty();
 }

@@ -48,7 +48,7 @@ pub(super) fn act(
     let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
     let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
     let changed = changed + others as u64;
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))

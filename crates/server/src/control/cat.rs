@@ -5,25 +5,30 @@ use base64::engine::general_purpose::STANDARD;
 use posthaste_notify::dsn::header_of;
 use posthaste_relay::sender::Relay;
 use posthaste_spool::Lsn;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Answer, Outcome};
+use super::{Answer, Asker, Outcome};
 
 /// Its octets in base64, a piece on each line.
-pub(super) fn cat(relay: &Relay, message: Lsn, is_header: bool, answer: Answer<'_>) -> Outcome {
+pub(super) fn cat(relay: &Relay, asker: &Asker, message: Lsn, is_header: bool, answer: Answer<'_>) -> Outcome {
     let bytes_max = if is_header { HEADER_BYTES_MAX } else { u64::MAX };
-    let mut pieces = relay.content(message, bytes_max).map_err(|error| error.to_string())?;
+    let mut pieces = asker.content(relay, message, bytes_max)?;
     if is_header {
         pieces = vec![header_of(&pieces, HEADER_BYTES_MAX as usize).into()];
     }
+    Ok(in_pieces(pieces.iter().map(|piece| &**piece), answer))
+}
+
+/// Gives octets in base64, and returns the last line.
+pub(super) fn in_pieces<'a>(octets: impl Iterator<Item = &'a [u8]>, answer: Answer<'_>) -> Value {
     let mut bytes = 0;
-    for piece in pieces.iter().flat_map(|piece| piece.chunks(PIECE_BYTES)) {
+    for piece in octets.flat_map(|octets| octets.chunks(PIECE_BYTES)) {
         bytes += piece.len();
         if !answer(json!({ "data": STANDARD.encode(piece) })) {
             break;
         }
     }
-    Ok(json!({ "done": 1, "bytes": bytes }))
+    json!({ "done": 1, "bytes": bytes })
 }
 
 /// Of one line.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct ClosedQueue {
     host_name: String,
 }
 
-/// Why the queue cannot be opened.
+/// Why the queue, or the mailboxes, cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClosedQueueError {
@@ -55,33 +55,50 @@ pub enum ClosedQueueError {
     },
 }
 
+/// Checks that there is a spool, which opening would make, and that nobody has it.
+pub(super) fn check_closed(config: &Config) -> Result<(), ClosedQueueError> {
+    let dir = &config.storage.spool;
+    if !dir.is_dir() {
+        return Err(ClosedQueueError::Absent { data: config.storage.data.clone() });
+    }
+    match ClosedSpool::is_in_use(dir) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(ClosedQueueError::InUse { dir: dir.clone() }),
+        Err(error) => Err(unopened(dir, error)),
+    }
+}
+
+fn unopened(dir: &Path, error: OpenError) -> ClosedQueueError {
+    match error {
+        OpenError::Locked => ClosedQueueError::InUse { dir: dir.to_owned() },
+        error => ClosedQueueError::Unreadable { dir: dir.to_owned(), error: error.into() },
+    }
+}
+
+pub(super) fn unreadable(
+    config: &Config,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> ClosedQueueError {
+    ClosedQueueError::Unreadable { dir: config.storage.spool.clone(), error: error.into() }
+}
+
 impl ClosedQueue {
     /// Opens the queue of this configuration. Blocks while the spool is read.
     ///
     /// # Errors
     /// See [`ClosedQueueError`].
     pub fn open(config: &Config) -> Result<Self, ClosedQueueError> {
+        check_closed(config)?;
         let dir = &config.storage.spool;
-        let failed = |error: OpenError| match error {
-            OpenError::Locked => ClosedQueueError::InUse { dir: dir.clone() },
-            error => ClosedQueueError::Unreadable { dir: dir.clone(), error: error.into() },
-        };
-        // Opening would make one.
-        if !dir.is_dir() {
-            return Err(ClosedQueueError::Absent { data: config.storage.data.clone() });
-        }
-        if ClosedSpool::is_in_use(dir).map_err(failed)? {
-            return Err(ClosedQueueError::InUse { dir: dir.clone() });
-        }
+        let failed = |error| unopened(dir, error);
         let (spool, _) = FileSpool::open(dir, (&config.storage).into()).map_err(failed)?;
         let spool: Arc<dyn Spool> = Arc::new(spool);
-        let unreadable = |error| ClosedQueueError::Unreadable { dir: dir.clone(), error };
         let events = config.events.enabled.then(|| Events::open(config, &spool)).transpose();
-        let events = events.map_err(|error| unreadable(error.into()))?.flatten();
+        let events = events.map_err(|error| unreadable(config, error))?.flatten();
         let recorder = events.as_ref().map(Events::recorder);
         let settings = settings(config, RelayLog { recorder, meters: Arc::default() })
-            .map_err(|error| unreadable(error.into()))?;
-        let (relay, _) = Relay::open_idle(spool, settings).map_err(|error| unreadable(error.into()))?;
+            .map_err(|error| unreadable(config, error))?;
+        let (relay, _) = Relay::open_idle(spool, settings).map_err(|error| unreadable(config, error))?;
         Ok(Self { relay, events, host_name: config.host_name.clone() })
     }
 

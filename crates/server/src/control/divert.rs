@@ -18,7 +18,7 @@ pub(super) fn divert(
     reason: &str,
 ) -> Outcome {
     relay.divert(scopes::scope(scope)?, to, secs, &asker.by(reason)).map_err(failed)?;
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, scope = ?scope, to, secs, reason, "the operator has diverted mail");
     Ok(json!({ "done": 1 }))
 }
@@ -26,7 +26,7 @@ pub(super) fn divert(
 /// Has it go where it would go.
 pub(super) fn end(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     let had = relay.end_diversion(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, scope = ?scope, "the operator has ended a diversion");
     Ok(json!({ "done": u8::from(had) }))
 }

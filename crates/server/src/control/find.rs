@@ -19,17 +19,22 @@ pub(super) fn wanted(directory: &Directory, what: Option<&String>, user: Option<
     }
 }
 
+/// How much of the log is looked at.
+pub(super) struct Bounds<'a> {
+    /// Only the last so many seconds.
+    pub secs: Option<u64>,
+    /// Maximum number of messages.
+    pub limit: Option<u32>,
+    /// Only this tenant's mail.
+    pub tenant: Option<&'a str>,
+}
+
 /// Messages that fit, the newest first, a line for each with its events.
-pub(super) fn find(
-    events: Option<&Path>,
-    wanted: &Wanted,
-    secs: Option<u64>,
-    limit: Option<u32>,
-    answer: Answer<'_>,
-) -> Outcome {
+pub(super) fn find(events: Option<&Path>, wanted: &Wanted, bounds: &Bounds<'_>, answer: Answer<'_>) -> Outcome {
     let dir = events.ok_or("the event log is off: `enabled = false` in [events]")?;
-    let most = limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX) as usize;
-    let within = Within::last(secs, most, Instant::now() + PATIENCE);
+    let most = bounds.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX) as usize;
+    let tenant = bounds.tenant.map(str::to_owned);
+    let within = Within { tenant, ..Within::last(bounds.secs, most, Instant::now() + PATIENCE) };
     let found = search(dir, wanted, &within).map_err(|error| format!("{}: {error}", dir.display()))?;
     let Found { stories, is_cut, is_late, damaged } = found;
     let count = stories.len();

@@ -29,7 +29,9 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
         LoginsLine::Client(ClientLine { client: network, wrong, turned_away: is_turned_away, secs: secs_left })
     });
     let is_heard = |line: &LoginsLine| serde_json::to_value(line).is_ok_and(answer);
-    let listened = logins.chain(clients).take_while(is_heard).count();
+    let first =
+        receiver.first_password().map(|first| LoginsLine::First { first_password: first.file().display().to_string() });
+    let listened = first.into_iter().chain(logins).chain(clients).take_while(is_heard).count();
     Ok(json!({ "done": listened }))
 }
 

@@ -11,16 +11,47 @@ use posthaste_search::text::{Part, extract_whole, html_parts, parts};
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome};
+use super::cat::in_pieces;
+use super::{Answer, Asker, Outcome};
 use crate::receive::Receiver;
 
 /// Header, text, source of HTML, names of attachments, and source. `mailbox`: where it was delivered, as the event log has it; empty: it waits for other hosts.
-pub(super) fn mail(receiver: &Receiver, message: Lsn, mailbox: &str) -> Outcome {
-    let octets = match mailbox {
-        "" => of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, message)?,
-        mailbox => of_mailbox(receiver, mailbox, message)?,
-    };
+pub(super) fn mail(receiver: &Receiver, asker: &Asker, message: Lsn, mailbox: &str) -> Outcome {
+    let octets = octets_of(receiver, asker, (message, mailbox), SOURCE_BYTES_MAX)?;
     Ok(json!({ "done": 1, "mail": as_read(&octets) }))
+}
+
+/// The octets of a file that a message has, by its place among them.
+pub(super) fn file(receiver: &Receiver, asker: &Asker, of: (Lsn, &str), number: u32, answer: Answer<'_>) -> Outcome {
+    let octets = octets_of(receiver, asker, of, FILE_SOURCE_BYTES_MAX)?;
+    if octets.len() as u64 == FILE_SOURCE_BYTES_MAX {
+        return Err(format!(
+            "the message is larger than {FILE_SOURCE_BYTES_MAX} bytes: save its files with a mail program"
+        ));
+    }
+    let all = parts(&octets);
+    let part = files_in(&all).nth(number as usize).ok_or("the message has no such file")?;
+    if part.content.len() > FILE_BYTES_MAX {
+        return Err(format!("the file is larger than {FILE_BYTES_MAX} bytes: save it with a mail program"));
+    }
+    Ok(in_pieces(std::iter::once(&*part.content), answer))
+}
+
+fn octets_of(
+    receiver: &Receiver,
+    asker: &Asker,
+    (message, mailbox): (Lsn, &str),
+    bytes_max: u64,
+) -> Result<Vec<u8>, String> {
+    match mailbox {
+        "" => of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, asker, message, bytes_max),
+        mailbox => of_mailbox(receiver, mailbox, message, bytes_max),
+    }
+}
+
+/// The files of a message, as its page has them.
+fn files_in<'a>(parts: &'a [Part<'a>]) -> impl Iterator<Item = &'a Part<'a>> {
+    parts.iter().filter(|part| part.name.is_some()).take(FIELDS_MAX)
 }
 
 /// Each mailbox is listed once, however many messages of it are asked for. Messages that are not there any more have no line.
@@ -62,9 +93,9 @@ pub(super) fn subjects(receiver: &Receiver, of: &[Delivered], answer: Answer<'_>
     Ok(json!({ "done": done }))
 }
 
-fn of_queue(relay: &Relay, message: Lsn) -> Result<Vec<u8>, String> {
-    let pieces = relay.content(message, SOURCE_BYTES_MAX).map_err(|error| error.to_string())?;
-    let octets: Vec<u8> = pieces.iter().flatten().copied().take(SOURCE_BYTES_MAX as usize).collect();
+fn of_queue(relay: &Relay, asker: &Asker, message: Lsn, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let pieces = asker.content(relay, message, bytes_max)?;
+    let octets: Vec<u8> = pieces.iter().flatten().copied().take(bytes_max as usize).collect();
     Ok(octets)
 }
 
@@ -89,13 +120,13 @@ fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Mai
     Ok((maildir, found))
 }
 
-fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn) -> Result<Vec<u8>, String> {
+fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn, bytes_max: u64) -> Result<Vec<u8>, String> {
     let (maildir, mut files) = files_of(receiver, mailbox, &[message])?;
     let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let mut octets = Vec::new();
     let file = maildir.open_message(dir, &name).map_err(failed)?;
-    file.take(SOURCE_BYTES_MAX).read_to_end(&mut octets).map_err(failed)?;
+    file.take(bytes_max).read_to_end(&mut octets).map_err(failed)?;
     Ok(octets)
 }
 
@@ -112,9 +143,10 @@ fn as_read(octets: &[u8]) -> Value {
         })
         .collect();
     let read = extract_whole(octets);
-    let files = parts(octets).into_iter().filter(|part| part.name.is_some()).take(FIELDS_MAX);
-    let files: Vec<Value> =
-        files.map(|part| json!({ "name": part.name, "type": part.media_type, "bytes": part.content.len() })).collect();
+    let all = parts(octets);
+    let files: Vec<Value> = files_in(&all)
+        .map(|part| json!({ "name": part.name, "type": part.media_type, "bytes": part.content.len() }))
+        .collect();
     json!({
         "header": header,
         "subject": cut(&read.subject),
@@ -149,6 +181,10 @@ fn cut(text: &str) -> String {
 
 /// Of a message that is shown.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
+/// Of a message of which a file is saved.
+const FILE_SOURCE_BYTES_MAX: u64 = 16 << 20;
+/// Of a file: as base64 it fits into an answer.
+const FILE_BYTES_MAX: usize = 6_000_000;
 /// Of one text of it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 200;

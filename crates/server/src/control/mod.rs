@@ -5,9 +5,11 @@
 //!
 //! Here are the socket and the dispatch; each group of requests has a file of its own.
 
+mod account;
 mod act;
 mod cat;
 mod closed;
+mod closed_mailboxes;
 mod divert;
 mod explain;
 mod export;
@@ -19,7 +21,7 @@ mod mail;
 mod scopes;
 mod summary;
 mod suppression;
-mod suspend;
+pub(crate) mod suspend;
 mod trace;
 mod transfer;
 
@@ -30,16 +32,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub(crate) use account::MailDoor;
+use bytes::Bytes;
 pub use closed::{ClosedQueue, ClosedQueueError};
-use posthaste_admin::AskRefusal;
-use posthaste_control::{Doing, Request, SOCKET};
-use posthaste_relay::sender::{By, OfMail};
+pub use closed_mailboxes::ClosedMailboxes;
+use posthaste_admin::{AskRefusal, Token};
+use posthaste_control::{Doing, Request, SOCKET, SentRequest};
+use posthaste_relay::queue::Selection;
+use posthaste_relay::sender::{By, ControlError, Filter, OfMail, Relay};
+use posthaste_spool::Lsn;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
@@ -51,21 +58,43 @@ use crate::services::{Ending, OnFailure, Service};
 pub(crate) struct Control {
     path: PathBuf,
     accepting: Option<JoinHandle<()>>,
+    /// Sessions about mail end with it.
+    _ending: watch::Sender<()>,
 }
 
+/// What requests lead to beside the receiver.
+#[derive(Clone)]
+struct Doors {
+    receiver: Receiver,
+    page: Option<PageDoor>,
+    mail: Option<MailDoor>,
+    reload: mpsc::Sender<ReloadAsked>,
+    ended: watch::Receiver<()>,
+}
+
+/// Somebody asks for a reload, and waits for what it does.
+pub(crate) type ReloadAsked = oneshot::Sender<Result<Value, String>>;
+
 impl Control {
-    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
-    pub fn begin(data: &Path, receiver: Receiver, page: Option<PageDoor>) -> Self {
+    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so. Requests for a
+    /// reload go to who has the other end of `reload`.
+    pub fn begin(
+        data: &Path,
+        receiver: Receiver,
+        (page, mail): (Option<PageDoor>, Option<MailDoor>),
+        reload: mpsc::Sender<ReloadAsked>,
+    ) -> Self {
         let path = data.join(SOCKET);
+        let (ending, ended) = watch::channel(());
         let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, receiver, page))),
+            Ok(listener) => Some(tokio::spawn(accept(listener, Doors { receiver, page, mail, reload, ended }))),
             Err(error) => {
                 let (path, error) = (path.display().to_string(), error.to_string());
                 tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
                 None
             }
         };
-        Self { path, accepting }
+        Self { path, accepting, _ending: ending }
     }
 }
 
@@ -103,16 +132,16 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn accept(listener: UnixListener, receiver: Receiver, page: Option<PageDoor>) {
+async fn accept(listener: UnixListener, doors: Doors) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = places.clone().acquire_owned().await.expect("it is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (receiver, page) = (receiver.clone(), page.clone());
+                let doors = doors.clone();
                 tokio::spawn(async move {
                     // A client that has gone needs no answer.
-                    let _ = serve(stream, receiver, page).await;
+                    let _ = serve(stream, doors).await;
                     drop(place);
                 });
             }
@@ -122,7 +151,8 @@ async fn accept(listener: UnixListener, receiver: Receiver, page: Option<PageDoo
     }
 }
 
-async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -> io::Result<()> {
+async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
+    let Doors { receiver, page, mail, reload, mut ended } = doors;
     let uid = stream.peer_cred()?.uid();
     // The socket's mode says the same, but not from its first moment on.
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -132,7 +162,7 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
     let mut line = String::new();
     let mut limited = BufReader::new(read.take(REQUEST_BYTES_MAX));
     timeout(PATIENCE, limited.read_line(&mut line)).await??;
-    if let Ok(request) = serde_json::from_str::<Request>(&line)
+    if let Ok(SentRequest(request)) = serde_json::from_str(&line)
         && let Some(shown) = trace::shown(&request)
     {
         let live = receiver.live().clone();
@@ -143,7 +173,7 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
             Err(error) => write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await,
         };
     }
-    if let Ok(Request::Import { release }) = serde_json::from_str::<Request>(&line) {
+    if let Ok(SentRequest(Request::Import { release })) = serde_json::from_str(&line) {
         if receiver.relay().is_none() {
             return write.write_all(format!("{}\n", json!({ "error": RELAYS_NOT })).as_bytes()).await;
         }
@@ -152,16 +182,37 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
         drop(receiver);
         return import::import(limited, write, weak, uid, release).await;
     }
-    answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
-        Ok(Request::Page { secs, scopes }) => {
+    if let Ok(SentRequest(Request::Reload {})) = serde_json::from_str(&line) {
+        let last = ask_for_reload(&reload).await.unwrap_or_else(|error| json!({ "error": error }));
+        tracing::info!(uid, "the operator has asked for a reload");
+        return write.write_all(format!("{last}\n").as_bytes()).await;
+    }
+    if let Ok(SentRequest(Request::Account { account })) = serde_json::from_str(&line) {
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        let session = account::serve(limited, write, mail, account, uid);
+        return tokio::select! {
+            served = session => served,
+            _ = ended.changed() => Ok(()),
+        };
+    }
+    answer(write, move |answer| match serde_json::from_str(&line) {
+        Ok(SentRequest(Request::Page { secs, scopes })) => {
             let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
             tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
             Ok(last)
         }
-        Ok(request) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
+        Ok(SentRequest(request)) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
         Err(error) => Err(format!("not a request: {error}")),
     })
     .await
+}
+
+async fn ask_for_reload(reload: &mpsc::Sender<ReloadAsked>) -> Outcome {
+    let (tell, told) = oneshot::channel();
+    let no_answer = || "the server cannot reload now".to_owned();
+    reload.try_send(tell).map_err(|_| no_answer())?;
+    timeout(PATIENCE, told).await.ok().and_then(Result::ok).ok_or_else(no_answer)?
 }
 
 /// Writes the lines of an answer while `perform` finds them, and the last.
@@ -188,39 +239,66 @@ pub(crate) struct Asker {
     pub uid: u32,
     /// The name of the token of who asks by HTTP; empty at the socket.
     pub token: String,
+    /// Only this tenant's mail exists for it. Requests select nothing else already.
+    pub tenant: Option<String>,
 }
 
 impl Asker {
+    /// The octets of a message that waits, in pieces. One of another tenant is as one that does not wait. Blocks.
+    fn content(&self, relay: &Relay, message: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, String> {
+        if let Some(tenant) = &self.tenant {
+            let selection = Selection { tenant: Some(tenant.as_str().into()), ..Selection::default() };
+            let own = Filter { selection, message: Some(message), ..Filter::default() };
+            if relay.count(&own) == 0 {
+                return Err(ControlError::NotWaiting(message).to_string());
+            }
+        }
+        relay.content(message, bytes_max).map_err(|error| error.to_string())
+    }
+
     /// For the event log.
     fn by(&self, reason: &str) -> By {
         By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
     }
 }
 
-/// Answers a request that came by HTTP, with the token of this name. Blocks.
+/// Answers a request that came by HTTP, with this token. Blocks.
 ///
 /// # Errors
 /// The selection has changed, or the request is refused.
 pub(crate) fn ask(
     receiver: &Receiver,
     request: &Request,
-    token: &str,
+    token: &Token,
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
-    let asker = Asker { uid: rustix::process::geteuid().as_raw(), token: token.to_owned() };
-    if let (Request::Act { of, expect: Some(expect), .. }, Some(relay)) = (request, receiver.relay())
-        && let Some(now) = act::changed(relay, of, *expect)
-    {
-        return Err(AskRefusal::Changed { expected: *expect, now });
+    let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
+    let asker = Asker { uid, token: token.name().to_owned(), tenant };
+    if let Some(changed) = receiver.relay().and_then(|relay| changed(relay, request)) {
+        return Err(changed);
     }
     perform(request, &asker, receiver, answer).map_err(AskRefusal::Refused)
+}
+
+/// The refusal of a request whose selection is no longer what was shown.
+fn changed(relay: &Relay, request: &Request) -> Option<AskRefusal> {
+    let (of, expected) = match request {
+        Request::Act { of, expect, .. } => (of.clone(), (*expect)?),
+        Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } => {
+            // Which mail hosts a recipient has is known for some only.
+            (Some(scopes::which(scope)).filter(|_| scope.site.is_none())?, (*expect)?)
+        }
+        _ => return None,
+    };
+    let now = act::changed(relay, &of, expected)?;
+    Some(AskRefusal::Changed { expected, now })
 }
 
 /// The last line of the answer. It names streams that are stuck.
 fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let mut last = perform_alone(request, asker, receiver, answer)?;
     let stuck = receiver.destinations().stuck().all();
-    if !stuck.is_empty() {
+    if !stuck.is_empty() && asker.tenant.is_none() {
         last["stuck"] = stuck.into();
     }
     Ok(last)
@@ -229,13 +307,17 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
 fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     match request {
         Request::ForgetMailbox { mailbox } => return forget_mailbox(receiver, mailbox),
-        Request::Logins => return logins::list(receiver, answer),
+        Request::Logins { .. } => return logins::list(receiver, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
             let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
-            return find::find(settings.events.as_deref(), &wanted, *secs, *limit, answer);
+            let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
+            return find::find(settings.events.as_deref(), &wanted, &bounds, answer);
         }
-        Request::Mail { message, mailbox } => return mail::mail(receiver, *message, mailbox),
+        Request::Mail { message, mailbox } => return mail::mail(receiver, asker, *message, mailbox),
+        Request::File { message, mailbox, number } => {
+            return mail::file(receiver, asker, (*message, mailbox), *number, answer);
+        }
         Request::Subjects { of } => return mail::subjects(receiver, of, answer),
         Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
         _ => {}
@@ -259,7 +341,9 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
     }
     let Some(relay) = receiver.relay() else {
         return match request {
-            Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
+            Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => {
+                Ok(json!({ "done": 0 }))
+            }
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
             Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
                 act_on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
@@ -267,33 +351,36 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             _ => Err(RELAYS_NOT.to_owned()),
         };
     };
+    if let Some(AskRefusal::Changed { now, .. }) = changed(relay, request) {
+        return Err(format!("the selection has changed: {now} recipients are in it now"));
+    }
     match request {
-        Request::Summary { of, by, top } => summary::summary(relay, of, *by, *top, answer),
-        Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
+        Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
+        Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
         Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
-        Request::Act { of, action, secs, reason, expect } => {
-            if let Some(now) = expect.and_then(|expect| act::changed(relay, of, expect)) {
-                return Err(format!("the selection has changed: {now} recipients are in it now"));
-            }
+        Request::Act { of, action, secs, reason, .. } => {
             let others = act_on_transports(request, asker, receiver)?;
             act::act(relay, asker, of, *action, *secs, reason, others)
         }
-        Request::Suspend { scope, secs, reason } => suspend::suspend(relay, asker, scope, *secs, reason),
+        Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, asker, scope),
-        Request::Suspensions => suspend::list(relay, answer),
+        Request::Suspensions { .. } => suspend::list(relay, asker, answer),
         Request::List { .. }
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
-        | Request::Logins
+        | Request::Logins { .. }
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }
         | Request::Mail { .. }
+        | Request::File { .. }
         | Request::Subjects { .. }
+        | Request::Account { .. }
+        | Request::Reload {}
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
-        Request::Divert { scope, to, secs, reason } => divert::divert(relay, asker, scope, to, *secs, reason),
+        Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
-        Request::Diversions => divert::list(relay, answer),
+        Request::Diversions { .. } => divert::list(relay, answer),
         Request::Explain { domain, tenant, pool, source } => {
             explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
         }

@@ -53,6 +53,12 @@ pub(super) fn scope(of: &Named) -> Result<Scope, String> {
     }
 }
 
+/// The recipients that are in a scope without a site.
+pub(super) fn which(of: &Named) -> Which {
+    let Named { tenant, campaign, domain, site: _ } = of.clone();
+    Which { tenant, campaign, domain, ..Which::default() }
+}
+
 /// As [`scope`] reads it.
 pub(super) fn named(scope: &Scope) -> Named {
     let mut named = Named::default();

@@ -5,10 +5,16 @@ use posthaste_relay::queue::Secs;
 use posthaste_relay::sender::{Count, CountBy, Relay, RoomNow, Standing};
 
 use super::scopes::filter;
-use super::{Answer, Outcome, as_json};
+use super::{Answer, Asker, Outcome, as_json};
 
 /// Those that fit, most first.
-pub(super) fn summary(relay: &Relay, of: &Which, by: By, top: Option<u32>, answer: Answer<'_>) -> Outcome {
+pub(super) fn summary(
+    relay: &Relay,
+    asker: &Asker,
+    of: &Which,
+    (by, top): (By, Option<u32>),
+    answer: Answer<'_>,
+) -> Outcome {
     let count_by = match by {
         By::Domain => CountBy::Domain,
         By::Tenant => CountBy::Tenant,
@@ -38,6 +44,7 @@ pub(super) fn summary(relay: &Relay, of: &Which, by: By, top: Option<u32>, answe
         full: of.is_full,
     };
     let recipients = all.iter().map(|(_, count)| count.recipients).sum();
-    let room = relay.room().into_iter().map(room).collect();
+    let is_shown = |of: &RoomNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
+    let room = relay.room().into_iter().filter(is_shown).map(room).collect();
     Ok(as_json(&SummaryEnd { done: all.len() as u64, recipients, room }))
 }

@@ -25,7 +25,7 @@ pub(super) fn add(relay: &Relay, asker: &Asker, entries: &[Suppressed]) -> Outco
         entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() }).collect();
     let new = list_of(relay)?.add(&entries, now).map_err(failed)?;
     let (count, first) = (entries.len(), entries.first().map_or("", |entry| &*entry.address));
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, entries = count, new, first, "the operator has added to the suppression list");
     Ok(json!({ "done": count, "new": new }))
 }
@@ -34,7 +34,7 @@ pub(super) fn add(relay: &Relay, asker: &Asker, entries: &[Suppressed]) -> Outco
 pub(super) fn remove(relay: &Relay, asker: &Asker, tenant: &str, addresses: &[String]) -> Outcome {
     let removed = list_of(relay)?.remove(tenant, addresses, wall_secs()).map_err(failed)?;
     let first = addresses.first().map_or("", String::as_str);
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, tenant, removed, first, "the operator has removed from the suppression list");
     Ok(json!({ "done": removed }))
 }

@@ -10,7 +10,7 @@ use super::{Answer, Asker, Outcome, scopes};
 /// Tries nothing of a scope.
 pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
     relay.suspend(scopes::scope(scope)?, secs, &asker.by(reason)).map_err(failed)?;
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, scope = ?scope, secs, reason, "the operator has suspended mail");
     Ok(json!({ "done": 1 }))
 }
@@ -18,16 +18,23 @@ pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<
 /// Tries it again.
 pub(super) fn resume(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     let had = relay.resume(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
-    let Asker { uid, token } = asker;
+    let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, scope = ?scope, "the operator has resumed mail");
     Ok(json!({ "done": u8::from(had) }))
 }
 
-/// What is suspended, one on each line.
-pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
-    let all = relay.suspensions();
+/// What is suspended, one on each line; for a tenant, what is of its mail alone.
+pub(super) fn list(relay: &Relay, asker: &Asker, answer: Answer<'_>) -> Outcome {
+    let mut all = relay.suspensions();
+    all.retain(|entry| asker.tenant.as_deref().is_none_or(|tenant| is_of(entry, tenant)));
     let _ = all.iter().all(|entry| answer(suspension(relay, entry)));
     Ok(json!({ "done": all.len() }))
+}
+
+/// True if a suspension is of this tenant's mail alone.
+pub(crate) fn is_of(entry: &QueueEntry, tenant: &str) -> bool {
+    let (QueueEntry::Suspended { scope, .. } | QueueEntry::Slowed { scope, .. }) = entry else { return false };
+    scopes::named(scope).tenant.as_deref() == Some(tenant)
 }
 
 pub(super) fn failed(error: ControlError) -> String {

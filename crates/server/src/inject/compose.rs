@@ -9,6 +9,7 @@ use posthaste_pickup::{Facts, Submission, SubmitError};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, ReversePath};
 use tokio::task::spawn_blocking;
 
+use super::senders::AllowedSenders;
 use crate::ids::unix_micros;
 use crate::receive::InjectedBody;
 use crate::renders::{PART_TIME, RenderFailure, Rendering};
@@ -21,6 +22,8 @@ pub(super) struct Bounds {
     header_bytes: u64,
     /// `None`: no limit.
     message_bytes: Option<u64>,
+    /// `None`: mail may be from anybody.
+    pub senders: Option<Arc<AllowedSenders>>,
 }
 
 impl Bounds {
@@ -30,6 +33,7 @@ impl Bounds {
             origin: config.pickup.origin.clone(),
             header_bytes: limits.header_bytes,
             message_bytes: Some(limits.message_bytes).filter(|&bytes| bytes > 0),
+            senders: None,
         }
     }
 }
@@ -134,6 +138,9 @@ pub(super) fn composed(
         let status = if matches!(error, SubmitError::HeaderTooLarge { .. }) { 413 } else { 400 };
         Refused { status, why: format!("content: {error}") }
     })?;
+    if let Some(senders) = &bounds.senders {
+        senders.check(&sender, &completed.header)?;
+    }
     let mut mail = completed.head.mail;
     (mail.reverse_path, mail.size) = (sender, Some(wire_bytes));
     if !is_ascii {

@@ -15,7 +15,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::compose::Refused;
-use crate::ids::unix_micros;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
@@ -97,8 +96,7 @@ impl KeyedRequest {
     /// The entry of a batch that settles these of `total` recipients.
     pub fn entry(&self, total: u32, settled: Indexes, failed: BTreeMap<u32, Refusal>) -> Entry {
         let log = self.keys.0.log.get().expect("it was opened before a request could begin");
-        let now = (unix_micros() / 1_000_000) as u32;
-        log.entry(&self.running.settles(total, settled, failed, now))
+        log.entry(&self.running.settles(total, settled, failed, log.now()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod compose;
 mod keys;
+mod senders;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,6 +19,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use self::compose::{Bounds, Composed, Refused, checked, composed};
 pub(crate) use self::keys::InjectKeys;
 use self::keys::KeyedRequest;
+use self::senders::AllowedSenders;
 use crate::receive::{InjectedMail, Outcomes, Receiver};
 use crate::renders::{RenderFailure, Rendering, Renders};
 use posthaste_config::Config;
@@ -52,6 +54,7 @@ struct Delivery {
     sizes: Vec<u64>,
     bounds: Arc<Bounds>,
     peer: Peer,
+    tenant: Option<Arc<str>>,
     key: Option<Arc<KeyedRequest>>,
     /// The client waits for the answer.
     is_asked: Arc<AtomicBool>,
@@ -93,7 +96,9 @@ impl InjectDoor {
 
     async fn answer(&self, call: InjectCall<'_>) -> Result<InjectReply, Refused> {
         let InjectCall { token, client, key, body, share } = call;
-        let bounds = self.0.bounds.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut bounds = self.0.bounds.read().unwrap_or_else(PoisonError::into_inner).clone();
+        bounds.senders = AllowedSenders::of(token, self.0.receiver.settings()).map(Arc::new);
+        let tenant = token.tenant().map(Arc::from);
         let (key, body) = match key {
             None => (None, body),
             Some(key) => match self.0.keys.begin(token.hash(), (INJECT_PATH, key), body).await? {
@@ -106,7 +111,8 @@ impl InjectDoor {
         let is_asked = Arc::new(AtomicBool::new(true));
         let asking = Asking(Arc::clone(&is_asked));
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
-        let delivery = Delivery { door: self.clone(), request, sizes, bounds: Arc::new(bounds), peer, key, is_asked };
+        let bounds = Arc::new(bounds);
+        let delivery = Delivery { door: self.clone(), request, sizes, bounds, peer, tenant, key, is_asked };
         let reply = match delivery.key.is_some() {
             false => delivery.run().await,
             // Messages under way are finished although the client leaves: until then nobody knows what a repeated request has left to do.
@@ -129,7 +135,7 @@ impl InjectDoor {
         request: Arc<InjectRequest>,
         (number, indexes): (usize, Vec<u32>),
         rendering: Rendering,
-        (bounds, peer): (Arc<Bounds>, Peer),
+        (bounds, peer, tenant): (Arc<Bounds>, Peer, Option<Arc<str>>),
         key: Option<Arc<KeyedRequest>>,
     ) -> Option<Outcomes> {
         let id = self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1;
@@ -145,7 +151,7 @@ impl InjectDoor {
         let Composed { mail, recipients, body } = composed.ok()?;
         let recipients =
             indexes.into_iter().map(|index| (index, recipients[(index - first) as usize].clone())).collect();
-        let injected = InjectedMail { id, peer, mail, recipients, body, names_client };
+        let injected = InjectedMail { id, peer, mail, recipients, body, names_client, tenant };
         let Some(key) = key else { return Some(self.0.receiver.inject(injected, None).await) };
         let settles = |settled, failed| key.entry(total, settled, failed);
         Some(self.0.receiver.inject(injected, Some(&settles)).await)
@@ -155,7 +161,7 @@ impl InjectDoor {
 impl Delivery {
     /// Receives the messages that are left, and answers for all recipients.
     async fn run(self) -> InjectReply {
-        let Self { door, request, sizes, bounds, peer, key, is_asked } = self;
+        let Self { door, request, sizes, bounds, peer, tenant, key, is_asked } = self;
         let before = key.as_ref().map(|key| key.running.before().clone()).unwrap_or_default();
         let mut outcomes = Outcomes::new();
         let mut receiving = JoinSet::new();
@@ -170,7 +176,7 @@ impl Delivery {
                 break;
             }
             let (of_message, request, key) = (door.clone(), Arc::clone(&request), key.clone());
-            let (about, rendering) = ((Arc::clone(&bounds), peer.clone()), door.0.renders.begin());
+            let (about, rendering) = ((Arc::clone(&bounds), peer.clone(), tenant.clone()), door.0.renders.begin());
             receiving.spawn(async move {
                 let outcomes = of_message.receive(request, (number, left), rendering, about, key).await;
                 drop(room);

@@ -1,6 +1,7 @@
 //! Mailboxes as a destination: opened on the spool, what the log says of them, and their end.
 
 mod alerts;
+mod opened;
 mod outcomes;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::error::ServeError;
 use crate::events::{Outcomes, Recorder};
-use crate::mailboxes::DeliveredFiles;
+use crate::mailboxes::{DeliveredFiles, KnownMail};
 use crate::opening::{Restored, log_damaged, log_mended};
 use crate::panics;
 use crate::services::{Ended, Ending, OnFailure, Service, end_blocking};
@@ -26,6 +27,7 @@ use crate::stuck::StuckStreams;
 use posthaste_config::{Config, OwnerRules};
 
 pub(crate) use alerts::MailAlerts;
+pub(crate) use opened::{OpenedMail, open_mail};
 
 /// Writes accepted mail into mailboxes. It ends with the spool.
 pub(crate) struct MaildirService {
@@ -35,7 +37,8 @@ pub(crate) struct MaildirService {
 }
 
 impl MaildirService {
-    /// Opens the streams of the mail mounts, and finishes what an earlier run left. `damage`: of the spool, as its opening reported it.
+    /// Opens the streams of the mail mounts, and finishes what an earlier run left. `damage`: of the spool, as its opening reported it. `known`: by the table of
+    /// mailboxes, if there is one.
     ///
     /// # Errors
     /// [`ServeError::Storage`].
@@ -44,10 +47,11 @@ impl MaildirService {
         intake: Intake,
         damage: &[Damage],
         recorder: Option<Recorder>,
+        known: Option<KnownMail>,
     ) -> Result<(Self, LocalDelivery, Restored), ServeError> {
         let owners = Current::new(OwnerRules::of(&config.domains));
         let failed = panics::of_delivery();
-        let local = LocalConfig {
+        let mut local = LocalConfig {
             host: config.host_name.clone(),
             shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
             owners: owners.owners(),
@@ -55,6 +59,9 @@ impl MaildirService {
             observer: recorder.map(|recorder| Arc::new(Outcomes(recorder)) as _),
             ..LocalConfig::from(&config.storage)
         };
+        if let Some(KnownMail { nonce, expunged }) = known {
+            (local.nonce, local.expunged) = (nonce, Arc::new(expunged));
+        }
         let opened = spawn_blocking(move || LocalDelivery::open_on(intake, local)).await;
         let storage = |error: OpenError| ServeError::Storage { dir: config.storage.data.clone(), error };
         let (store, report) = opened.map_err(std::io::Error::from)?.map_err(storage)?;
@@ -79,13 +86,7 @@ impl MaildirService {
         let settles = self.store.clone();
         let settle = move |patience| settles.sync(patience).map_err(|failed| format!("{failed:?}"));
         let writer = Arc::new(self.store.clone());
-        DeliveredFiles {
-            nonce: self.store.file_nonce(),
-            awaits,
-            writer,
-            remove: Box::new(remove),
-            settle: Box::new(settle),
-        }
+        DeliveredFiles { awaits, writer, remove: Box::new(remove), settle: Box::new(settle) }
     }
 }
 

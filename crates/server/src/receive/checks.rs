@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
@@ -12,11 +13,13 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
-use super::message::TraceField;
+use super::folders::FolderLookup;
+use super::message::{MissingFields, TraceField};
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
 };
 use crate::future;
+use crate::head::Author;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
 use crate::repeats::Kind;
@@ -78,23 +81,26 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 16] = [
+static CHECKS: [&dyn Check; 19] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
     &ForwardLoop,
+    &OwnAuthor,
     &ReturnPathLookup,
     &Rewriting,
     &DirectoryLookup,
     &ReleaseTimes,
     &PlaceBounds,
     &AccountRoom,
+    &FolderLookup,
     &NextHopVerify,
     &RecipientQuota,
     &TenantLabels,
     &RoomForLarge,
     &Complaints,
     &TraceField,
+    &MissingFields,
 ];
 
 /// As [`CheckList::patience`], by default.
@@ -149,6 +155,10 @@ pub(super) struct ReadMessage<'a> {
     pub summary: &'a Summary,
     /// Tenant, campaign and pool that its header names.
     pub labels: Labels,
+    /// The author that its header names, if it is a submission.
+    pub author: &'a Author,
+    /// A submission has a Date.
+    pub has_date: bool,
     pub body: &'a StoredBody,
     /// Its recipients.
     pub transaction: &'a mut Transaction,
@@ -160,6 +170,8 @@ pub(super) struct ReadMessage<'a> {
     pub received_id: &'a str,
     /// Header fields that are written in front of it, each line ended by CRLF.
     pub front: Vec<u8>,
+    /// The Message-ID that was added.
+    pub new_message_id: Option<String>,
 }
 
 impl Checking<'_> {
@@ -273,6 +285,25 @@ impl Check for OwnSender {
     }
 }
 
+/// Whoever has logged in writes mail as an address of the login: recipients see From, and not the sender of the envelope.
+struct OwnAuthor;
+
+impl Check for OwnAuthor {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let ReadMessage { settings, session, author, .. } = message;
+        let Some((name, login)) = settings.login(session) else { return Checking::Done(Ok(())) };
+        let (field, address) = author.answerable();
+        if login.author_right(address, name, &settings.directory).is_some() {
+            return Checking::Done(Ok(()));
+        }
+        let (reply, why) = match address {
+            Some(address) => (format!("{field} is not an address of yours"), format!("{field} is {address}")),
+            None => (format!("{field} must have one address"), format!("{field} has no address, or several")),
+        };
+        Checking::Done(Err(Stop::because(Reply::new(553, "5.7.1", reply), why)))
+    }
+}
+
 /// Stops a message that this server has forwarded to itself.
 struct ForwardLoop;
 
@@ -328,7 +359,16 @@ struct TenantLabels;
 impl Check for TenantLabels {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         let (settings, session) = (message.settings, message.session);
-        let labels = std::mem::take(&mut message.labels);
+        let mut labels = std::mem::take(&mut message.labels);
+        if let Some(tenant) = message.transaction.tenant() {
+            if let Some(other) = labels.tenant.filter(|other| other != tenant) {
+                let reply = Reply::new(550, "5.7.1", "This token is of another tenant");
+                return Checking::Done(Err(Stop::because(reply, format!("the header names the tenant {other}"))));
+            }
+            labels.tenant = Some(Arc::clone(tenant));
+            // Also where all of it stays here: the event log shows it to its tenant.
+            message.mail.tenant = Arc::clone(tenant);
+        }
         if let Some(pool) = settings.tenants.unknown_pool(&labels) {
             let reply = Reply::new(554, "5.6.0", format!("There is no pool {pool}"));
             return Checking::Done(Err(Stop::because(reply, format!("there is no pool {pool}"))));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufReader, Cursor};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,8 @@ pub(crate) struct InjectedMail {
     pub body: InjectedBody,
     /// The client is named in `Received`.
     pub names_client: bool,
+    /// On whose account it is sent, whatever its header says.
+    pub tenant: Option<Arc<str>>,
 }
 
 /// Makes the entry that settles recipients, with those of them that have failed for good.
@@ -40,12 +43,13 @@ impl Receiver {
     /// Receives one message for all of its recipients, in one batch. With `settles`, the batch has an entry for them and for those that have failed for good; where there is no
     /// batch, the entry has its own.
     pub async fn inject(&self, injected: InjectedMail, settles: Option<Settles<'_>>) -> Outcomes {
-        let InjectedMail { id, peer, mail, recipients, mut body, names_client } = injected;
+        let InjectedMail { id, peer, mail, recipients, mut body, names_client, tenant } = injected;
         let mut session = session(id, peer);
         let mut transaction = Transaction::default();
         if names_client {
             transaction.name_client();
         }
+        transaction.bind(tenant);
         let mut envelope = Envelope { mail, recipients: Vec::with_capacity(recipients.len()) };
         let mut outcomes = Outcomes::new();
         let mut asked = Vec::with_capacity(recipients.len());

@@ -14,7 +14,7 @@ use super::Receiver;
 use super::checks::{CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
-use crate::head::{Head, HeaderLabels, HeaderRefusal};
+use crate::head::{Head, HeaderFacts, HeaderRefusal};
 use crate::ids::unix_micros;
 use crate::logins::Session;
 use crate::message_log::LogLine;
@@ -57,16 +57,20 @@ impl Receiver {
             envelope,
             summary: &summary,
             labels: said.labels,
+            author: &said.author,
+            has_date: said.has_date,
             body: &gathered.body,
             transaction: &mut transaction,
             mail: Mail::default(),
             complaint: None,
             received_id: &log.received_id,
             front: Vec::new(),
+            new_message_id: None,
         };
         let checks = &self.0.checks;
         let checked = body.within(checks.patience, checks.message(&mut message)).await;
-        let ReadMessage { mail: said, complaint, front, .. } = message;
+        let ReadMessage { mail: said, complaint, front, new_message_id, .. } = message;
+        log.message_id = new_message_id.or(log.message_id.take());
         match checked {
             Some(Ok(())) => {}
             Some(Err(stop)) => return stopped(stop, log).into(),
@@ -101,13 +105,11 @@ impl Receiver {
         settings: &Settings,
         envelope: &Envelope,
         body: &mut B,
-    ) -> Result<(Gathered, Summary, HeaderLabels), NotGathered<BodyError, HeaderRefusal>> {
+    ) -> Result<(Gathered, Summary, HeaderFacts), NotGathered<BodyError, HeaderRefusal>> {
         let limits = settings.limits(session);
         let space = self.0.shares.begin(session.peer.network(), limits.allowance);
-        let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
-        let canonical = settings.maps.canonical().filter(|_| settings.is_trusted(session));
-        let scan = HeaderScan::watching(&settings.host_name);
-        let mut head = Head::new(scan, limits.hops, fields.cloned(), canonical.cloned());
+        let rules = settings.header_rules(session);
+        let mut head = Head::new(HeaderScan::watching(&settings.host_name), limits.hops, rules);
         let from = (body, envelope.mail.size.unwrap_or(0));
         let gathered = self.0.destinations.intake().gather(from, &mut head, &self.0.memory, space).await?;
         let (summary, said) = head.heard();
@@ -301,6 +303,26 @@ fn write_received(message: &mut ReadMessage<'_>) {
         date,
     }
     .write_to(field);
+}
+
+/// Adds what a submission must have and has not (RFC 6409 section 8).
+pub(super) struct MissingFields;
+
+impl Check for MissingFields {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        if message.settings.is_submission(message.session) {
+            if !message.has_date {
+                let date = DateTime::from_unix(unix_micros() / 1_000_000);
+                message.front.extend_from_slice(format!("Date: {date}\r\n").as_bytes());
+            }
+            if message.summary.message_id.is_none() {
+                let id = format!("<{}@{}>", message.received_id, message.settings.authserv_id);
+                message.front.extend_from_slice(format!("Message-ID: {id}\r\n").as_bytes());
+                message.new_message_id = Some(id);
+            }
+        }
+        Checking::Done(Ok(()))
+    }
 }
 
 /// True if the message ended because its client did, in one way or another.

@@ -1,6 +1,7 @@
 //! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
 
 mod checks;
+mod folders;
 mod injected;
 mod message;
 mod readers;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use posthaste_accounts::{
     LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginSecrets, PasswordClaim, Quotas,
 };
+use posthaste_admin::is_page_link;
 use posthaste_intake::{Incoming, MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
@@ -412,7 +414,7 @@ impl Receiver {
         if let Some(recorder) = self.events().filter(|_| told || why.is_none()) {
             events::login(recorder, (peer, session), mechanism, user, failure);
         }
-        let peer = peer.to_string();
+        let peer = events::peer_name(peer);
         let tls = session.and_then(|session| session.tls.as_deref()).map(certificates::version);
         match (why, told) {
             (None, true) => tracing::info!(peer, user, mechanism, tls, "logged in"),
@@ -443,7 +445,11 @@ impl Receiver {
         // Without an address it has come by a UNIX socket.
         let peer = client.map_or(Peer::Unix, |ip| Peer::Tcp { remote: (ip, 0).into(), local: (ip, 0).into() });
         let failure = self.0.gate.wrong_token(peer.network(), presented).await;
-        self.record_login((&peer, None), "HTTP", "a token", Some(failure));
+        let (what, failure) = match failure {
+            LoginFailure::Wrong(_) if is_page_link(presented) => ("a link to the page", LoginFailure::Wrong(USED_LINK)),
+            failure => ("a token", failure),
+        };
+        self.record_login((&peer, None), "HTTP", what, Some(failure));
         failure
     }
 
@@ -521,6 +527,9 @@ impl Receiver {
         line.write(severity, help, session, envelope, outcome, begun);
     }
 }
+
+/// Why a link to the page opens nothing.
+const USED_LINK: &str = "it was used, or is older than 10 minutes";
 
 /// As much of a login's name as the log has; some type their password there.
 fn logged(user: &str) -> &str {

@@ -34,7 +34,7 @@ pub(super) struct AtRcpt<'a> {
     /// The signed return path that it was.
     returned: Option<Returned>,
     /// Where its mail goes, once it is looked up.
-    goes: Option<Goes>,
+    pub(super) goes: Option<Goes>,
     /// Its next hop is to be asked for it.
     asked_for: Option<Address>,
     /// The account that it is counted for.
@@ -42,7 +42,7 @@ pub(super) struct AtRcpt<'a> {
 }
 
 /// Where the mail of a recipient goes.
-enum Goes {
+pub(super) enum Goes {
     Here(Mailboxes),
     Nowhere,
     Elsewhere,

@@ -31,7 +31,7 @@ pub(crate) fn release(transports: &Transports, asker: &Asker, of: &Which, reason
     let released = transports.release(&|target| is_meant(target, of))?;
     if released > 0 {
         let of = serde_json::to_string(of).unwrap_or_default();
-        let Asker { uid, token } = asker;
+        let Asker { uid, token, .. } = asker;
         tracing::info!(uid, token, of, reason, released, "the operator has released mail for transports");
     }
     Ok(released)
@@ -46,7 +46,7 @@ pub(crate) fn delete(transports: &Transports, asker: &Asker, of: &Which, reason:
     let deleted = transports.drop_held(&|target| is_meant(target, of), &why.into())?;
     if deleted > 0 {
         let of = serde_json::to_string(of).unwrap_or_default();
-        let Asker { uid, token } = asker;
+        let Asker { uid, token, .. } = asker;
         tracing::info!(uid, token, of, reason, deleted, "the operator has deleted mail for transports");
     }
     Ok(deleted)

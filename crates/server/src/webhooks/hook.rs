@@ -8,10 +8,10 @@ use posthaste_consumer::{BudgetChange, OutcomeBudget, PoisonWatch};
 use posthaste_events::read::{Reader, end};
 use posthaste_units::BackOff;
 
-use super::Stop;
 use super::batch::{Batch, read};
 use super::place::{self, Place};
 use super::post::Poster;
+use super::{Stop, WebhookStates};
 use posthaste_config::Webhook;
 
 pub(super) struct Hook {
@@ -20,6 +20,7 @@ pub(super) struct Hook {
     pub webhook: Webhook,
     /// Of the spool that the events come from. Once it is poisoned nothing is posted: a restart may know nothing of these events, or post them again.
     pub poison: PoisonWatch,
+    pub states: Arc<WebhookStates>,
     pub stop: Arc<Stop>,
 }
 
@@ -34,6 +35,7 @@ impl Hook {
                 Err(why) => {
                     // Certificates and alerts are a stranger's text.
                     let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
+                    self.states.fails(name, why);
                     if self.stop.wait(trouble.begins(why)) {
                         return;
                     }
@@ -85,6 +87,7 @@ impl Hook {
                 );
             }
             if batch.events > 0 {
+                self.states.has_more(&self.webhook.name);
                 if !self.may_post(&mut saving, place) || !self.post(&poster, &batch, &saving, trouble) {
                     return Ok(());
                 }
@@ -95,8 +98,11 @@ impl Hook {
             if batch.events > 0 || saving.is_due(place) {
                 saving.save(place);
             }
-            if !has_moved && self.stop.wait(LOOK_INTERVAL) {
-                return Ok(());
+            if !has_moved {
+                self.states.caught_up(&self.webhook.name);
+                if self.stop.wait(LOOK_INTERVAL) {
+                    return Ok(());
+                }
             }
         }
     }
@@ -135,11 +141,13 @@ impl Hook {
             match poster.post(&batch.body) {
                 Ok(()) => {
                     trouble.ends();
+                    self.states.works(&self.webhook.name);
                     return true;
                 }
                 Err(why) => {
                     // Certificates and alerts are a stranger's text.
                     let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
+                    self.states.fails(&self.webhook.name, why);
                     if self.stop.wait(trouble.begins(why)) {
                         return false;
                     }
@@ -311,7 +319,13 @@ mod tests {
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
         let stop = Arc::<Stop>::default();
-        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
+        let hook = Hook {
+            dir: dir.path().to_owned(),
+            webhook,
+            poison: Arc::new(|| None),
+            states: Arc::default(),
+            stop: stop.clone(),
+        };
         let thread = std::thread::spawn(move || hook.run());
         for lsn in 1..=3 {
             event(lsn);
@@ -339,7 +353,13 @@ mod tests {
         let (url, told) = http();
         let webhook: Webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
         let stop = Arc::<Stop>::default();
-        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
+        let hook = Hook {
+            dir: dir.path().to_owned(),
+            webhook,
+            poison: Arc::new(|| None),
+            states: Arc::default(),
+            stop: stop.clone(),
+        };
         let mut trouble = Trouble { name: "crm", back_off: RETRY, is_told: false };
         for damaged in [None, Some(&b"{"[..])] {
             std::fs::remove_file(&path).unwrap();
@@ -372,7 +392,7 @@ mod tests {
                 is_poisoned.then(|| asked.send(()).map_or("EIO".into(), |()| "EIO".into()))
             });
             let stop = Arc::<Stop>::default();
-            let hook = Hook { dir: dir.path().to_owned(), webhook, poison, stop: stop.clone() };
+            let hook = Hook { dir: dir.path().to_owned(), webhook, poison, states: Arc::default(), stop: stop.clone() };
             let thread = std::thread::spawn(move || hook.run());
             is_told.recv_timeout(PATIENCE).unwrap();
             // A post is told before it is answered.
@@ -396,7 +416,13 @@ mod tests {
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"\nbatch = 100")).unwrap();
         let stop = Arc::<Stop>::default();
-        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
+        let hook = Hook {
+            dir: dir.path().to_owned(),
+            webhook,
+            poison: Arc::new(|| None),
+            states: Arc::default(),
+            stop: stop.clone(),
+        };
         let thread = std::thread::spawn(move || hook.run());
         let mut ids = Vec::new();
         while ids.len() < 1000 {

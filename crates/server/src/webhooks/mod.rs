@@ -6,6 +6,7 @@ mod batch;
 mod hook;
 mod place;
 mod post;
+mod states;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,11 +22,13 @@ use tokio::time::Instant;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use hook::Hook;
 use posthaste_config::{Config, Webhook};
+pub(crate) use states::WebhookStates;
 
 /// The webhooks at work.
 pub(crate) struct Webhooks {
     dir: PathBuf,
     poison: PoisonWatch,
+    states: Arc<WebhookStates>,
     running: Vec<Running>,
 }
 
@@ -62,8 +65,8 @@ impl Stop {
 
 impl Webhooks {
     /// Starts those of the configuration.
-    pub fn begin(config: &Config, poison: PoisonWatch) -> Self {
-        let mut webhooks = Self { dir: config.events.dir.clone(), poison, running: Vec::new() };
+    pub fn begin(config: &Config, poison: PoisonWatch, states: Arc<WebhookStates>) -> Self {
+        let mut webhooks = Self { dir: config.events.dir.clone(), poison, states, running: Vec::new() };
         webhooks.change(&config.webhooks);
         webhooks
     }
@@ -74,9 +77,10 @@ impl Webhooks {
         let mut old: HashMap<String, Running> =
             self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
         old.values().for_each(|running| running.stop.set());
+        self.states.keep(&wanted.iter().map(|webhook| &*webhook.name).collect::<Vec<_>>());
         for webhook in wanted {
             let before = old.remove(&webhook.name).and_then(|before| before.thread);
-            self.running.push(start(&self.dir, webhook, &self.poison, before));
+            self.running.push(start(&self.dir, webhook, (&self.poison, &self.states), before));
         }
     }
 }
@@ -86,9 +90,15 @@ pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
     post::Poster::new(webhook).err().map(|why| format!("webhook {}: {why}", webhook.name))
 }
 
-fn start(dir: &Path, webhook: &Webhook, poison: &PoisonWatch, before: Option<JoinHandle<()>>) -> Running {
+fn start(
+    dir: &Path,
+    webhook: &Webhook,
+    (poison, states): (&PoisonWatch, &Arc<WebhookStates>),
+    before: Option<JoinHandle<()>>,
+) -> Running {
     let stop = Arc::<Stop>::default();
-    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), poison: poison.clone(), stop: stop.clone() };
+    let (poison, states) = (poison.clone(), Arc::clone(states));
+    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), poison, states, stop: stop.clone() };
     let run = move || {
         if let Some(before) = before {
             let _ = before.join();

@@ -1,0 +1,142 @@
+//! A session about the mail of one account, which begins with [`Request::Account`](crate::Request::Account).
+//!
+//! The server answers the request with a [`MailAnswer`]. Then each command is a line of JSON. Its answer is a number of lines, and a [`MailAnswer`] as the last.
+//! Octets of a message stand between lines: each [`MailPiece::Data`] is a line, followed by so many octets. They are those of IMAP: lines end in CRLF.
+
+use serde::{Deserialize, Serialize};
+
+/// The most octets in a piece of a message.
+pub const PIECE_BYTES_MAX: u32 = 64 << 10;
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum MailCommand {
+    /// The names of all mailboxes, a string on each line.
+    Mailboxes,
+    /// Makes a mailbox, and those above it that are missing.
+    Create {
+        /// Its name.
+        mailbox: String,
+    },
+    /// Gives a mailbox and those below it another name.
+    Rename {
+        /// Its name.
+        mailbox: String,
+        /// The new name.
+        to: String,
+    },
+    /// Removes a mailbox with its mail.
+    Delete {
+        /// Its name.
+        mailbox: String,
+        /// If it has another number of messages, nothing is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u32>,
+    },
+    /// Removes all messages of a mailbox, as EXPUNGE does.
+    Empty {
+        /// Its name.
+        mailbox: String,
+    },
+    /// Selects a mailbox for the commands that follow. The answer has its numbers.
+    Open {
+        /// Its name.
+        mailbox: String,
+        /// True: mail is to be added. The mailbox is made and subscribed to if it is missing, and no other session adds to the account.
+        #[serde(default)]
+        make: bool,
+    },
+    /// The messages of the selected mailbox in the order of their UIDs: a [`MailRow`] each.
+    Rows {
+        /// From this UID on.
+        from: u32,
+        /// With digests, for which all of them are read.
+        #[serde(default)]
+        digests: bool,
+    },
+    /// A message of the selected mailbox, in pieces.
+    Read {
+        /// Its UID.
+        uid: u32,
+    },
+    /// Adds a message to the selected mailbox: pieces follow. It is durable with the answer.
+    Add(AddedMail),
+}
+
+/// A message to add.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddedMail {
+    /// System flags and keywords, as IMAP has them.
+    pub flags: Vec<String>,
+    /// INTERNALDATE, in seconds since 1970; not set: now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<u64>,
+    /// Its octets.
+    pub bytes: u64,
+}
+
+/// Part of a message that follows [`MailCommand::Add`], or is the answer to [`MailCommand::Read`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MailPiece {
+    /// So many octets follow the line, at most [`PIECE_BYTES_MAX`].
+    Data(u32),
+    /// The message is whole.
+    End,
+    /// It cannot be read to its end, and is not to be added.
+    Drop,
+}
+
+/// A message of a mailbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailRow {
+    /// Its UID.
+    pub uid: u32,
+    /// Flags and keywords.
+    pub flags: Vec<String>,
+    /// INTERNALDATE, in seconds since 1970.
+    pub date: u64,
+    /// The SHA-256 of its octets in hexadecimal, if it was asked for and they can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// The last line of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MailAnswer {
+    /// It is done.
+    Done(MailDone),
+    /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about this message alone.
+    Refused(String),
+    /// Nothing more of its kind can be done now, such as when there is no room.
+    Error(String),
+}
+
+/// Numbers of what was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MailDone {
+    /// UIDVALIDITY of the mailbox that was selected or added to.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub uid_validity: u32,
+    /// The next UID of the mailbox that was selected.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub uid_next: u32,
+    /// Messages of the mailbox that was selected, deleted or emptied.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub messages: u32,
+    /// The UID of the message that was added.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub uid: u32,
+    /// True if the mailbox was made.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub made: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,137 @@
+//! Requests of somebody for whom only the mail of one tenant exists.
+
+use crate::Request;
+
+/// Why a request is not answered to a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotOfTenant {
+    /// It names another tenant.
+    Other,
+    /// It is about the whole server.
+    WholeServer,
+}
+
+impl Request {
+    /// The request as it is for a tenant: it selects that tenant's mail alone. Of the event log, suspensions and contents it says nothing; who answers has to leave
+    /// out what is not the tenant's.
+    ///
+    /// # Errors
+    /// [`NotOfTenant`]: nothing of it is for a tenant.
+    pub fn of_tenant(mut self, tenant: &str) -> Result<Self, NotOfTenant> {
+        let bind = |named: &mut Option<String>| match named {
+            Some(other) if other != tenant => Err(NotOfTenant::Other),
+            _ => {
+                *named = Some(tenant.to_owned());
+                Ok(())
+            }
+        };
+        let bind_text = |named: &mut String| match named.is_empty() || named == tenant {
+            true => {
+                tenant.clone_into(named);
+                Ok(())
+            }
+            false => Err(NotOfTenant::Other),
+        };
+        match &mut self {
+            Self::List { of, .. } | Self::Summary { of, .. } | Self::Act { of, .. } => bind(&mut of.tenant)?,
+            // A campaign may have mail of others.
+            Self::Suspend { scope, .. } | Self::Resume { scope } if scope.campaign.is_some() => {
+                return Err(NotOfTenant::WholeServer);
+            }
+            Self::Suspend { scope, .. } | Self::Resume { scope } => bind(&mut scope.tenant)?,
+            Self::Suppressions { of } => bind(&mut of.tenant)?,
+            Self::Suppress { entries } => entries.iter_mut().try_for_each(|entry| bind_text(&mut entry.tenant))?,
+            Self::Unsuppress { tenant: of, .. } => bind_text(of)?,
+            Self::Suspensions { .. } | Self::Find { .. } | Self::Cat { .. } => {}
+            // Mailboxes are of no tenant.
+            Self::Mail { mailbox, .. } | Self::File { mailbox, .. } if mailbox.is_empty() => {}
+            Self::Mail { .. }
+            | Self::File { .. }
+            | Self::Subjects { .. }
+            | Self::Export { .. }
+            | Self::Import { .. }
+            | Self::Trace { .. }
+            | Self::Divert { .. }
+            | Self::Undivert { .. }
+            | Self::Diversions { .. }
+            | Self::Explain { .. }
+            | Self::ForgetMailbox { .. }
+            | Self::Page { .. }
+            | Self::Logins { .. }
+            | Self::Reload {}
+            | Self::Account { .. }
+            | Self::ForgetGuesses { .. } => return Err(NotOfTenant::WholeServer),
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_request_of_a_tenant_selects_its_mail_alone() {
+        let read = |text: Value| serde_json::from_value::<Request>(text).unwrap();
+        let check = |asked: Value, expected: Result<Value, NotOfTenant>| {
+            assert_eq!(read(asked.clone()).of_tenant("a"), expected.map(read), "{asked}");
+        };
+        let entry =
+            |tenant: &str| json!({ "ask": "suppress", "entries": [{ "address": "x@y.example", "tenant": tenant }] });
+        let at = |ask: &str, scope: Value| json!({ "ask": ask, "scope": scope, "secs": 60 });
+        let resume = |scope: Value| json!({ "ask": "resume", "scope": scope });
+        for ask in ["list", "summary", "suppressions"] {
+            let of = |of: Value| json!({ "ask": ask, "of": of });
+            check(json!({ "ask": ask }), Ok(of(json!({ "tenant": "a" }))));
+            check(of(json!({ "tenant": "a" })), Ok(of(json!({ "tenant": "a" }))));
+            check(of(json!({ "tenant": "b" })), Err(NotOfTenant::Other));
+            check(of(json!({ "tenant": "" })), Err(NotOfTenant::Other));
+        }
+        for action in ["hold", "release", "flush", "requeue", "delete", "bounce"] {
+            let of = |of: Value| json!({ "ask": "act", "of": of, "action": action });
+            check(of(json!({ "domain": "d" })), Ok(of(json!({ "domain": "d", "tenant": "a" }))));
+            check(of(json!({ "tenant": "b" })), Err(NotOfTenant::Other));
+        }
+        check(at("suspend", json!({})), Ok(at("suspend", json!({ "tenant": "a" }))));
+        check(at("suspend", json!({ "domain": "d" })), Ok(at("suspend", json!({ "domain": "d", "tenant": "a" }))));
+        check(at("suspend", json!({ "tenant": "b" })), Err(NotOfTenant::Other));
+        check(at("suspend", json!({ "campaign": "c" })), Err(NotOfTenant::WholeServer));
+        check(resume(json!({ "site": "s" })), Ok(resume(json!({ "site": "s", "tenant": "a" }))));
+        check(resume(json!({ "campaign": "c" })), Err(NotOfTenant::WholeServer));
+        check(entry(""), Ok(entry("a")));
+        check(entry("b"), Err(NotOfTenant::Other));
+        let unsuppress = |tenant: &str| json!({ "ask": "unsuppress", "tenant": tenant, "addresses": ["x@y.example"] });
+        check(unsuppress(""), Ok(unsuppress("a")));
+        check(unsuppress("b"), Err(NotOfTenant::Other));
+        for same in [
+            json!({ "ask": "suspensions" }),
+            json!({ "ask": "find" }),
+            json!({ "ask": "cat", "message": "1" }),
+            json!({ "ask": "mail", "message": "1" }),
+            json!({ "ask": "file", "message": "1", "number": 0 }),
+        ] {
+            check(same.clone(), Ok(same));
+        }
+        let scope = json!({ "domain": "d" });
+        for refused in [
+            json!({ "ask": "mail", "message": "1", "mailbox": "example.org/ann/Maildir" }),
+            json!({ "ask": "file", "message": "1", "mailbox": "example.org/ann/Maildir", "number": 0 }),
+            json!({ "ask": "subjects", "of": [] }),
+            json!({ "ask": "export", "of": {} }),
+            json!({ "ask": "import" }),
+            json!({ "ask": "trace", "inbound": true, "outbound": true }),
+            json!({ "ask": "divert", "scope": scope, "to": "x", "secs": null }),
+            json!({ "ask": "undivert", "scope": scope }),
+            json!({ "ask": "diversions" }),
+            json!({ "ask": "explain", "domain": "d" }),
+            json!({ "ask": "forget-mailbox", "mailbox": "x" }),
+            json!({ "ask": "page", "secs": 1 }),
+            json!({ "ask": "logins" }),
+            json!({ "ask": "forget-guesses", "of": [] }),
+        ] {
+            check(refused, Err(NotOfTenant::WholeServer));
+        }
+    }
+}

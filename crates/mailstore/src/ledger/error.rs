@@ -1,0 +1,35 @@
+//! Errors of the ledger.
+
+use posthaste_spool::{AppendError, ReplayError, StreamError};
+
+use crate::table::MetaError;
+
+/// Why the mailboxes cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// The table.
+    #[error(transparent)]
+    Table(#[from] MetaError),
+    /// The stream could not be registered.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The stream could not be read.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The batch was refused: nothing has changed.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// The table cannot be written for long, and no more changes are kept in memory.
+    #[error("too many changes wait for the table of mailboxes")]
+    TooMuchWaits,
+    /// The mailbox has given all its UIDs.
+    #[error("the mailbox has no UIDs left")]
+    OutOfUids,
+    /// The file beside the table that counts losses.
+    #[error("the file of skipped UIDs: {0}")]
+    SkipFile(std::io::Error),
+    /// The thread that commits could not be started.
+    #[error("a thread for the table of mailboxes: {0}")]
+    Thread(std::io::Error),
+}

@@ -1,0 +1,102 @@
+//! Files of a Maildir as they are listed.
+
+use std::io;
+use std::time::SystemTime;
+
+use posthaste_maildir::tree::{Stamp, key_of_name};
+use posthaste_maildir::{MaildirReader, Subdir};
+
+use super::scan::Oddities;
+
+/// A name as it was listed.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub subdir: Subdir,
+    pub name: String,
+    pub inode: u64,
+}
+
+/// All names of a Maildir, and whether none of them can have been missed.
+pub(super) struct Listing {
+    pub listed: Vec<Listed>,
+    pub stamps: [Stamp; 2],
+    looked_at: SystemTime,
+}
+
+impl Listing {
+    /// # Errors
+    /// Errors of `open`, `getdents` and `stat`.
+    pub fn new(reader: &MaildirReader, odd: &mut Oddities) -> io::Result<Self> {
+        let looked_at = SystemTime::now();
+        let stamps = reader.stamps()?;
+        // Those of `new/` first: messages move from there to `cur/`, and seldom back.
+        let mut listed = Vec::new();
+        for subdir in [Subdir::New, Subdir::Cur] {
+            odd.not_utf8 += reader.for_each_name(subdir, |found| match found.is_file {
+                Some(false) => odd.no_file = Some(format!("{:?}: no regular file", found.name)),
+                // Nothing of the name would stay while flags change.
+                _ if key_of_name(found.name).is_empty() => {
+                    odd.no_file = Some(format!("{:?}: nothing in front of its flags", found.name));
+                }
+                _ => listed.push(Listed { subdir, name: found.name.to_owned(), inode: found.inode }),
+            })?;
+        }
+        Ok(Self { listed, stamps, looked_at })
+    }
+
+    /// True if the directories stood still while they were listed: else `getdents` may have missed a name or doubled one.
+    pub fn is_quiet(&self, reader: &MaildirReader) -> io::Result<bool> {
+        let settle = reader.settle_time()?;
+        let is_old = self.stamps.iter().all(|stamp| stamp.is_older_than(settle, self.looked_at));
+        Ok(is_old && reader.stamps()? == self.stamps)
+    }
+}
+
+/// Further files and names of keys.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Further files of a key.
+    pub seconds: Vec<Listed>,
+    /// Two names of one file, the one to keep first: a listing has seen a rename, or a kill came between the `link` and the `unlink` of one.
+    pub twins: Vec<(Listed, Listed)>,
+}
+
+impl Others {
+    pub fn is_empty(&self) -> bool {
+        self.seconds.is_empty() && self.twins.is_empty()
+    }
+}
+
+/// The file that counts among those of one key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Candidate {
+    pub listed: Option<Listed>,
+    pub has_twin: bool,
+}
+
+impl Candidate {
+    /// Of two names of one file one counts. Of two files that one counts which is known, else the first in the order of bytes.
+    pub fn add(&mut self, next: Listed, known: Option<u64>, others: &mut Others) {
+        let Some(current) = self.listed.take() else { return self.listed = Some(next) };
+        let takes_next = match (current.inode == next.inode, known) {
+            (false, Some(known)) if known == next.inode => true,
+            (false, Some(known)) if known == current.inode => false,
+            _ => order(&next) < order(&current),
+        };
+        let is_other = current.inode != next.inode;
+        let (kept, left) = if takes_next { (next, current) } else { (current, next) };
+        self.listed = Some(kept.clone());
+        match is_other {
+            true => others.seconds.push(left),
+            false => {
+                self.has_twin = true;
+                others.twins.push((kept, left));
+            }
+        }
+    }
+}
+
+/// `cur/` comes before `new/`, then the order of bytes decides.
+pub(super) fn order(listed: &Listed) -> (bool, &str) {
+    (listed.subdir == Subdir::New, &listed.name)
+}

@@ -1,0 +1,225 @@
+//! The one mailbox of a From field, read so that no reader can see another (RFC 5322 section 3.4).
+
+use std::borrow::Cow;
+
+/// Returns the address in the value of a From field. `None`: there is none, or several, or a group, or readers may differ about which one it is.
+///
+/// [`mime`](crate::mime) reads what is there, however it is written; this is for those who decide by it. Obsolete syntax (routes, blanks within an address) is refused, and so
+/// is an unquoted `@` in a name.
+///
+/// ```
+/// use posthaste_message::sole_mailbox;
+///
+/// assert_eq!(sole_mailbox(b" \"Lee, Ann\" (she) <ann@example.org>\r\n").as_deref(), Some("ann@example.org"));
+/// assert_eq!(sole_mailbox(b" ceo@example.org <ann@example.org>\r\n"), None);
+/// ```
+pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
+    let mut rest = value;
+    let (mut bare, mut angle) = (Words::default(), None);
+    while let Some((&octet, after)) = rest.split_first() {
+        let len = match octet {
+            b' ' | b'\t' | b'\r' | b'\n' => {
+                bare.is_apart = true;
+                1
+            }
+            b'(' => {
+                bare.is_apart = true;
+                comment_len(rest)?
+            }
+            // Nothing but blanks and comments may follow the brackets.
+            _ if angle.is_some() => return None,
+            b'"' => {
+                let len = quoted_len(rest)?;
+                bare.add(&rest[..len]);
+                len
+            }
+            b'<' => {
+                let len = angle_len(after)?;
+                angle = Some(after[..len].trim_ascii());
+                len + 2
+            }
+            b'>' | b',' | b';' | b':' | b'\\' | b')' | 0..=31 | 127 => return None,
+            _ => {
+                let is_word = |octet: &u8| !b" \t\r\n(\"<>,;:\\)".contains(octet) && *octet > 31 && *octet != 127;
+                let len = rest.iter().take_while(|octet| is_word(octet)).count();
+                bare.has_at |= rest[..len].contains(&b'@');
+                bare.add(&rest[..len]);
+                len
+            }
+        };
+        rest = &rest[len..];
+    }
+    let address: Cow<'_, [u8]> = match angle {
+        Some(_) if bare.has_at => return None,
+        Some(address) => address.into(),
+        None if bare.count == 1 => bare.text.into(),
+        None => return None,
+    };
+    is_address(&address).then_some(())?;
+    Some(match address {
+        Cow::Borrowed(address) => std::str::from_utf8(address).ok()?.into(),
+        Cow::Owned(address) => String::from_utf8(address).ok()?.into(),
+    })
+}
+
+/// Words outside of brackets.
+#[derive(Default)]
+struct Words {
+    /// The last of them, quotes included.
+    text: Vec<u8>,
+    count: usize,
+    has_at: bool,
+    /// A blank or a comment stands behind the last one.
+    is_apart: bool,
+}
+
+impl Words {
+    fn add(&mut self, text: &[u8]) {
+        if self.count == 0 || self.is_apart {
+            self.count += 1;
+            self.text.clear();
+        }
+        self.is_apart = false;
+        self.text.extend_from_slice(text);
+    }
+}
+
+/// The length of a comment, comments within it included; `None` if it does not end.
+pub(crate) fn comment_len(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut is_escaped) = (0, false);
+    for (at, &octet) in text.iter().enumerate() {
+        match octet {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'(' => depth += 1,
+            b')' if depth == 1 => return Some(at + 1),
+            b')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The length of a quoted string, its quotes included; `None` if it does not end.
+pub(crate) fn quoted_len(text: &[u8]) -> Option<usize> {
+    let mut is_escaped = true;
+    for (at, &octet) in text.iter().enumerate() {
+        match octet {
+            // The first quote among them.
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The octets before the closing bracket.
+fn angle_len(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(&octet) = text.get(at) {
+        match octet {
+            b'>' => return Some(at),
+            b'<' => return None,
+            b'"' => at += quoted_len(&text[at..])?,
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// True if these octets are a local part, one `@` and a domain, with nothing between them.
+fn is_address(address: &[u8]) -> bool {
+    let local = match address.first() {
+        Some(b'"') => quoted_len(address).unwrap_or(address.len()),
+        _ => address.iter().position(|&octet| octet == b'@').unwrap_or(address.len()),
+    };
+    let (local, domain) = address.split_at(local);
+    let is_atom = |octet: &u8| *octet > 32 && *octet != 127 && !b"()<>[]:;@\\,\"".contains(octet);
+    let is_dotted = |text: &[u8]| !text.is_empty() && text.iter().all(is_atom);
+    let is_local = match local.first() {
+        Some(b'"') => local.iter().all(|octet| !octet.is_ascii_control()),
+        _ => is_dotted(local),
+    };
+    let is_domain = |domain: &[u8]| match domain.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
+        Some(literal) => is_dotted(&literal.iter().copied().filter(|octet| *octet != b':').collect::<Vec<_>>()),
+        None => is_dotted(domain),
+    };
+    is_local && domain.strip_prefix(b"@").is_some_and(is_domain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: &str, expected: Option<&str>) {
+        assert_eq!(sole_mailbox(value.as_bytes()).as_deref(), expected, "{value:?}");
+    }
+
+    #[test]
+    fn one_mailbox_is_read_however_it_is_folded() {
+        for value in [
+            " ann@example.org\r\n",
+            "ann@example.org",
+            " <ann@example.org>\r\n",
+            " Ann B. Lee <ann@example.org>\r\n",
+            "\r\n Ann\r\n\t<ann@example.org>\r\n",
+            " \"ceo@example.org, <x@y>\" <ann@example.org>\r\n",
+            " ann@example.org (ceo@example.org <x@y>)\r\n",
+            " (a (nested\\) comment)) < ann@example.org > (c)\r\n",
+            " =?utf-8?q?J=C3=BCrgen?= <ann@example.org>\r\n",
+            " J\u{fc}rgen [x] <ann@example.org>\r\n",
+        ] {
+            check(value, Some("ann@example.org"));
+        }
+        check(" \"a b\"@example.org\r\n", Some("\"a b\"@example.org"));
+        check(" X <\"a>b\"@example.org>", Some("\"a>b\"@example.org"));
+        check(" x@[192.0.2.1]", Some("x@[192.0.2.1]"));
+        check(" <x@[IPv6:2001:db8::1]>", Some("x@[IPv6:2001:db8::1]"));
+        check(" j\u{fc}rgen@b\u{fc}cher.example", Some("j\u{fc}rgen@b\u{fc}cher.example"));
+    }
+
+    #[test]
+    fn whatever_may_be_read_in_two_ways_is_none() {
+        for value in [
+            "",
+            " \r\n",
+            " ann",
+            " Ann Lee\r\n",
+            " ann@example.org, bob@example.org",
+            " ann@example.org,",
+            " ann@example.org;",
+            " us: ann@example.org;",
+            " undisclosed:;",
+            " ceo@example.org <ann@example.org>",
+            " ceo@example.org ann@example.org",
+            " ann@example.org <ceo@example.org> x",
+            " <ann@example.org> <ceo@example.org>",
+            " <ann@example.org",
+            " ann@example.org>",
+            " <@relay.example:ann@example.org>",
+            " ann@ example.org",
+            " ann @example.org",
+            " <ann @example.org>",
+            " <ann@example.org (x)>",
+            " <ann(x)@example.org>",
+            " \"ann@example.org",
+            " (ann@example.org",
+            " \"x\"ann@example.org",
+            " ann@example.org\"x\"",
+            " ann@ceo@example.org",
+            " ann@example.org\0",
+            " ann\\@example.org",
+            " <>",
+            " <@>",
+            " ann@",
+            " @example.org",
+            " x@[192.0.2.1",
+        ] {
+            check(value, None);
+        }
+        assert_eq!(sole_mailbox(b" a\xff@example.org"), None);
+        assert_eq!(sole_mailbox(&b" (".repeat(100_000)), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! A Maildir that an account is exported to. A message always gets the same name there, so an export can be repeated.
+
+use std::collections::HashMap;
+use std::fs::{File, FileTimes};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use posthaste_control::{MailDone, MailRow};
+use posthaste_maildir::{Flags, FolderName, Host, KEYWORDS_FILE, Maildir, UniqueName};
+use posthaste_message::utf7;
+
+use super::{Counts, bar_for, copy_text, rows};
+use crate::import::LeftOut;
+use crate::mail_session::MailSession;
+use crate::queue::AnyError;
+
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+const LOCK_TRIES: u32 = 200;
+
+pub struct MaildirTarget {
+    top: PathBuf,
+    host: Host,
+}
+
+impl MaildirTarget {
+    /// Makes the directory.
+    pub fn new(top: &Path, host_name: &str) -> Result<Self, AnyError> {
+        let at = |error: io::Error| format!("{}: {error}", top.display());
+        Maildir::open_or_create(top).map_err(at)?;
+        // It says that names of folders are written as Dovecot writes them.
+        let table = File::options().append(true).create(true).open(top.join(KEYWORDS_FILE)).map_err(at)?;
+        table.sync_all().map_err(at)?;
+        Ok(Self { top: top.to_owned(), host: Host::new(host_name) })
+    }
+
+    /// Exports all mailboxes, or one with those below it.
+    pub fn export(
+        &self,
+        session: &mut MailSession,
+        mailbox: Option<&str>,
+        left_out: &mut LeftOut,
+    ) -> Result<Counts, AnyError> {
+        let mut counts = Counts::default();
+        let mut names = session.mailboxes()?;
+        if let Some(mailbox) = mailbox {
+            let inbox = mailbox.eq_ignore_ascii_case("INBOX");
+            names.retain(|name| below(name, mailbox).is_some() || inbox && name == "INBOX");
+            if names.is_empty() {
+                return Err(format!("there is no mailbox {mailbox}").into());
+            }
+        }
+        for name in names {
+            let levels = match mailbox {
+                _ if name == "INBOX" && mailbox.is_none_or(|mailbox| mailbox.eq_ignore_ascii_case("INBOX")) => "",
+                None => &name,
+                Some(mailbox) => below(&name, mailbox).unwrap_or(&name),
+            };
+            let Some(dir) = self.folder(levels) else {
+                left_out.tell(Path::new(&name), &"its name cannot be that of a directory");
+                continue;
+            };
+            let written = self.mailbox(session, &name, &dir, left_out)?;
+            counts.written += written.written;
+            counts.there += written.there;
+        }
+        File::open(&self.top)?.sync_all()?;
+        Ok(counts)
+    }
+
+    fn folder(&self, levels: &str) -> Option<PathBuf> {
+        if levels.is_empty() {
+            return Some(self.top.clone());
+        }
+        let levels: Vec<String> = levels.split('/').map(|level| utf7::encode(&level.replace('.', "%2E"))).collect();
+        let folder = FolderName::from_levels(levels.iter().map(String::as_str)).ok()?;
+        Some(self.top.join(format!(".{folder}")))
+    }
+
+    fn mailbox(
+        &self,
+        session: &mut MailSession,
+        name: &str,
+        dir: &Path,
+        left_out: &mut LeftOut,
+    ) -> Result<Counts, AnyError> {
+        let at = |error: io::Error| format!("{}: {error}", dir.display());
+        let maildir = Maildir::open_or_create(dir).map_err(at)?;
+        if dir != self.top {
+            File::create(dir.join("maildirfolder")).and_then(|mark| mark.sync_all()).map_err(at)?;
+        }
+        let mut there: HashMap<String, PathBuf> = HashMap::new();
+        for (sub, file) in maildir.scan().map_err(at)? {
+            if let Some(unique) = UniqueName::parse(&file) {
+                let sub = if sub == posthaste_maildir::Subdir::New { "new" } else { "cur" };
+                there.insert(unique.key().to_owned(), dir.join(sub).join(&file));
+            }
+        }
+        let (opened, rows) = rows(session, name)?;
+        let bar = bar_for(rows.len() as u64);
+        let (mut counts, mut letters) = (Counts::default(), Letters { maildir: &maildir, known: HashMap::new() });
+        for row in rows {
+            bar.inc(1);
+            let flags = letters.of(&row, dir, left_out)?;
+            let unique = unique_name(&row, opened);
+            let key = format!("{}.{unique}.{}", row.date, self.host.as_str());
+            match there.get(&key) {
+                Some(old) => {
+                    counts.there += 1;
+                    set_flags(old, dir, flags).map_err(at)?;
+                }
+                None => {
+                    let file = NewMessage { dir, host: &self.host, unique: &unique, flags };
+                    counts.written += u64::from(file.write(session, &row, left_out)?);
+                }
+            }
+        }
+        for dir in [dir.join("cur"), dir.to_owned()] {
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(at)?;
+        }
+        bar.finish_and_clear();
+        Ok(counts)
+    }
+}
+
+/// The levels of a mailbox below another; empty for this one itself.
+fn below<'a>(name: &'a str, above: &str) -> Option<&'a str> {
+    let rest = name.strip_prefix(above)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
+}
+
+fn unique_name(row: &MailRow, opened: MailDone) -> String {
+    format!("V{}U{}", opened.uid_validity, row.uid)
+}
+
+/// Letters of keywords.
+struct Letters<'a> {
+    maildir: &'a Maildir,
+    known: HashMap<String, Flags>,
+}
+
+impl Letters<'_> {
+    fn of(&mut self, row: &MailRow, dir: &Path, left_out: &mut LeftOut) -> Result<Flags, AnyError> {
+        let mut flags = Flags::NONE;
+        for name in &row.flags {
+            let flag = match &*name.to_ascii_lowercase() {
+                "\\seen" => Flags::SEEN,
+                "\\answered" => Flags::REPLIED,
+                "\\flagged" => Flags::FLAGGED,
+                "\\deleted" => Flags::TRASHED,
+                "\\draft" => Flags::DRAFT,
+                "$forwarded" => Flags::PASSED,
+                keyword => match self.known.get(keyword) {
+                    Some(flag) => *flag,
+                    None => {
+                        let flag = self.keyword(name).unwrap_or_else(|error| {
+                            left_out.tell(dir, &format!("keyword {name}: {error}"));
+                            Flags::NONE
+                        });
+                        self.known.insert(keyword.to_owned(), flag);
+                        flag
+                    }
+                },
+            };
+            flags = flags.with(flag);
+        }
+        Ok(flags)
+    }
+
+    fn keyword(&self, name: &str) -> io::Result<Flags> {
+        let mut tries = 0;
+        loop {
+            match self.maildir.keyword_flag(name, SystemTime::now()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries < LOCK_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                flag => return flag,
+            }
+        }
+    }
+}
+
+/// Gives a file of an earlier export the flags that its message has now.
+fn set_flags(old: &Path, dir: &Path, flags: Flags) -> io::Result<()> {
+    let name = old.file_name().unwrap_or_default().to_string_lossy();
+    let new = dir.join("cur").join(format!("{}:2,{flags}", name.split(':').next().unwrap_or_default()));
+    if new == old { Ok(()) } else { std::fs::rename(old, new) }
+}
+
+struct NewMessage<'a> {
+    dir: &'a Path,
+    host: &'a Host,
+    unique: &'a str,
+    flags: Flags,
+}
+
+impl NewMessage<'_> {
+    /// Writes the file, durably but for its name. False: the message cannot be read.
+    fn write(&self, session: &mut MailSession, row: &MailRow, left_out: &mut LeftOut) -> Result<bool, AnyError> {
+        let unfinished = self.dir.join("tmp").join(format!("{}.{}.{}", row.date, self.unique, self.host.as_str()));
+        let at = |error: io::Error| format!("{}: {error}", unfinished.display());
+        let mut file = File::create(&unfinished).map_err(at)?;
+        let place = (self.dir, left_out);
+        let restart = |file: &mut File| io::Seek::rewind(file).and_then(|()| file.set_len(0));
+        let written = copy_text(session, row, &mut file, |file, text| file.write_all(text), restart, place)?;
+        let Some(written) = written else {
+            std::fs::remove_file(&unfinished).map_err(at)?;
+            return Ok(false);
+        };
+        let size = file.metadata().map_err(at)?.len();
+        let name = UniqueName::new(row.date, self.unique, self.host, size, written.wire_size);
+        let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(row.date));
+        file.set_times(time.map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))).map_err(at)?;
+        file.sync_all().map_err(at)?;
+        std::fs::rename(&unfinished, self.dir.join("cur").join(format!("{name}:2,{}", self.flags))).map_err(at)?;
+        Ok(true)
+    }
+}

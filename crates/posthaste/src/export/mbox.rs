@@ -1,0 +1,113 @@
+//! An mbox file that a mailbox is exported to. It gets its name once it is whole and durable.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use posthaste_fsops::{put_in_place, unfinished};
+use posthaste_message::mbox::{MboxFields, MboxQuoting, from_line};
+
+use super::{Counts, bar_for, copy_text, rows};
+use crate::import::LeftOut;
+use crate::mail_session::MailSession;
+use crate::queue::AnyError;
+
+pub struct MboxTarget {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+/// A message on its way into the file.
+struct Entry<'a> {
+    file: &'a mut BufWriter<File>,
+    head: &'a [u8],
+    begun: u64,
+    quoting: MboxQuoting,
+}
+
+impl MboxTarget {
+    /// Begins the file. One that is there stays as it is.
+    pub fn new(path: &Path) -> Result<Self, AnyError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(format!("{} is there already: name another file, or remove it", path.display()).into());
+        }
+        let unfinished = unfinished(path);
+        let file = File::create(&unfinished).map_err(|error| format!("{}: {error}", unfinished.display()))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    /// Exports one mailbox.
+    pub fn export(
+        mut self,
+        session: &mut MailSession,
+        mailbox: Option<&str>,
+        left_out: &mut LeftOut,
+    ) -> Result<Counts, AnyError> {
+        let unfinished = unfinished(&self.path);
+        let exported = self.write(session, mailbox, left_out);
+        if exported.is_err() {
+            let _ = std::fs::remove_file(&unfinished);
+        }
+        exported
+    }
+
+    fn write(
+        &mut self,
+        session: &mut MailSession,
+        mailbox: Option<&str>,
+        left_out: &mut LeftOut,
+    ) -> Result<Counts, AnyError> {
+        let Some(mailbox) = mailbox else {
+            return Err("an mbox file has one mailbox: name it, such as ann@example.org/INBOX".into());
+        };
+        let (path, mut counts) = (self.path.clone(), Counts::default());
+        let at = |error: io::Error| format!("{}: {error}", path.display());
+        let (_, rows) = rows(session, mailbox)?;
+        let bar = bar_for(rows.len() as u64);
+        for row in rows {
+            bar.inc(1);
+            let head = from_line("", row.date) + &MboxFields::write(&row.flags);
+            let begun = self.file.stream_position().map_err(at)?;
+            self.file.write_all(head.as_bytes()).map_err(at)?;
+            let mut entry =
+                Entry { file: &mut self.file, head: head.as_bytes(), begun, quoting: MboxQuoting::default() };
+            match copy_text(session, &row, &mut entry, Entry::push, Entry::restart, (&self.path, left_out))? {
+                Some(_) => {
+                    entry.end().map_err(at)?;
+                    counts.written += 1;
+                }
+                None => self.cut(begun).map_err(at)?,
+            }
+        }
+        self.file.flush().map_err(at)?;
+        put_in_place(self.file.get_ref(), &unfinished(&self.path), &self.path).map_err(|error| at(error.into()))?;
+        bar.finish_and_clear();
+        Ok(counts)
+    }
+
+    fn cut(&mut self, at: u64) -> io::Result<()> {
+        self.file.seek(io::SeekFrom::Start(at))?;
+        self.file.get_ref().set_len(at)
+    }
+}
+
+impl Entry<'_> {
+    fn push(&mut self, text: &[u8]) -> io::Result<()> {
+        let mut quoted = Vec::with_capacity(text.len());
+        self.quoting.push(text, &mut quoted);
+        self.file.write_all(&quoted)
+    }
+
+    fn restart(&mut self) -> io::Result<()> {
+        self.file.seek(io::SeekFrom::Start(self.begun))?;
+        self.file.get_ref().set_len(self.begun)?;
+        self.quoting = MboxQuoting::default();
+        self.file.write_all(self.head)
+    }
+
+    fn end(self) -> io::Result<()> {
+        let mut end = Vec::new();
+        self.quoting.end(&mut end);
+        self.file.write_all(&end)
+    }
+}

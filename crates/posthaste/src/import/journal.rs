@@ -1,0 +1,273 @@
+//! The record of an import, so that it can be repeated: nothing is doubled, nothing is left out.
+//!
+//! A line of JSON says which messages are about to be added, and is durable before the first of them is sent. The next line says which of them were added. After an
+//! interrupt the last line may be of the first kind: then the mailbox itself says which of them it has, by their digests.
+//!
+//! Each source has a file of its own for each mailbox, below `imports` in the data directory. It is removed when it was not used for 90 days.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ring::digest::{SHA256, digest};
+use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Gid, Mode, OFlags, Uid, fchown, flock, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// A message of the source: its place there and its octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// `place`: parts that tell it from others of the source.
+    pub fn new(place: &[&[u8]], sha256: &str) -> Self {
+        let mut all = Vec::new();
+        for part in place {
+            all.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            all.extend_from_slice(part);
+        }
+        all.extend_from_slice(sha256.as_bytes());
+        Self(digest(&SHA256, &all).as_ref()[..16].try_into().expect("a digest has 32 octets"))
+    }
+
+    /// As it is displayed.
+    pub fn parse(text: &str) -> Option<Self> {
+        u128::from_str_radix(text, 16).ok().map(|number| Self(number.to_be_bytes()))
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Messages that are about to be added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    pub mailbox: String,
+    pub uid_validity: u32,
+    /// None of them gets a lower UID.
+    pub from: u32,
+    /// Key and SHA-256 of each.
+    pub messages: Vec<(String, String)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Batch(Batch),
+    /// Messages of the last batch that were added.
+    Added(Vec<String>),
+}
+
+/// The record, which this process alone may write.
+pub struct Journal {
+    file: File,
+    added: HashSet<Key>,
+    /// The last batch, if nothing says what became of it.
+    pub in_doubt: Option<Batch>,
+}
+
+const DIRECTORY: &str = "imports";
+const AGE_MAX: Duration = Duration::from_secs(90 * 86_400);
+
+impl Journal {
+    /// Opens the record of importing `source` into a mailbox.
+    ///
+    /// # Errors
+    /// Another process has it; it cannot be read or made.
+    pub fn open(data: &Path, source: &Path, account: &str, mailbox: &str) -> io::Result<Self> {
+        let (dir, path) = open_directory(data)?;
+        remove_old(&dir);
+        let source = source.canonicalize()?;
+        let name = Key::new(&[source.as_os_str().as_encoded_bytes(), account.as_bytes()], mailbox).to_string();
+        let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.join(&name).display()));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(openat(&dir, &*name, flags, Mode::RUSR | Mode::WUSR).map_err(|error| at(error.into()))?);
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.nlink() != 1 {
+            return Err(at(io::Error::other("it is not the record of an import")));
+        }
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(io::Error::other("another process imports from there into this mailbox now"));
+        }
+        own(&dir, &file)?;
+        let mut journal = Self { file, added: HashSet::new(), in_doubt: None };
+        journal.read().map_err(at)?;
+        posthaste_fsops::fsync(&dir)?;
+        Ok(journal)
+    }
+
+    /// Reads all lines. What a cut has left of the last one is cut off.
+    fn read(&mut self) -> io::Result<()> {
+        let (mut reader, mut line, mut whole) = (BufReader::new(&self.file), Vec::new(), 0);
+        loop {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line)? as u64;
+            if read == 0 {
+                break;
+            }
+            let Ok(parsed) = serde_json::from_slice::<Line>(&line) else {
+                let is_last = reader.fill_buf()?.is_empty();
+                if is_last {
+                    break;
+                }
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it to begin anew"));
+            };
+            if line.last() != Some(&b'\n') {
+                break;
+            }
+            whole += read;
+            match parsed {
+                Line::Batch(batch) => self.in_doubt = Some(batch),
+                Line::Added(keys) => {
+                    self.added.extend(keys.iter().filter_map(|key| Key::parse(key)));
+                    self.in_doubt = None;
+                }
+            }
+        }
+        if whole != self.file.metadata()?.len() {
+            self.file.set_len(whole)?;
+        }
+        Ok(())
+    }
+
+    /// True if the message was added.
+    pub fn has(&self, key: &Key) -> bool {
+        self.added.contains(key)
+    }
+
+    /// Records messages that are about to be added. Durable on return.
+    ///
+    /// # Errors
+    /// Errors of `write` and `fdatasync`.
+    pub fn begin(&mut self, batch: Batch) -> io::Result<()> {
+        self.write(&Line::Batch(batch))?;
+        Ok(posthaste_fsops::fdatasync(&self.file)?)
+    }
+
+    /// Records which messages of the last batch were added. Durable with the next batch.
+    ///
+    /// # Errors
+    /// Errors of `write`.
+    pub fn end(&mut self, added: &[Key]) -> io::Result<()> {
+        self.in_doubt = None;
+        self.write(&Line::Added(added.iter().map(Key::to_string).collect()))?;
+        self.added.extend(added);
+        Ok(())
+    }
+
+    /// Makes all of it durable: source files may go.
+    ///
+    /// # Errors
+    /// Errors of `fdatasync`.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(posthaste_fsops::fdatasync(&self.file)?)
+    }
+
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        self.file.write_all((serde_json::to_string(line)? + "\n").as_bytes())
+    }
+}
+
+/// The directory of all records, which belongs to whoever owns the data.
+fn open_directory(data: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let at = |error: Errno| io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", data.display()));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = openat(CWD, data, flags, Mode::empty()).map_err(at)?;
+    match mkdirat(&above, DIRECTORY, Mode::RWXU) {
+        Ok(()) => posthaste_fsops::fsync(&above)?,
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(at(error)),
+    }
+    let dir = openat(&above, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty()).map_err(at)?;
+    own(&above, &dir)?;
+    Ok((dir, data.join(DIRECTORY)))
+}
+
+/// Gives a file or directory that root has made to the owner of its directory.
+fn own(above: impl AsFd, made: impl AsFd) -> io::Result<()> {
+    let (above, stat) = (rustix::fs::fstat(above)?, rustix::fs::fstat(&made)?);
+    if (above.st_uid, above.st_gid) != (stat.st_uid, stat.st_gid) && rustix::process::geteuid().is_root() {
+        fchown(made, Some(Uid::from_raw(above.st_uid)), Some(Gid::from_raw(above.st_gid)))?;
+    }
+    Ok(())
+}
+
+/// Records that nobody has used for long. One that cannot be looked at stays.
+fn remove_old(dir: &OwnedFd) {
+    let Ok(entries) = Dir::read_from(dir) else { return };
+    let oldest =
+        SystemTime::now().checked_sub(AGE_MAX).and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_record = name.to_bytes().len() == 32 && name.to_bytes().iter().all(u8::is_ascii_hexdigit);
+        let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let secs = u64::try_from(stat.st_mtime).unwrap_or(u64::MAX);
+        if is_record && oldest.is_some_and(|oldest| secs < oldest.as_secs()) {
+            let _ = unlinkat(dir, name, AtFlags::empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(messages: &[(&Key, &str)]) -> Batch {
+        let messages = messages.iter().map(|(key, sha256)| (key.to_string(), (*sha256).to_owned())).collect();
+        Batch { mailbox: "a".to_owned(), uid_validity: 1, from: 5, messages }
+    }
+
+    #[test]
+    fn a_record_knows_what_was_added_wherever_it_was_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Journal::open(dir.path(), dir.path(), "ann", "INBOX");
+        let keys = ["x", "y", "z"].map(|sha256| Key::new(&[b"a"], sha256));
+        let mut journal = open().unwrap();
+        assert!(open().is_err(), "two at a time");
+        journal.begin(batch(&[(&keys[0], "x"), (&keys[1], "y")])).unwrap();
+        journal.end(&[keys[0]]).unwrap();
+        journal.begin(batch(&[(&keys[2], "z")])).unwrap();
+        drop(journal);
+        let path = std::fs::read_dir(dir.path().join("imports")).unwrap().next().unwrap().unwrap().path();
+        let whole = std::fs::read(&path).unwrap();
+        let ends: Vec<usize> =
+            whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
+        for len in 0..=whole.len() {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            let mut journal = open().unwrap();
+            let lines = ends.iter().filter(|end| **end <= len).count();
+            let expected = [None, Some(2), None, Some(1)][lines];
+            assert_eq!(journal.in_doubt.as_ref().map(|batch| batch.messages.len()), expected, "{len}");
+            assert_eq!(journal.has(&keys[0]), lines >= 2, "{len}");
+            assert!(!journal.has(&keys[1]) && !journal.has(&keys[2]));
+            journal.end(&[keys[2]]).unwrap();
+            drop(journal);
+            assert!(open().unwrap().has(&keys[2]), "{len}");
+        }
+    }
+
+    #[test]
+    fn places_and_octets_make_a_key() {
+        let key = Key::new(&[b"a", b"b"], "x");
+        assert_ne!(key, Key::new(&[b"ab", b""], "x"));
+        assert_ne!(key, Key::new(&[b"a", b"b"], "y"));
+        assert_eq!(Key::parse(&key.to_string()), Some(key));
+    }
+
+    #[test]
+    fn a_damaged_record_stops_the_import() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), dir.path(), "ann", "INBOX").unwrap());
+        let path = std::fs::read_dir(dir.path().join("imports")).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(&path, "none\n{\"added\":[]}\n").unwrap();
+        let error = Journal::open(dir.path(), dir.path(), "ann", "INBOX").err().unwrap();
+        assert!(error.to_string().contains("it is damaged"), "{error}");
+    }
+}

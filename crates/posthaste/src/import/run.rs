@@ -1,0 +1,357 @@
+//! The import itself: messages are added in batches, each recorded before and after.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use indicatif::ProgressBar;
+use posthaste_control::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow};
+use posthaste_maildir::is_keyword;
+use posthaste_mailstore::FileForm;
+use posthaste_message::mbox::MboxReader;
+use ring::digest::{Context, SHA256};
+
+use super::journal::{Batch, Journal, Key};
+use super::source::{LeftOut, Source, SourceFile, SourceFolder, Text, date_of, open_mbox};
+use crate::mail_session::MailSession;
+use crate::progress::progress_bar;
+use crate::queue::AnyError;
+
+/// Messages of a batch.
+const BATCH_MESSAGES: usize = 64;
+/// A longer message is read again when it is sent.
+const MEMORY_BYTES_MAX: u64 = 256 << 10;
+
+/// Counts of an import.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Added now.
+    pub added: u64,
+    /// Added by an earlier run.
+    pub there: u64,
+    /// Could not be imported.
+    pub left_out: u64,
+    /// Files that were removed.
+    pub removed: u64,
+}
+
+/// An import under way.
+pub struct Importer<'a> {
+    session: MailSession,
+    journal: Journal,
+    /// `None`: INBOX, with folders beside it.
+    mailbox: Option<&'a str>,
+    moves: bool,
+    left_out: LeftOut,
+    counts: Counts,
+    bar: ProgressBar,
+    open: Option<(String, MailDone)>,
+    batch: Vec<Prepared<'a>>,
+}
+
+/// The place of a message in the source.
+enum Place<'a> {
+    File(&'a SourceFile),
+    Mbox { path: &'a Path, offset: u64 },
+}
+
+/// A message that was read once.
+struct Prepared<'a> {
+    place: Place<'a>,
+    key: Key,
+    sha256: String,
+    mail: AddedMail,
+    /// Its octets, if it is short.
+    octets: Option<Vec<u8>>,
+}
+
+/// A message as it was read.
+struct Octets {
+    sha256: String,
+    bytes: u64,
+    short: Option<Vec<u8>>,
+    /// Its own date.
+    date: Option<u64>,
+}
+
+impl Octets {
+    /// `next` appends octets, and says false at the end.
+    fn read(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<bool>) -> io::Result<Self> {
+        let (mut digest, mut bytes, mut kept, mut piece) = (Context::new(&SHA256), 0, Vec::new(), Vec::new());
+        loop {
+            piece.clear();
+            let more = next(&mut piece)?;
+            digest.update(&piece);
+            bytes += piece.len() as u64;
+            if (kept.len() as u64) <= MEMORY_BYTES_MAX {
+                kept.extend_from_slice(&piece);
+            }
+            if !more {
+                break;
+            }
+        }
+        let date = date_of(&kept);
+        let short = (bytes <= MEMORY_BYTES_MAX).then_some(kept);
+        Ok(Self { sha256: hex(digest.finish().as_ref()), bytes, short, date })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl<'a> Importer<'a> {
+    pub fn new(
+        session: MailSession,
+        journal: Journal,
+        mailbox: Option<&'a str>,
+        moves: bool,
+        left_out: LeftOut,
+    ) -> Self {
+        let (counts, bar) = (Counts::default(), progress_bar());
+        bar.set_message("importing");
+        Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch: Vec::new() }
+    }
+
+    /// Imports everything.
+    ///
+    /// # Errors
+    /// Nothing more can be imported now. What was imported is on record.
+    pub fn run(&mut self, source: &'a Source) -> Result<(), AnyError> {
+        self.settle_doubt()?;
+        match source {
+            Source::Folders(folders) => {
+                self.bar.set_length(folders.iter().map(|folder| folder.files.len() as u64).sum());
+                folders.iter().try_for_each(|folder| self.folder(folder))
+            }
+            Source::Mbox(path) => self.mbox(path),
+        }
+    }
+
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// The mailboxes that this process has opened could not be closed.
+    pub fn end(mut self) -> Result<Counts, AnyError> {
+        self.bar.finish_and_clear();
+        self.counts.left_out = self.left_out.count;
+        self.session.end()?;
+        Ok(self.counts)
+    }
+
+    /// An earlier run was interrupted: the mailbox says which messages of its last batch it has.
+    fn settle_doubt(&mut self) -> Result<(), AnyError> {
+        let Some(batch) = self.journal.in_doubt.clone() else { return Ok(()) };
+        let opened = self.open(&batch.mailbox)?;
+        let mut found: HashMap<String, usize> = HashMap::new();
+        if opened.is_some_and(|opened| opened.uid_validity == batch.uid_validity) {
+            self.session.say(&MailCommand::Rows { from: batch.from, digests: true })?;
+            loop {
+                match self.session.next::<MailRow>()? {
+                    Ok(row) => row.sha256.into_iter().for_each(|sha256| *found.entry(sha256).or_default() += 1),
+                    Err(MailAnswer::Done(_)) => break,
+                    Err(MailAnswer::Refused(why) | MailAnswer::Error(why)) => return Err(why.into()),
+                }
+            }
+        }
+        let is_there = |(key, sha256): &(String, String)| {
+            let left = found.get_mut(sha256).filter(|left| **left > 0)?;
+            *left -= 1;
+            Key::parse(key)
+        };
+        let added: Vec<Key> = batch.messages.iter().filter_map(is_there).collect();
+        self.journal.end(&added)?;
+        Ok(self.journal.sync()?)
+    }
+
+    /// Opens a mailbox, or makes it. `None`: its name cannot be one, which is told.
+    fn open(&mut self, mailbox: &str) -> Result<Option<MailDone>, AnyError> {
+        let command = MailCommand::Open { mailbox: mailbox.to_owned(), make: true };
+        match self.session.ask(&command)? {
+            MailAnswer::Done(done) => {
+                self.open = Some((mailbox.to_owned(), done));
+                Ok(Some(done))
+            }
+            MailAnswer::Refused(why) => {
+                self.open = None;
+                self.left_out.tell(Path::new(mailbox), &why);
+                Ok(None)
+            }
+            MailAnswer::Error(why) => Err(format!("{mailbox}: {why}").into()),
+        }
+    }
+
+    fn mailbox_of(&self, levels: &str) -> String {
+        match (self.mailbox, levels) {
+            (None, "") => "INBOX".to_owned(),
+            (None, levels) => levels.to_owned(),
+            (Some(mailbox), "") => mailbox.to_owned(),
+            (Some(mailbox), levels) => format!("{mailbox}/{levels}"),
+        }
+    }
+
+    fn folder(&mut self, folder: &'a SourceFolder) -> Result<(), AnyError> {
+        let count = folder.files.len() as u64;
+        if self.open(&self.mailbox_of(&folder.levels))?.is_none() {
+            self.left_out.count += count.saturating_sub(1);
+            self.bar.inc(count);
+            return Ok(());
+        }
+        for file in &folder.files {
+            self.bar.inc(1);
+            let read = file.open().and_then(|mut text| Ok((text.date, Octets::read(|out| text.piece(out))?)));
+            match read {
+                Ok((date, octets)) => {
+                    let key = Key::new(&[folder.levels.as_bytes(), &file.key()], &octets.sha256);
+                    let date = date.or(octets.date);
+                    self.take(Place::File(file), key, octets, file.flags(), date)?;
+                }
+                Err(error) => self.left_out.tell(&file.path(), &error),
+            }
+        }
+        self.flush()
+    }
+
+    fn mbox(&mut self, path: &'a Path) -> Result<(), AnyError> {
+        let at = |error: io::Error| format!("{}: {error}", path.display());
+        if self.open(&self.mailbox_of(""))?.is_none() {
+            return Ok(());
+        }
+        self.bar.set_length(std::fs::metadata(path).map_err(at)?.len());
+        let mut reader = open_mbox(path, 0).map_err(at)?;
+        // Equal messages are told apart by their number: offsets change when one before them is removed.
+        let mut seen: HashMap<Key, u64> = HashMap::new();
+        while let Some(message) = reader.next_message().map_err(at)? {
+            self.bar.set_position(message.offset);
+            let octets = read_mbox(&mut reader).map_err(at)?;
+            let fields = reader.fields();
+            if fields.is_internal {
+                continue;
+            }
+            let number = seen.entry(Key::new(&[], &octets.sha256)).or_default();
+            *number += 1;
+            let key = Key::new(&[b"mbox", &number.to_be_bytes()], &octets.sha256);
+            let date = message.date.and_then(|date| u64::try_from(date.unix_secs()).ok()).or(octets.date);
+            let place = Place::Mbox { path, offset: message.offset };
+            self.take(place, key, octets, fields.flags(), date)?;
+        }
+        self.flush()
+    }
+
+    fn take(
+        &mut self,
+        place: Place<'a>,
+        key: Key,
+        octets: Octets,
+        flags: Vec<String>,
+        date: Option<u64>,
+    ) -> Result<(), AnyError> {
+        if self.journal.has(&key) {
+            self.counts.there += 1;
+            return self.remove(&place);
+        }
+        let Octets { sha256, bytes, short, .. } = octets;
+        let flags = flags.into_iter().filter(|flag| flag.starts_with('\\') || is_keyword(flag)).collect();
+        let mail = AddedMail { flags, date, bytes };
+        self.batch.push(Prepared { place, key, sha256, mail, octets: short });
+        if self.batch.len() == BATCH_MESSAGES { self.flush() } else { Ok(()) }
+    }
+
+    /// Adds the messages of the batch.
+    fn flush(&mut self) -> Result<(), AnyError> {
+        let batch = std::mem::take(&mut self.batch);
+        let Some((mailbox, opened)) = self.open.clone().filter(|_| !batch.is_empty()) else { return Ok(()) };
+        let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
+        let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
+        self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
+        for message in &batch {
+            self.send(message)?;
+        }
+        let (mut added, mut fatal, mut places) = (Vec::new(), None, Vec::new());
+        for message in &batch {
+            match self.session.answer()? {
+                MailAnswer::Done(done) => {
+                    added.push(message.key);
+                    places.push(&message.place);
+                    if let Some((_, opened)) = &mut self.open {
+                        opened.uid_next = opened.uid_next.max(done.uid.saturating_add(1));
+                    }
+                }
+                MailAnswer::Refused(why) => self.left_out.tell(&message.place.path(), &why),
+                MailAnswer::Error(why) => fatal = Some(why),
+            }
+        }
+        self.counts.added += added.len() as u64;
+        self.journal.end(&added)?;
+        if self.moves {
+            self.journal.sync()?;
+            places.into_iter().try_for_each(|place| self.remove(place))?;
+        }
+        fatal.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    fn send(&mut self, message: &Prepared<'_>) -> Result<(), AnyError> {
+        self.session.say(&MailCommand::Add(message.mail.clone()))?;
+        if let Some(octets) = &message.octets {
+            self.session.send(octets)?;
+            return self.session.say(&MailPiece::End);
+        }
+        let (mut digest, mut piece) = (Context::new(&SHA256), Vec::new());
+        let mut read = message.place.text();
+        while let Ok(text) = &mut read {
+            piece.clear();
+            match text.piece(&mut piece) {
+                Ok(more) => {
+                    digest.update(&piece);
+                    self.session.send(&piece)?;
+                    if !more {
+                        break;
+                    }
+                }
+                Err(error) => read = Err(error),
+            }
+        }
+        // Another program may have changed it meanwhile: then the next run finds another message.
+        let is_whole = read.is_ok() && hex(digest.finish().as_ref()) == message.sha256;
+        self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })
+    }
+
+    fn remove(&mut self, place: &Place<'_>) -> Result<(), AnyError> {
+        if let Place::File(file) = place
+            && self.moves
+        {
+            match file.remove() {
+                Ok(()) => self.counts.removed += 1,
+                Err(error) => self.left_out.tell(&file.path(), &error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place<'_> {
+    fn text(&self) -> io::Result<Text> {
+        match self {
+            Self::File(file) => file.open(),
+            Self::Mbox { path, offset } => Text::of_mbox(path, *offset),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::File(file) => file.path(),
+            Self::Mbox { path, offset } => PathBuf::from(format!("{}: message at {offset}", path.display())),
+        }
+    }
+}
+
+fn read_mbox(reader: &mut MboxReader<io::BufReader<File>>) -> io::Result<Octets> {
+    let (mut line, mut after_cr) = (Vec::new(), false);
+    Octets::read(|out| {
+        line.clear();
+        let more = reader.piece(&mut line)?;
+        FileForm::Lines { replaces_nul: true }.convert(&line, &mut after_cr, out);
+        Ok(more)
+    })
+}

@@ -1,0 +1,382 @@
+//! Mail in files that other programs keep: a Maildir with its folders, a directory of `.eml` files, an mbox file.
+//!
+//! Whoever owns these files may have put anything there, and root may be reading: below the path that was named no link is followed, and only regular files are
+//! read.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use posthaste_maildir::{Flags, FolderName, Keywords, UniqueName, keywords_at};
+use posthaste_mailstore::{FileForm, MailboxName, SEPARATOR, mailbox_of_folder};
+use posthaste_message::DateTime;
+use posthaste_message::mbox::MboxReader;
+use posthaste_message::mime::Message;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
+
+use crate::terminal::harmless;
+
+/// A piece of a message.
+const PIECE_BYTES: usize = 64 << 10;
+/// Octets of a message in which the field `Date` is looked for.
+const HEAD_BYTES: usize = 64 << 10;
+const LEVELS_MAX: usize = 10;
+
+/// Mail to import.
+pub enum Source {
+    /// Directories, each with its messages, in the order of their names.
+    Folders(Vec<SourceFolder>),
+    /// An mbox file.
+    Mbox(PathBuf),
+}
+
+/// Messages that go into one mailbox.
+pub struct SourceFolder {
+    /// Below the mailbox that was named; empty: this one itself.
+    pub levels: String,
+    /// The messages.
+    pub files: Vec<SourceFile>,
+}
+
+/// A message in a file of its own.
+pub struct SourceFile {
+    dir: Rc<SourceDir>,
+    name: CString,
+    is_maildir: bool,
+}
+
+struct SourceDir {
+    fd: OwnedFd,
+    path: PathBuf,
+    keywords: Rc<Keywords>,
+}
+
+/// Counts entries that are no mail, and tells the first ones.
+#[derive(Default)]
+pub struct LeftOut {
+    pub count: u64,
+}
+
+impl LeftOut {
+    pub fn tell(&mut self, path: &Path, why: &dyn std::fmt::Display) {
+        self.count += 1;
+        if self.count <= TOLD_MAX {
+            crate::terminal::complain(&format!("{}: {why}", harmless(&path.to_string_lossy())));
+        } else if self.count == TOLD_MAX + 1 {
+            crate::terminal::complain("further ones are only counted");
+        }
+    }
+}
+
+const TOLD_MAX: u64 = 20;
+
+impl Source {
+    /// Finds out what the path is, and lists its messages.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none of these.
+    pub fn find(path: &Path, left_out: &mut LeftOut) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        if metadata.is_file() {
+            return Ok(Self::Mbox(path.to_owned()));
+        }
+        if !metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is neither a directory nor a regular file"));
+        }
+        let top = Rc::new(OwnedFd::from(File::open(path)?));
+        let entries = entries(&top)?;
+        let is_maildir = entries.iter().any(|(name, kind)| {
+            matches!(name.to_bytes(), b"cur" | b"new") && matches!(kind, FileType::Directory | FileType::Unknown)
+        });
+        let mut folders = Vec::new();
+        if is_maildir {
+            maildir(&top, path, String::new(), left_out, &mut folders)?;
+            for (name, kind) in &entries {
+                maildir_folder(&top, path, (name, *kind), left_out, &mut folders);
+            }
+        } else {
+            eml_directory(&top, path, &mut Vec::new(), left_out, &mut folders)?;
+            if folders.iter().all(|folder| folder.files.is_empty()) {
+                let why = "there is no mail in it: neither `cur` and `new` of a Maildir, nor files with names in .eml";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+        folders.sort_by(|a, b| a.levels.cmp(&b.levels));
+        Ok(Self::Folders(folders))
+    }
+}
+
+/// A folder of a Maildir, if the entry is one.
+fn maildir_folder(
+    top: &OwnedFd,
+    path: &Path,
+    (name, kind): (&CStr, FileType),
+    left_out: &mut LeftOut,
+    folders: &mut Vec<SourceFolder>,
+) {
+    let text = name.to_string_lossy();
+    let Some(folder) = text.strip_prefix('.').filter(|rest| !matches!(*rest, "" | ".")) else { return };
+    let at = path.join(&*text);
+    if kind == FileType::Symlink && openat(top, name, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()).is_ok() {
+        return left_out.tell(&at, &"it is a link, which is not followed");
+    }
+    let Ok(fd) = openat(top, name, DIRECTORY, Mode::empty()) else { return };
+    let has = |sub: &str| openat(&fd, sub, DIRECTORY, Mode::empty()).is_ok();
+    if !has("cur") && !has("new") {
+        return;
+    }
+    let levels = FolderName::parse(folder).ok().and_then(|folder| mailbox_of_folder(&folder));
+    let Some(levels) = levels.filter(|levels| !levels.is_inbox() && name.to_str().is_ok()) else {
+        return left_out.tell(&at, &"its name cannot be that of a mailbox");
+    };
+    if let Err(error) = maildir(&fd, &at, levels.to_string(), left_out, folders) {
+        left_out.tell(&at, &error);
+    }
+}
+
+fn maildir(
+    dir: &OwnedFd,
+    path: &Path,
+    levels: String,
+    left_out: &mut LeftOut,
+    folders: &mut Vec<SourceFolder>,
+) -> io::Result<()> {
+    let keywords = keywords_at(dir).unwrap_or_else(|error| {
+        left_out.tell(&path.join("dovecot-keywords"), &error);
+        Keywords::default()
+    });
+    let keywords = Rc::new(keywords);
+    let mut files = Vec::new();
+    for sub in ["cur", "new"] {
+        let path = path.join(sub);
+        let fd = match openat(dir, sub, DIRECTORY, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => continue,
+            Ok(fd) => fd,
+            Err(error) => {
+                left_out.tell(&path, &io::Error::from(error));
+                continue;
+            }
+        };
+        let listed = entries(&fd);
+        let dir = Rc::new(SourceDir { fd, path, keywords: Rc::clone(&keywords) });
+        match listed {
+            Ok(listed) => files.extend(listed.into_iter().filter_map(|(name, _)| {
+                // Programs keep files of their own there.
+                (!name.to_bytes().starts_with(b".")).then(|| SourceFile {
+                    dir: Rc::clone(&dir),
+                    name,
+                    is_maildir: true,
+                })
+            })),
+            Err(error) => left_out.tell(&dir.path, &error),
+        }
+    }
+    files.sort_by_cached_key(|file| (file.secs(), file.name.clone()));
+    folders.push(SourceFolder { levels, files });
+    Ok(())
+}
+
+/// Files with names in `.eml`, and directories below, which become mailboxes.
+fn eml_directory(
+    dir: &OwnedFd,
+    path: &Path,
+    levels: &mut Vec<String>,
+    left_out: &mut LeftOut,
+    folders: &mut Vec<SourceFolder>,
+) -> io::Result<()> {
+    let mut files = Vec::new();
+    let own = dir.try_clone()?;
+    let shared = Rc::new(SourceDir { fd: own, path: path.to_owned(), keywords: Rc::default() });
+    let mut below = Vec::new();
+    for (name, kind) in entries(dir)? {
+        let text = name.to_string_lossy().into_owned();
+        if name.to_bytes().to_ascii_lowercase().ends_with(b".eml") {
+            files.push(SourceFile { dir: Rc::clone(&shared), name, is_maildir: false });
+        } else if matches!(kind, FileType::Directory | FileType::Unknown) && !text.starts_with('.') {
+            below.push((name, text));
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    folders.push(SourceFolder { levels: levels.join("/"), files });
+    for (name, text) in below {
+        let at = path.join(&text);
+        let fd = match openat(dir, &*name, DIRECTORY, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::NOTDIR) => continue,
+            Err(error) => {
+                left_out.tell(&at, &io::Error::from(error));
+                continue;
+            }
+        };
+        if levels.len() == LEVELS_MAX || MailboxName::parse(&text).is_err() || text.contains(SEPARATOR) {
+            left_out.tell(&at, &"its name cannot be that of a mailbox, or it lies too deep");
+            continue;
+        }
+        levels.push(text);
+        let found = eml_directory(&fd, &at, levels, left_out, folders);
+        levels.pop();
+        if let Err(error) = found {
+            left_out.tell(&at, &error);
+        }
+    }
+    Ok(())
+}
+
+fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, FileType)>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            found.push((entry.file_name().to_owned(), entry.file_type()));
+        }
+    }
+    Ok(found)
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl SourceFile {
+    /// Its path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path.join(&*self.name.to_string_lossy())
+    }
+
+    /// Stays the same while the message does, whatever becomes of its flags.
+    pub fn key(&self) -> Vec<u8> {
+        let name = self.name.to_bytes();
+        match self.is_maildir {
+            true => name.split(|byte| matches!(byte, b',' | b':')).next().unwrap_or(name).to_owned(),
+            false => name.to_owned(),
+        }
+    }
+
+    fn unique(&self) -> Option<UniqueName> {
+        UniqueName::parse(self.name.to_str().ok()?).filter(|_| self.is_maildir)
+    }
+
+    fn secs(&self) -> u64 {
+        self.unique().and_then(|name| name.secs()).unwrap_or(0)
+    }
+
+    /// IMAP's names of its flags.
+    pub fn flags(&self) -> Vec<String> {
+        let letters = self.unique().map_or(Flags::NONE, |name| Flags::of_name(name.as_str()));
+        let system = [
+            (Flags::SEEN, "\\Seen"),
+            (Flags::REPLIED, "\\Answered"),
+            (Flags::FLAGGED, "\\Flagged"),
+            (Flags::TRASHED, "\\Deleted"),
+            (Flags::DRAFT, "\\Draft"),
+            (Flags::PASSED, "$Forwarded"),
+        ];
+        let system = system.iter().filter(|(flag, _)| letters.contains(*flag)).map(|(_, name)| *name);
+        system.chain(self.dir.keywords.names(letters)).map(str::to_owned).collect()
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is a link, a pipe or the like, or cannot be read.
+    pub fn open(&self) -> io::Result<Text> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = match openat(&self.dir.fd, &*self.name, flags, Mode::empty()) {
+            Err(rustix::io::Errno::LOOP) => return Err(io::Error::other("it is a link, which is not followed")),
+            opened => File::from(opened?),
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let size = metadata.len();
+        let named = self.unique().filter(|name| name.disk_size() == Some(size));
+        let form = match named.and_then(|name| name.is_verbatim()) {
+            Some(true) => FileForm::Verbatim,
+            Some(false) => FileForm::Lines { replaces_nul: false },
+            None => FileForm::Lines { replaces_nul: true },
+        };
+        let date = u64::try_from(metadata.mtime()).ok();
+        Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date: date.filter(|_| self.is_maildir) })
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// Errors of `unlink`.
+    pub fn remove(&self) -> io::Result<()> {
+        match unlinkat(&self.dir.fd, &*self.name, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+}
+
+/// Opens an mbox file at a message.
+///
+/// # Errors
+/// It is no regular file, or cannot be read.
+pub fn open_mbox(path: &Path, offset: u64) -> io::Result<MboxReader<BufReader<File>>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mut file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    file.seek(SeekFrom::Start(offset))?;
+    Ok(MboxReader::new(BufReader::with_capacity(PIECE_BYTES, file), offset))
+}
+
+/// The text of a message as IMAP sends it.
+pub struct Text {
+    pieces: Pieces,
+    form: FileForm,
+    after_cr: bool,
+    /// The time of its reception, if its file says that.
+    pub date: Option<u64>,
+}
+
+enum Pieces {
+    File(File),
+    Mbox(Box<MboxReader<BufReader<File>>>),
+}
+
+impl Text {
+    /// The message that begins there in an mbox file.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub fn of_mbox(path: &Path, offset: u64) -> io::Result<Self> {
+        let mut reader = open_mbox(path, offset)?;
+        let message = reader.next_message()?.ok_or_else(|| io::Error::other("the file has been changed"))?;
+        let date = message.date.and_then(|date| u64::try_from(date.unix_secs()).ok());
+        Ok(Self {
+            pieces: Pieces::Mbox(Box::new(reader)),
+            form: FileForm::Lines { replaces_nul: true },
+            after_cr: false,
+            date,
+        })
+    }
+
+    /// Appends the next octets. False at the end.
+    ///
+    /// # Errors
+    /// Errors of `read`.
+    pub fn piece(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
+        let mut piece = Vec::new();
+        let more = match &mut self.pieces {
+            Pieces::File(file) => file.take(PIECE_BYTES as u64).read_to_end(&mut piece)? > 0,
+            Pieces::Mbox(reader) => reader.piece(&mut piece)?,
+        };
+        self.form.convert(&piece, &mut self.after_cr, out);
+        Ok(more)
+    }
+}
+
+/// The date that a message has itself.
+pub fn date_of(head: &[u8]) -> Option<u64> {
+    let message = Message::parse(&head[..head.len().min(HEAD_BYTES)]);
+    let date = message.root().header().first("Date")?.date()?;
+    u64::try_from(DateTime::unix_secs(date)).ok()
+}

@@ -1,0 +1,109 @@
+//! The recipients of each queue, counted as they change.
+
+use super::table::{BUSY, DUE, HELD, Recipient};
+use super::{Queue, QueueId, Secs};
+
+/// Recipients of a queue, by what they wait for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueTally {
+    /// All of them.
+    pub recipients: u64,
+    /// Of them, those that have had an attempt.
+    pub deferred: u64,
+    /// Of them, those that are held.
+    pub held: u64,
+    /// Of them, those under way.
+    pub under_way: u64,
+    /// Of them, those whose time has come, suspended ones included.
+    pub due: u64,
+}
+
+/// How much of a queue is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuspendedPart {
+    /// Nothing.
+    None,
+    /// All that is neither held nor under way, until then at least.
+    All(Secs),
+    /// The mail of some of its sources.
+    Some,
+}
+
+/// Tallies by the place of the queue.
+#[derive(Debug, Default)]
+pub(super) struct Tallies(Vec<QueueTally>);
+
+impl QueueTally {
+    fn of(recipient: &Recipient) -> Self {
+        let is = |what: bool| u64::from(what);
+        let (is_busy, is_held) = (recipient.is(BUSY), recipient.is(HELD));
+        Self {
+            recipients: 1,
+            deferred: is(recipient.attempts > 0),
+            held: is(is_held && !is_busy),
+            under_way: is(is_busy),
+            due: is(recipient.is(DUE) && !is_busy && !is_held),
+        }
+    }
+
+    fn each(&mut self, other: Self, change: fn(u64, u64) -> u64) {
+        let Self { recipients, deferred, held, under_way, due } = other;
+        self.recipients = change(self.recipients, recipients);
+        self.deferred = change(self.deferred, deferred);
+        self.held = change(self.held, held);
+        self.under_way = change(self.under_way, under_way);
+        self.due = change(self.due, due);
+    }
+}
+
+impl Tallies {
+    pub fn add(&mut self, recipient: &Recipient) {
+        let place = recipient.queue as usize;
+        if self.0.len() <= place {
+            self.0.resize(place + 1, QueueTally::default());
+        }
+        self.0[place].each(QueueTally::of(recipient), |all, one| all + one);
+    }
+
+    pub fn remove(&mut self, recipient: &Recipient) {
+        self.0[recipient.queue as usize].each(QueueTally::of(recipient), |all, one| all - one);
+    }
+
+    /// `before` has become `after`, in the same queue.
+    pub fn change(&mut self, before: &Recipient, after: &Recipient) {
+        if before.bits != after.bits || (before.attempts > 0) != (after.attempts > 0) {
+            self.remove(before);
+            self.add(after);
+        }
+    }
+
+    fn at(&self, place: u32) -> QueueTally {
+        self.0.get(place as usize).copied().unwrap_or_default()
+    }
+}
+
+impl Queue {
+    /// The recipients of a queue. `None`: it has none any more.
+    pub fn tally(&self, id: QueueId) -> Option<QueueTally> {
+        self.destinations.get(id).map(|_| self.table.tallies.at(id.place))
+    }
+
+    /// How much of a queue is suspended.
+    pub fn suspended_part(&self, id: QueueId) -> SuspendedPart {
+        let lanes = self.destinations.get(id).map_or(0, |destination| destination.lanes.len());
+        let mut untils = (0..lanes.max(1)).map(|lane| self.suspended_until(id.place, lane));
+        if self.suspended.is_empty() || self.destinations.get(id).is_none() {
+            return SuspendedPart::None;
+        }
+        let first = untils.next().flatten();
+        match untils.try_fold(first, |least, until| match (least, until) {
+            (None, None) => Some(None),
+            (Some(least), Some(until)) => Some(Some(until.min(least))),
+            _ => None,
+        }) {
+            Some(None) => SuspendedPart::None,
+            Some(Some(until)) => SuspendedPart::All(until),
+            None => SuspendedPart::Some,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The mailboxes of a server that does not run, under the lock of its spool. Nothing is received or sent meanwhile.
+
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_config::Config;
+use posthaste_control::{Request, SentRequest};
+use posthaste_intake::MemoryBudget;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::runtime::{Builder, Runtime};
+
+use super::account::{self, MailDoor};
+use super::closed::{ClosedQueueError, check_closed, unreadable};
+use super::{REQUEST_BYTES_MAX, answer};
+use crate::events::Events;
+use crate::mailboxes::{MailTable, Mailboxes};
+use crate::maildirs::MaildirService;
+use crate::opening::open_spool;
+use crate::repeats::Repeats;
+use crate::services::Services;
+
+/// The mailboxes, open. Others cannot open them meanwhile, a server neither.
+pub struct ClosedMailboxes {
+    runtime: Runtime,
+    services: Services,
+    door: MailDoor,
+}
+
+impl ClosedMailboxes {
+    /// Opens the mailboxes of this configuration. Blocks while the spool is read.
+    ///
+    /// # Errors
+    /// See [`ClosedQueueError`].
+    pub fn open(config: &Config) -> Result<Self, ClosedQueueError> {
+        check_closed(config)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| unreadable(config, error))?;
+        let mut services = Services::default();
+        match runtime.block_on(open(config, &mut services)) {
+            Ok(door) => Ok(Self { runtime, services, door }),
+            Err(error) => {
+                runtime.block_on(services.stop(PATIENCE));
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads one request and answers it as the control socket does, then closes the mailboxes. Only a session about an account is answered. `uid`: who asks.
+    ///
+    /// # Errors
+    /// Errors of the stream; a mistake in the request is told in the answer.
+    pub fn serve(self, stream: StdStream, uid: u32) -> io::Result<()> {
+        let Self { runtime, services, door } = self;
+        stream.set_nonblocking(true)?;
+        let served = runtime.block_on(respond(door, stream, uid));
+        runtime.block_on(services.shutdown(PATIENCE));
+        served
+    }
+}
+
+/// Delivery makes the files of messages that are added, and what an earlier run has left.
+async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, ClosedQueueError> {
+    let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
+    let opened = opened.map_err(|error| unreadable(config, error))?;
+    let recorder = opened.events.as_ref().map(Events::recorder);
+    let (intake, damage) = (opened.intake, opened.found.damage);
+    let table = MailTable::open(config, &damage, Arc::clone(intake.spool())).await;
+    let table = table.map_err(|failed| unreadable(config, failed.error))?;
+    let maildirs = MaildirService::open(config, intake.clone(), &damage, recorder, Some(table.known())).await;
+    let (maildirs, _, _) = maildirs.map_err(|error| unreadable(config, error))?;
+    let files = maildirs.files();
+    services.add(maildirs);
+    if let Some(events) = opened.events {
+        services.add_stopping_last(events);
+    }
+    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
+    let mailboxes = Mailboxes::open(table, config, (intake, memory), files).await;
+    let mailboxes = mailboxes.map_err(|failed| unreadable(config, failed.error))?;
+    let directory = config.directory();
+    let maildir_of = move |name: &str| Some(directory.maildir_of(&directory.login_name(name)?)?.to_string());
+    let door = MailDoor::new(config, Arc::clone(mailboxes.store()), Arc::new(maildir_of));
+    services.add(mailboxes);
+    Ok(door)
+}
+
+async fn respond(door: MailDoor, stream: StdStream, uid: u32) -> io::Result<()> {
+    let (read, write) = UnixStream::from_std(stream)?.into_split();
+    let (mut lines, mut line) = (BufReader::new(read.take(REQUEST_BYTES_MAX)), String::new());
+    lines.read_line(&mut line).await?;
+    match serde_json::from_str(&line) {
+        Ok(SentRequest(Request::Account { account })) => account::serve(lines, write, Some(door), account, uid).await,
+        Ok(_) => answer(write, |_| Err("no server runs".to_owned())).await,
+        Err(error) => answer(write, move |_| Err(format!("not a request: {error}"))).await,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
