@@ -50,7 +50,7 @@ enum Senders {
     Own(Vec<Box<str>>),
 }
 
-/// By what right a login writes mail of an author.
+/// The right by which a login writes mail of an author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorRight {
     /// The author is the login, or an address that leads to it alone, or one of its `senders=`.

@@ -50,7 +50,7 @@ impl<'a> DecodedReader<'a> {
     }
 }
 
-/// How long a part is without its encoding; `None` if that cannot be undone.
+/// The length of a part without its encoding; `None` if that cannot be undone.
 pub(super) async fn measure(
     body: &dyn MailBody,
     range: Range<u64>,

@@ -142,7 +142,7 @@ impl Source<'_> {
         self.literal(out, "", octets.map(|octets| octets.cut(partial)))
     }
 
-    /// What is not there is NIL (decisions 30 and 32).
+    /// A part that is not there is NIL (decisions 30 and 32).
     fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Piece> {
         out.extend_from_slice(name.as_bytes());
         let Some(octets) = octets else {

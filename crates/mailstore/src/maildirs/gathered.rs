@@ -1,6 +1,6 @@
 //! Several messages of one APPEND (RFC 3502): each becomes a file in `tmp/` once it is whole, and one batch makes all of them visible.
 //!
-//! Their files take the way of COPY's: what a crash leaves before the batch is removed when it is old, and what it leaves after that is placed by the next listing.
+//! Their files take the way of COPY's. A file that a crash leaves before the batch is removed when it is old. After the batch, the next listing places it.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is added to mail and taken out of it, and as whom a login writes.
+//! Fields that are added to mail and taken out of it, and the authors that a login may name.
 
 use crate::auth::{hello, line, plain};
 use crate::http::{CONFIG, page_of, token};

@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// What waits of bravo, as the operator sees it.
+    /// Bravo's waiting mail, as the operator sees it.
     fn of_bravo(&self) -> Vec<(String, String)> {
         let text = |line: &Value, key: &str| line[key].to_string();
         let all = list(self.dir.path(), &["--tenant", "bravo"]);

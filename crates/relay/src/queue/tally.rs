@@ -10,7 +10,7 @@ pub struct QueueTally {
     pub recipients: u64,
     /// Of them, those that have had an attempt.
     pub deferred: u64,
-    /// Of them, those that are held.
+    /// Held ones among them.
     pub held: u64,
     /// Of them, those under way.
     pub under_way: u64,

@@ -62,7 +62,7 @@ pub(crate) struct Control {
     _ending: watch::Sender<()>,
 }
 
-/// What requests lead to beside the receiver.
+/// Parts of the server that requests are handed to.
 #[derive(Clone)]
 struct Doors {
     receiver: Receiver,

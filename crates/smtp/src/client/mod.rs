@@ -371,7 +371,7 @@ pub enum ClientError {
     /// A reply came that nothing was asked for, or that is none to what was asked: 3yz to MAIL, a verdict before the end of the message was written.
     #[error("unexpected reply: {reply}")]
     Unexpected {
-        /// What was awaited; [`Step::Idle`] for nothing.
+        /// The awaited step; [`Step::Idle`] for nothing.
         step: Step,
         /// All of it.
         reply: ShortReply,
