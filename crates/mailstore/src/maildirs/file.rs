@@ -73,7 +73,7 @@ impl MailFile {
         let layout = self.layout.get().cloned().map_or_else(OnceLock::new, OnceLock::from);
         let wire_size = AtomicU64::new(self.wire_size.load(Ordering::Relaxed));
         // Delivery writes a file of ours again after a failed sync, so another inode may have the same content.
-        let facts = self.facts.get().copied().filter(|_| self.inode.get() == Some(&inode));
+        let facts = self.facts.get().copied().filter(|facts| facts.inode == inode);
         let facts = facts.map_or_else(OnceLock::new, OnceLock::from);
         let (body, disk_size) = (self.body, self.disk_size);
         Self { subdir, name, inode: inode.into(), facts, disk_size, body, wire_size, layout }

@@ -361,6 +361,22 @@ async fn check(place: &Place, messages: &Messages, contents: &mut HashMap<u32, V
     }
 }
 
+/// Both names are written to before the mailbox has stood still.
+#[tokio::test]
+async fn a_file_of_two_names_that_is_edited_gets_another_uid() {
+    let (mut place, mut contents) = (Place::new(), HashMap::new());
+    apply(&mut place, Change::Deliver(2, "before".into()));
+    apply(&mut place, Change::Link(0));
+    let messages = place.look().await;
+    check(&place, &messages, &mut contents).await;
+    apply(&mut place, Change::Deliver(2, "behind".into()));
+    for _ in 0..2 {
+        let messages = place.settled_look().await;
+        check(&place, &messages, &mut contents).await;
+    }
+    assert_eq!(uids(&place.settled_look().await), [2]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
