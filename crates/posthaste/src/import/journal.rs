@@ -76,6 +76,13 @@ pub struct Journal {
 const DIRECTORY: &str = "imports";
 const AGE_MAX: Duration = Duration::from_secs(90 * 86_400);
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A child that is being started may have the file open for a moment more.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Journal {
     /// Opens the record of importing `source` into a mailbox.
     ///
