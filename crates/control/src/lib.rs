@@ -6,18 +6,17 @@
 
 mod logins;
 mod mail;
-mod object;
 mod of_tenant;
 mod waiting;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
-use object::{object, objects};
 pub use of_tenant::NotOfTenant;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use posthaste_spool::Lsn;
+use posthaste_units::object::{object, objects};
 use serde::{Deserialize, Serialize};
 pub use waiting::{CountLine, HeldBy, RoomLine, SummaryEnd, WaitState, WaitingLine};
 pub use which::{By, Doing, Named, Which};

@@ -2,9 +2,9 @@
 
 use posthaste_message::mime::{Addresses, DecodedAddress};
 use posthaste_smtp::ForwardPath;
+use posthaste_units::object::Object;
 use serde::Deserialize;
 
-use crate::json::Object;
 use crate::mime::{Part, base64_lines, from_base64, mailbox, write_field, write_text_field};
 use crate::template::{Piece, Place, Templates};
 

@@ -1,32 +1,10 @@
-//! JSON of a request: objects that are nothing else, and mistakes in the words of the API.
+//! JSON of a request, and mistakes in the words of the API.
 
-use std::fmt::{self, Write as _};
-use std::marker::PhantomData;
+use std::fmt::Write as _;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use posthaste_units::object::Object;
+use serde::de::Deserialize;
 use serde_json::error::Category;
-
-/// An object with the keys of `T`. Derived readers take an array of the values as well, which no client means.
-pub(crate) struct Object<T>(pub T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Keys<T> {
-            type Value = Object<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-            }
-        }
-        deserializer.deserialize_any(Keys(PhantomData))
-    }
-}
 
 /// Reads the object that a body is.
 ///

@@ -1,18 +1,18 @@
 //! The request: mail and who gets it, checked, and the messages that it becomes.
 
 use std::collections::HashSet;
-
 use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::Value as Variable;
 use minijinja::value::Object as Lookup;
 use posthaste_smtp::{ForwardPath, ReversePath};
+use posthaste_units::object::Object;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::built::{Built, BuiltBody};
-use crate::json::{self, Object};
+use crate::json;
 use crate::template::{MayGoOn, Piece, Place, Templates};
 
 /// Mail to inject.

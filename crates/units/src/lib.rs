@@ -11,6 +11,8 @@ mod bucket;
 pub mod histogram;
 #[cfg(feature = "serde")]
 pub mod keys;
+#[cfg(feature = "serde")]
+pub mod object;
 mod rate;
 #[cfg(feature = "serde")]
 pub mod values;

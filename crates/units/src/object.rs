@@ -1,4 +1,4 @@
-//! Objects that are nothing else: derived readers take an array of the values as well, which no client means.
+//! JSON objects that are nothing else: derived readers take an array of the values as well, which no client means.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// An object with the keys of `T`.
-struct Object<T>(T);
+/// An object with the keys of `T`. An array of its values is a mistake: `expected an object`.
+pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -27,13 +27,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads an object.
-pub(crate) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+/// Reads an object, for serde's `deserialize_with`.
+///
+/// # Errors
+/// The value is something else, or its keys are not those of `T`.
+pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(of)| of)
 }
 
-/// Reads a list of objects.
-pub(crate) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+/// Reads a list of objects, for serde's `deserialize_with`.
+///
+/// # Errors
+/// As [`object`], of any of them.
+pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let all = Vec::<Object<T>>::deserialize(deserializer)?;
     Ok(all.into_iter().map(|Object(of)| of).collect())
 }
