@@ -88,11 +88,12 @@ impl Logins {
         Ok(Self { directory: config.directory(), config, path })
     }
 
-    /// Opens the file. A new one belongs to the owner of the server's data.
+    /// Opens the file. A new one belongs to the user that the configuration names, else to the owner of the server's data.
     fn open(&self) -> Result<LoginsFile, ChangeLoginsError> {
         let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let owner = std::fs::metadata(&self.config.storage.data).map_or(user, |data| (data.uid(), data.gid()));
-        let owner = if user.0 == 0 { owner } else { user };
+        let named = self.config.identity().ok().flatten().map(|identity| (identity.uid, identity.gid));
+        let of_data = || std::fs::metadata(&self.config.storage.data).ok().map(|data| (data.uid(), data.gid()));
+        let owner = if user.0 == 0 { named.or_else(of_data).unwrap_or(user) } else { user };
         LoginsFile::open(&self.path, &self.directory, owner)
     }
 

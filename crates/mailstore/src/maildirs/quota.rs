@@ -34,7 +34,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// Accounts of which something is known.
 const KNOWN_MAX: usize = 10_000;
 /// The operator is told of an account that has so many percent of its quota.
-const WARNED_PERCENT: u64 = 90;
+const WARNED_PERCENT: u8 = 90;
 
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
@@ -50,7 +50,9 @@ impl QuotaLimits {
     }
 
     fn is_nearly_used(&self, (bytes, messages): (u64, u64)) -> bool {
-        let near = |used: u64, most: Option<u64>| most.is_some_and(|most| used >= most / 100 * WARNED_PERCENT);
+        let near = |used: u64, most: Option<u64>| {
+            most.is_some_and(|most| u128::from(used) * 100 >= u128::from(most) * u128::from(WARNED_PERCENT))
+        };
         near(bytes, self.bytes) || near(messages, self.messages)
     }
 }
@@ -146,5 +148,24 @@ impl Shared {
         }
         let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
         Ok(Some(QuotaUse { bytes: used.0, messages: used.1, limits }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearly_used_is_nine_tenths_of_any_limit() {
+        for (most, used) in [(1, 1), (3, 3), (50, 45), (199, 180), (1000, 900), (u64::MAX, u64::MAX)] {
+            for limits in
+                [QuotaLimits { bytes: Some(most), messages: None }, QuotaLimits { bytes: None, messages: Some(most) }]
+            {
+                assert!(limits.is_nearly_used((used, used)), "{used} of {most}");
+                assert!(!limits.is_nearly_used((0, 0)), "none of {most}");
+                let fewer = used.min(u64::try_from(u128::from(most) * 9 / 10).unwrap()).saturating_sub(1);
+                assert!(!limits.is_nearly_used((fewer, fewer)), "{fewer} of {most}");
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::{Counts, bar_for, copy_text, rows};
 use crate::import::LeftOut;
 use crate::mail_session::MailSession;
 use crate::queue::AnyError;
+use crate::terminal::{complain, harmless};
 
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const LOCK_TRIES: u32 = 200;
@@ -24,14 +25,16 @@ pub struct MaildirTarget {
 }
 
 impl MaildirTarget {
+    /// Touches nothing.
+    pub fn new(top: &Path, host_name: &str) -> Self {
+        Self { top: top.to_owned(), host: Host::new(host_name) }
+    }
+
     /// Makes the directory.
-    pub fn new(top: &Path, host_name: &str) -> Result<Self, AnyError> {
-        let at = |error: io::Error| format!("{}: {error}", top.display());
-        Maildir::open_or_create(top).map_err(at)?;
+    fn make(&self) -> io::Result<()> {
+        Maildir::open_or_create(&self.top)?;
         // It says that names of folders are written as Dovecot writes them.
-        let table = File::options().append(true).create(true).open(top.join(KEYWORDS_FILE)).map_err(at)?;
-        table.sync_all().map_err(at)?;
-        Ok(Self { top: top.to_owned(), host: Host::new(host_name) })
+        File::options().append(true).create(true).open(self.top.join(KEYWORDS_FILE))?.sync_all()
     }
 
     /// Exports all mailboxes, or one with those below it.
@@ -50,6 +53,8 @@ impl MaildirTarget {
                 return Err(format!("there is no mailbox {mailbox}").into());
             }
         }
+        let at = |error: io::Error| format!("{}: {error}", self.top.display());
+        self.make().map_err(at)?;
         for name in names {
             let levels = match mailbox {
                 _ if name == "INBOX" && mailbox.is_none_or(|mailbox| mailbox.eq_ignore_ascii_case("INBOX")) => "",
@@ -64,7 +69,7 @@ impl MaildirTarget {
             counts.written += written.written;
             counts.there += written.there;
         }
-        File::open(&self.top)?.sync_all()?;
+        File::open(&self.top).and_then(|top| top.sync_all()).map_err(at)?;
         Ok(counts)
     }
 
@@ -101,7 +106,7 @@ impl MaildirTarget {
         let (mut counts, mut letters) = (Counts::default(), Letters { maildir: &maildir, known: HashMap::new() });
         for row in rows {
             bar.inc(1);
-            let flags = letters.of(&row, dir, left_out)?;
+            let flags = letters.of(&row, dir)?;
             let unique = unique_name(&row, opened);
             let key = format!("{}.{unique}.{}", row.date, self.host.as_str());
             match there.get(&key) {
@@ -140,7 +145,7 @@ struct Letters<'a> {
 }
 
 impl Letters<'_> {
-    fn of(&mut self, row: &MailRow, dir: &Path, left_out: &mut LeftOut) -> Result<Flags, AnyError> {
+    fn of(&mut self, row: &MailRow, dir: &Path) -> Result<Flags, AnyError> {
         let mut flags = Flags::NONE;
         for name in &row.flags {
             let flag = match &*name.to_ascii_lowercase() {
@@ -154,7 +159,12 @@ impl Letters<'_> {
                     Some(flag) => *flag,
                     None => {
                         let flag = self.keyword(name).unwrap_or_else(|error| {
-                            left_out.tell(dir, &format!("keyword {name}: {error}"));
+                            let why = match error.kind() {
+                                io::ErrorKind::QuotaExceeded => "a Maildir has letters for 26 keywords".to_owned(),
+                                _ => error.to_string(),
+                            };
+                            let told = format!("{}: keyword {name} is not written: {why}", dir.display());
+                            complain(&harmless(&told));
                             Flags::NONE
                         });
                         self.known.insert(keyword.to_owned(), flag);
@@ -203,7 +213,9 @@ impl NewMessage<'_> {
         let mut file = File::create(&unfinished).map_err(at)?;
         let place = (self.dir, left_out);
         let restart = |file: &mut File| io::Seek::rewind(file).and_then(|()| file.set_len(0));
-        let written = copy_text(session, row, &mut file, |file, text| file.write_all(text), restart, place)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), at(error));
+        let write = |file: &mut File, text: &[u8]| file.write_all(text).map_err(named);
+        let written = copy_text(session, row, &mut file, write, restart, place)?;
         let Some(written) = written else {
             std::fs::remove_file(&unfinished).map_err(at)?;
             return Ok(false);

@@ -53,9 +53,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     let mut left_out = LeftOut::default();
     let exported = match args.to.extension().is_some_and(|extension| extension == "mbox") {
         true => MboxTarget::new(&args.to).and_then(|target| target.export(&mut session, mailbox, &mut left_out)),
-        false => {
-            MaildirTarget::new(&args.to, &host).and_then(|target| target.export(&mut session, mailbox, &mut left_out))
-        }
+        false => MaildirTarget::new(&args.to, &host).export(&mut session, mailbox, &mut left_out),
     };
     session.end()?;
     let Counts { written, there } = exported?;

@@ -23,7 +23,7 @@ pub use self::source::LeftOut;
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// A Maildir with its folders, a directory of .eml files, or an mbox file
+    /// A Maildir with its folders, a directory of .eml files, one such file, or an mbox file
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// A login and perhaps a mailbox, such as ann@example.org/Archive; default: INBOX, with folders beside it
@@ -56,9 +56,14 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         return Err("--move is for files with one message each; remove the mbox file yourself".into());
     }
     let data = config.storage.data.clone();
+    // However the account and its INBOX are written, an import into them has one record.
+    let directory = config.directory();
+    let login = directory.login_name(account);
+    let home = directory.maildir_of(login.as_deref().unwrap_or(account));
+    let home = home.map_or(account.to_owned(), |path| path.to_string());
+    let recorded = mailbox.filter(|mailbox| !mailbox.eq_ignore_ascii_case("INBOX")).unwrap_or("INBOX");
     let session = MailSession::begin(config, account)?;
-    let journal =
-        Journal::open(&data, &args.path, account, mailbox.unwrap_or("INBOX")).map_err(|error| error.to_string());
+    let journal = Journal::open(&data, &args.path, &home, recorded).map_err(|error| error.to_string());
     let mut importer = match journal {
         Ok(journal) => Importer::new(session, journal, mailbox, args.moves, left_out),
         Err(error) => {
@@ -69,7 +74,9 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
     let imported = importer.run(&source);
     let counts = importer.end()?;
     if let Err(error) = imported {
-        complain(&format!("{}; repeat the command to go on", counts.text(account)));
+        if counts.added + counts.there > 0 {
+            complain(&format!("{}; repeat the command to go on", counts.text(account)));
+        }
         return Err(error);
     }
     match args.json {

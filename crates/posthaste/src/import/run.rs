@@ -13,7 +13,7 @@ use posthaste_message::mbox::MboxReader;
 use ring::digest::{Context, SHA256};
 
 use super::journal::{Batch, Journal, Key};
-use super::source::{LeftOut, Source, SourceFile, SourceFolder, Text, date_of, open_mbox};
+use super::source::{LeftOut, Source, SourceFile, SourceFolder, Text, date_of, open_mbox, since_1970};
 use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
@@ -232,7 +232,7 @@ impl<'a> Importer<'a> {
             let number = seen.entry(Key::new(&[], &octets.sha256)).or_default();
             *number += 1;
             let key = Key::new(&[b"mbox", &number.to_be_bytes()], &octets.sha256);
-            let date = message.date.and_then(|date| u64::try_from(date.unix_secs()).ok()).or(octets.date);
+            let date = message.date.map(|date| since_1970(date.unix_secs())).or(octets.date);
             let place = Place::Mbox { path, offset: message.offset };
             self.take(place, key, octets, fields.flags(), date)?;
         }

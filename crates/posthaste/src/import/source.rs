@@ -82,7 +82,10 @@ impl Source {
     pub fn find(path: &Path, left_out: &mut LeftOut) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         if metadata.is_file() {
-            return Ok(Self::Mbox(path.to_owned()));
+            return match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("eml")) {
+                true => Ok(Self::Folders(vec![SourceFolder::of_one(path)?])),
+                false => Ok(Self::Mbox(path.to_owned())),
+            };
         }
         if !metadata.is_dir() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is neither a directory nor a regular file"));
@@ -108,6 +111,24 @@ impl Source {
         folders.sort_by(|a, b| a.levels.cmp(&b.levels));
         Ok(Self::Folders(folders))
     }
+}
+
+impl SourceFolder {
+    /// A single message. Links up to it are followed, as its path was named.
+    fn of_one(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let (fd, name) = (OwnedFd::from(File::open(dir)?), CString::new(name.as_encoded_bytes())?);
+        let dir = Rc::new(SourceDir { fd, path: dir.to_owned(), keywords: Rc::default() });
+        Ok(Self { levels: String::new(), files: vec![SourceFile { dir, name, is_maildir: false }] })
+    }
+}
+
+/// Seconds since 1970; an earlier time is the beginning of 1970.
+pub fn since_1970(secs: i64) -> u64 {
+    u64::try_from(secs).unwrap_or(0)
 }
 
 /// A folder of a Maildir, if the entry is one.
@@ -298,8 +319,8 @@ impl SourceFile {
             Some(false) => FileForm::Lines { replaces_nul: false },
             None => FileForm::Lines { replaces_nul: true },
         };
-        let date = u64::try_from(metadata.mtime()).ok();
-        Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date: date.filter(|_| self.is_maildir) })
+        let date = self.is_maildir.then(|| since_1970(metadata.mtime()));
+        Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date })
     }
 
     /// Removes it.
@@ -350,7 +371,7 @@ impl Text {
     pub fn of_mbox(path: &Path, offset: u64) -> io::Result<Self> {
         let mut reader = open_mbox(path, offset)?;
         let message = reader.next_message()?.ok_or_else(|| io::Error::other("the file has been changed"))?;
-        let date = message.date.and_then(|date| u64::try_from(date.unix_secs()).ok());
+        let date = message.date.map(|date| since_1970(date.unix_secs()));
         Ok(Self {
             pieces: Pieces::Mbox(Box::new(reader)),
             form: FileForm::Lines { replaces_nul: true },
@@ -378,5 +399,5 @@ impl Text {
 pub fn date_of(head: &[u8]) -> Option<u64> {
     let message = Message::parse(&head[..head.len().min(HEAD_BYTES)]);
     let date = message.root().header().first("Date")?.date()?;
-    u64::try_from(DateTime::unix_secs(date)).ok()
+    Some(since_1970(DateTime::unix_secs(date)))
 }

@@ -376,3 +376,43 @@ fn an_import_stops_at_the_quota_and_goes_on_later() {
     assert_eq!(import(dir.path(), "Maildir", "ann@example.org/In", &[]), counts(30, 70, 0, 0));
     server.stop();
 }
+
+#[test]
+fn however_the_target_is_written_an_import_has_one_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let old = dir.path().join("old.EML");
+    fs::write(&old, "Date: Fri, 01 Jan 1960 00:00:00 +0000\nSubject: early\n\nbody\n").unwrap();
+    assert_eq!(import(dir.path(), "old.EML", ANN, &[]), counts(1, 0, 0, 0));
+    for to in ["ann@example.org/INBOX", "ANN@EXAMPLE.ORG/inbox", "Ann@example.org/Inbox/"] {
+        assert_eq!(import(dir.path(), "old.EML", to, &[]), counts(0, 1, 0, 0), "{to}");
+    }
+    let mut imap = Imap::logged_in(address);
+    assert!(imap.ok("SELECT INBOX").contains("* 1 EXISTS"));
+    let date = imap.ok("FETCH 1 INTERNALDATE");
+    assert!(
+        date.contains("\" 1-Jan-1970 00:00:00 +0000\"") || date.contains("\"01-Jan-1970 00:00:00 +0000\""),
+        "{date}"
+    );
+    server.stop();
+}
+
+#[test]
+fn an_export_tells_of_keywords_without_a_letter_and_makes_nothing_for_a_missing_mailbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    fs::write(dir.path().join("one.eml"), "Subject: many\n\nbody\n").unwrap();
+    assert_eq!(import(dir.path(), "one.eml", ANN, &[]), counts(1, 0, 0, 0));
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    let keywords: Vec<String> = (0..28).map(|number| format!("kk{number}")).collect();
+    imap.ok(&format!("STORE 1 +FLAGS.SILENT ({})", keywords.join(" ")));
+    let (code, text, error) = output(dir.path(), &["export", ANN, "--to", "out", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["left_out"], 0);
+    assert_eq!(error.matches("is not written: a Maildir has letters for 26 keywords").count(), 2, "{error}");
+    let (code, _, error) = output(dir.path(), &["export", "ann@example.org/None", "--to", "none"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(!dir.path().join("none").exists());
+    server.stop();
+}
