@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::sync::mpsc::channel;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_spool::{Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool};
+use posthaste_spool::{Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool};
 
 struct Sample {
     /// By their paths in the directory.
@@ -96,7 +96,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let is_known = |payload: &[u8]| (0..=40).any(|number| self::payload(number) == payload);
     let mut found = 0;
-    if let Ok(closed) = ClosedSpool::open(dir.path()) {
+    if let Ok(closed) = ClosedFileSpool::open(dir.path()) {
         let _ = closed.inspect();
         let _ = closed.verify();
         let _ = closed.export(&mut |batch| {

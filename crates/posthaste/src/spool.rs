@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StreamStats};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
@@ -176,7 +176,7 @@ fn export(spool: &Spool, to: &Path, stream: Option<&str>) -> Result<ExitCode, An
     finish_export(spool, to, &exported, json!({}), "")
 }
 
-fn export_to(closed: &ClosedSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
+fn export_to(closed: &dyn ClosedSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
     let shown = closed.inspect()?;
     if let Some(name) = stream.filter(|name| shown.streams.iter().all(|stream| stream.name != *name)) {
         return Err(no_stream(name, &shown.streams).into());
@@ -255,12 +255,12 @@ fn repair(spool: &Spool, give_up_damaged: bool) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(!is_sound)))
 }
 
-fn has_what_may_be_given_up(closed: &ClosedSpool) -> std::io::Result<bool> {
+fn has_what_may_be_given_up(closed: &ClosedFileSpool) -> std::io::Result<bool> {
     Ok(!closed.missing().is_empty() || !closed.unreadable_bodies()?.is_empty())
 }
 
 fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {
-    let rebuilt = ClosedSpool::rebuild(&spool.dir, to).map_err(|error| match error {
+    let rebuilt = ClosedFileSpool::rebuild(&spool.dir, to).map_err(|error| match error {
         OpenError::Locked => spool.named(error),
         error => format!("{}: {error}", spool.dir.display()).into(),
     })?;
@@ -339,7 +339,7 @@ fn accept_mount(spool: &Spool, stream: &str) -> Result<ExitCode, AnyError> {
 }
 
 fn forget_mailbox(spool: &Spool, mailbox: &str) -> Result<ExitCode, AnyError> {
-    if ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))? {
+    if ClosedFileSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))? {
         let data = spool.dir.parent().filter(|data| data.join(SOCKET).exists()).ok_or_else(|| {
             format!("{}: a server has it whose data directory is another; stop it first", spool.dir.display())
         })?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use posthaste_spool::{ClosedSpool, Config, OpenError};
+use posthaste_spool::{ClosedFileSpool, Config, OpenError};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
@@ -32,8 +32,8 @@ fn spool_dir(dir: PathBuf) -> PathBuf {
 
 impl Spool {
     /// For those who need it for themselves.
-    pub fn open(&self) -> Result<ClosedSpool, AnyError> {
-        ClosedSpool::open(&self.dir).map_err(|error| self.named(error))
+    pub fn open(&self) -> Result<ClosedFileSpool, AnyError> {
+        ClosedFileSpool::open(&self.dir).map_err(|error| self.named(error))
     }
 
     pub fn named(&self, error: OpenError) -> AnyError {

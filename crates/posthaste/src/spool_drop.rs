@@ -24,7 +24,7 @@ pub struct Doomed {
 impl Doomed {
     /// # Errors
     /// There is no such message, or not for this recipient.
-    pub fn find(closed: &ClosedSpool, id: Lsn, recipient: Option<&str>) -> Result<Self, AnyError> {
+    pub fn find(closed: &dyn ClosedSpool, id: Lsn, recipient: Option<&str>) -> Result<Self, AnyError> {
         let Some(message) = undelivered(closed)?.into_iter().find(|message| message.id == id.get()) else {
             let why =
                 "waits for programs, files or LMTP servers; `posthaste spool inspect --messages` lists those that do";
@@ -42,7 +42,7 @@ impl Doomed {
     ///
     /// # Errors
     /// The directory exists, or the message cannot be read or written.
-    pub fn export(&self, closed: &ClosedSpool, to: &Path) -> Result<Exported, AnyError> {
+    pub fn export(&self, closed: &dyn ClosedSpool, to: &Path) -> Result<Exported, AnyError> {
         let mut exporter = Exporter::new(to, Some(STREAM))?;
         let mut written = Ok(());
         closed.export(&mut |batch| {

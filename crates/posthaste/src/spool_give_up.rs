@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_relay::queue::QueueEntry;
 use posthaste_relay::sender::STREAM as QUEUE;
-use posthaste_spool::{ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool, SpoolAdmin};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool, SpoolAdmin};
 use serde_json::{Value, json};
 
 use crate::spool_access::config_for;
@@ -35,7 +35,7 @@ struct LostBody {
 }
 
 /// Goes on without segments that are missing. Keeps what is left of each body that cannot be read, and lets go of it. One that turns out to be whole stays.
-pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
+pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
     let mut given_up = GivenUp { segments: closed.missing().to_vec(), ..GivenUp::default() };
     let mut messages: HashMap<Lsn, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
@@ -67,7 +67,7 @@ pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<GivenUp, Box<dyn std::
 }
 
 /// The recipients at other hosts of each message.
-fn remote(closed: &ClosedSpool) -> std::io::Result<HashMap<Lsn, Vec<String>>> {
+fn remote(closed: &dyn ClosedSpool) -> std::io::Result<HashMap<Lsn, Vec<String>>> {
     let mut all = HashMap::new();
     closed.entries(&mut |stream, lsn, payload, _| {
         let queued = QueueEntry::decode(payload).ok().filter(|_| stream == QUEUE).and_then(QueueEntry::into_message);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use posthaste_delivery::local::{BoundMounts, MountId};
-use posthaste_spool::{ClosedSpool, Damage, Inspection, PlaceReport, StreamStats};
+use posthaste_spool::{ClosedFileSpool, Damage, Inspection, PlaceReport, StreamStats};
 use serde_json::{Value, json};
 
 use crate::spool_access::{Spool, batches};
@@ -14,8 +14,8 @@ type BoundStream = (String, Option<MountId>);
 
 pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
-    let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
-    let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
+    let is_in_use = ClosedFileSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
+    let closed = ClosedFileSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
     let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
     // That the lists are damaged is told by the next start, which makes them anew.
     let mounts = BoundMounts::read(&spool.dir).map_or_else(|_| Vec::new(), |bound| bound.streams());

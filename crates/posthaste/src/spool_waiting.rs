@@ -64,7 +64,7 @@ impl Waiting {
 }
 
 /// The messages that wait, in the order in which they came.
-pub fn all(spool: &ClosedSpool) -> std::io::Result<Vec<Waiting>> {
+pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
     let mut all: BTreeMap<Lsn, Waiting> = BTreeMap::new();
     let mut add = |id: u64, received_secs, bytes, to: Vec<Unreached>| {
         let id = Lsn::new(id);

@@ -48,7 +48,9 @@ pub use api::{
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
-pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
+pub use closed::{
+    ClosedFileSpool, ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired,
+};
 pub use config::Config;
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};

@@ -6,7 +6,8 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, OpenError, Released, Repaired, Replayed, Spool, StreamId,
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, OpenError, Released, Repaired, Replayed,
+    Spool, StreamId,
 };
 
 fn config() -> Config {
@@ -42,7 +43,7 @@ fn spool(dir: &Path) -> (Vec<Lsn>, Lsn) {
     (lsns.into_iter().chain([last]).collect(), large)
 }
 
-fn exported(closed: &ClosedSpool) -> Vec<(Lsn, usize, Vec<u8>)> {
+fn exported(closed: &ClosedFileSpool) -> Vec<(Lsn, usize, Vec<u8>)> {
     let mut all = Vec::new();
     closed
         .export(&mut |batch| {
@@ -61,7 +62,7 @@ fn exported(closed: &ClosedSpool) -> Vec<(Lsn, usize, Vec<u8>)> {
 #[test]
 fn a_last_checkpoint_is_made_once() {
     let dir = tempfile::tempdir().unwrap();
-    let counter = || ClosedSpool::open(dir.path()).unwrap().inspect().unwrap().checkpoint;
+    let counter = || ClosedFileSpool::open(dir.path()).unwrap().inspect().unwrap().checkpoint;
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
     let stream = spool.stream("one").unwrap();
     append(&spool, &[stream], Body::inline(vec!["text".into()]));
@@ -78,7 +79,7 @@ fn a_last_checkpoint_is_made_once() {
 fn it_shows_what_is_where_and_gives_out_what_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     let (lsns, large) = spool(dir.path());
-    let closed = ClosedSpool::open(dir.path()).unwrap();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
     assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::Locked)));
     let shown = closed.inspect().unwrap();
     assert_eq!(shown.damage, []);
@@ -106,7 +107,7 @@ fn it_shows_what_is_where_and_gives_out_what_is_needed() {
 fn a_damaged_index_is_found_and_written_anew_from_its_pack() {
     let dir = tempfile::tempdir().unwrap();
     let (lsns, _) = spool(dir.path());
-    let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+    let before = exported(&ClosedFileSpool::open(dir.path()).unwrap());
     let indexes: Vec<_> = std::fs::read_dir(dir.path().join("packs"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -115,13 +116,13 @@ fn a_damaged_index_is_found_and_written_anew_from_its_pack() {
     for index in &indexes {
         std::fs::write(index, b"damaged").unwrap();
     }
-    let closed = ClosedSpool::open(dir.path()).unwrap();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
     assert_eq!(closed.verify().unwrap().damage.len(), indexes.len());
     assert!(exported(&closed).len() < before.len());
     let repaired = closed.repair().unwrap();
     assert_eq!((repaired.files.len(), repaired.failed), (indexes.len(), Vec::new()));
     drop(closed);
-    let closed = ClosedSpool::open(dir.path()).unwrap();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
     assert_eq!(closed.verify().unwrap().damage, []);
     assert_eq!(exported(&closed), before);
     assert_eq!(closed.repair().unwrap(), Repaired::default());
@@ -146,7 +147,7 @@ fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one
     assert_eq!(spool.pack_oldest(2).unwrap(), 2);
     spool.checkpoint().unwrap();
     spool.abandon();
-    let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+    let before = exported(&ClosedFileSpool::open(dir.path()).unwrap());
     let packs = files(dir.path(), "packs", ".pack");
     assert_eq!(
         packs.iter().map(|pack| std::fs::metadata(pack).unwrap().len() == 64 << 10).collect::<Vec<_>>(),
@@ -170,7 +171,7 @@ fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one
     };
     // Nothing is lost, and nothing to be repaired.
     let check = || {
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         assert_eq!(exported(&closed), before);
         assert_eq!(closed.verify().unwrap().damage, []);
         assert_eq!(closed.repair().unwrap(), Repaired::default());
@@ -191,7 +192,7 @@ fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one
     // Both of one, and the body of another with its head: each is told.
     packs.iter().for_each(|pack| change(pack, places(pack, 0).0 + 5));
     packs.iter().for_each(|pack| change(pack, places(pack, 1).0 + 1000));
-    let found = ClosedSpool::open(dir.path()).unwrap().verify().unwrap().damage;
+    let found = ClosedFileSpool::open(dir.path()).unwrap().verify().unwrap().damage;
     let of = |what: &str| found.iter().filter(|damage| damage.what.contains(what)).count();
     assert_eq!((of("head"), of("body"), found.len()), (packs.len(), packs.len(), 2 * packs.len()), "{found:?}");
 }
@@ -209,7 +210,7 @@ fn a_repair_of_an_index_drops_no_record_that_is_needed() {
     assert_eq!(spool.pack_oldest(1).unwrap(), 1);
     spool.checkpoint().unwrap();
     spool.abandon();
-    let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+    let before = exported(&ClosedFileSpool::open(dir.path()).unwrap());
     let pack = &files(dir.path(), "packs", ".pack")[0];
     let index = pack.with_extension("index");
     let bytes = std::fs::read(&index).unwrap();
@@ -222,19 +223,19 @@ fn a_repair_of_an_index_drops_no_record_that_is_needed() {
     let live = &files(dir.path(), "live", "")[0];
     let list = std::fs::read(live).unwrap();
     std::fs::write(live, b"damaged").unwrap();
-    let failed = ClosedSpool::open(dir.path()).unwrap().repair().unwrap().failed;
+    let failed = ClosedFileSpool::open(dir.path()).unwrap().repair().unwrap().failed;
     assert!(failed.len() == 1 && failed[0].1.contains("start the server once"), "{failed:?}");
     std::fs::write(live, list).unwrap();
-    let repaired = ClosedSpool::open(dir.path()).unwrap().repair().unwrap();
+    let repaired = ClosedFileSpool::open(dir.path()).unwrap().repair().unwrap();
     assert_eq!((repaired.files.len(), repaired.failed), (1, Vec::new()));
-    let closed = ClosedSpool::open(dir.path()).unwrap();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
     assert_eq!((exported(&closed), closed.verify().unwrap().damage), (before, Vec::new()));
 }
 
 #[test]
 fn a_directory_without_a_spool_is_none() {
     let dir = tempfile::tempdir().unwrap();
-    let opened = ClosedSpool::open(dir.path());
+    let opened = ClosedFileSpool::open(dir.path());
     assert!(matches!(opened, Err(OpenError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound));
 }
 
@@ -255,7 +256,7 @@ fn files(dir: &Path, below: &str, ending: &str) -> Vec<PathBuf> {
 
 /// The segments of the ring with batches in them.
 fn segments(dir: &Path) -> Vec<PathBuf> {
-    let shown = ClosedSpool::open(dir).unwrap().inspect().unwrap();
+    let shown = ClosedFileSpool::open(dir).unwrap().inspect().unwrap();
     let names = shown.segments.iter().filter(|place| place.needed > 0).map(|place| place.name.clone());
     names.map(|name| dir.join("ring").join(name)).collect()
 }
@@ -267,16 +268,16 @@ fn one_of_two_copies_is_repaired_and_costs_nothing() {
     {
         let dir = tempfile::tempdir().unwrap();
         spool(dir.path());
-        let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+        let before = exported(&ClosedFileSpool::open(dir.path()).unwrap());
         let file = if is_checkpoint { dir.path().join(name) } else { segments(dir.path())[0].clone() };
         damage(&file, at);
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         let shown = closed.inspect().unwrap();
         assert_eq!(shown.spare.len(), 1, "{}: {:?}", file.display(), shown.spare);
         let repaired = closed.repair().unwrap();
         assert_eq!((repaired.files.len(), &repaired.failed[..]), (1, &[][..]), "{}", file.display());
         drop(closed);
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         assert_eq!(closed.inspect().unwrap().spare, []);
         assert_eq!(exported(&closed), before, "{}", file.display());
         assert_eq!(closed.verify().unwrap().damage, []);
@@ -326,7 +327,7 @@ fn every_kind_of_damage_is_named() {
         let dir = tempfile::tempdir().unwrap();
         spool(dir.path());
         hurt(dir.path());
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         let verified = closed.verify().unwrap();
         assert!(!verified.damage.is_empty(), "{what}");
         // What is not damaged is given out all the same.
@@ -350,20 +351,20 @@ fn a_spool_without_any_checkpoint_is_rebuilt_elsewhere_and_stays_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let (lsns, large) = spool(dir.path());
         let to = dir.path().join("rebuilt");
-        let refused = ClosedSpool::rebuild(dir.path(), &to);
+        let refused = ClosedFileSpool::rebuild(dir.path(), &to);
         assert!(matches!(refused, Err(OpenError::Io(error)) if error.kind() == std::io::ErrorKind::AlreadyExists));
         damage(&dir.path().join("checkpoint.0"), 20);
         std::fs::remove_file(dir.path().join("checkpoint.1")).unwrap();
         if !has_names {
             damage(&dir.path().join("streams"), 12);
         }
-        assert!(matches!(ClosedSpool::open(dir.path()), Err(OpenError::NoCheckpoint)));
+        assert!(matches!(ClosedFileSpool::open(dir.path()), Err(OpenError::NoCheckpoint)));
         assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::NoCheckpoint)));
-        let rebuilt = ClosedSpool::rebuild(dir.path(), &to).unwrap();
+        let rebuilt = ClosedFileSpool::rebuild(dir.path(), &to).unwrap();
         assert_eq!(rebuilt.damage.len(), usize::from(!has_names), "{:?}", rebuilt.damage);
         let names = if has_names { ["one", "other"] } else { ["unnamed-1", "unnamed-2"] };
         assert_eq!(rebuilt.streams, names);
-        assert!(matches!(ClosedSpool::open(dir.path()), Err(OpenError::NoCheckpoint)), "the original is as it was");
+        assert!(matches!(ClosedFileSpool::open(dir.path()), Err(OpenError::NoCheckpoint)), "the original is as it was");
         let (spool, report) = FileSpool::open(&to, config()).unwrap();
         assert_eq!(report.damage, []);
         let [one, other] = names.map(|name| spool.stream(name).unwrap());
@@ -410,7 +411,7 @@ fn a_rebuild_takes_no_hole_in_a_pack_for_damage() {
     spool.checkpoint().unwrap();
     spool.abandon();
     ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::remove_file(from.join(name)).unwrap());
-    let rebuilt = ClosedSpool::rebuild(&from, &to).unwrap();
+    let rebuilt = ClosedFileSpool::rebuild(&from, &to).unwrap();
     assert_eq!(rebuilt.damage, []);
     assert!((20..=40).contains(&rebuilt.batches), "{}", rebuilt.batches);
 }

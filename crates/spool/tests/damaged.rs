@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SetAside, Spool,
-    SpoolAdmin, StreamId,
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SetAside,
+    Spool, SpoolAdmin, StreamId,
 };
 
 fn config() -> Config {
@@ -142,7 +142,7 @@ fn a_body_that_is_given_up_is_damaged_no_more_and_its_entries_stay() {
             true => std::fs::remove_file(find(dir.path(), place).0).unwrap(),
             false => flip(dir.path(), place),
         }
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         let unreadable = closed.unreadable_bodies().unwrap();
         assert_eq!(unreadable.iter().map(|(lsn, _)| *lsn).collect::<Vec<_>>(), [lsn], "{what}");
         assert_eq!(closed.verify().unwrap().damage.len(), 1, "{what}");
@@ -152,7 +152,7 @@ fn a_body_that_is_given_up_is_damaged_no_more_and_its_entries_stay() {
         given_up.give_up_bodies(&[lsn]).unwrap();
         // As a kill would.
         given_up.abandon();
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         assert_eq!(closed.unreadable_bodies().unwrap(), [], "{what}");
         assert_eq!(closed.verify().unwrap().damage, [], "{what}");
         drop(closed);
@@ -202,7 +202,7 @@ fn what_a_checkpoint_covers_is_no_torn_tail() {
     };
     let (dir, stream, lsn) = filled(true);
     flip(dir.path(), Where::Ring);
-    let closed = ClosedSpool::open(dir.path()).unwrap();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
     assert_eq!(closed.unreadable_bodies().unwrap().len(), 1);
     drop(closed);
     let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool, SpoolAdmin, StreamError,
+    Batch, Body, ClosedFileSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool, SpoolAdmin, StreamError,
     StreamId,
 };
 
@@ -100,7 +100,7 @@ fn what_a_forgotten_stream_alone_needed_goes_and_its_id_is_not_used_again() {
     // Nor is it shown to anybody after both checkpoint files were lost.
     (0..2).for_each(|n| std::fs::remove_file(dir.path().join(format!("checkpoint.{n}"))).unwrap());
     let to = dir.path().join("rebuilt");
-    let rebuilt = ClosedSpool::rebuild(dir.path(), &to).unwrap();
+    let rebuilt = ClosedFileSpool::rebuild(dir.path(), &to).unwrap();
     assert_eq!(rebuilt.damage, []);
     assert!(!rebuilt.left_out.is_empty(), "large bodies that nobody needs any more are gone");
     let (spool, _) = FileSpool::open(&to, config()).unwrap();

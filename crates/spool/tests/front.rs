@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, Event, Events, FileSpool, FrontFields, Lsn, ReadError, Released, Replayed,
-    Spool, SpoolAdmin, StreamId,
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, Event, Events, FileSpool, FrontFields, Lsn, ReadError,
+    Released, Replayed, Spool, SpoolAdmin, StreamId,
 };
 
 const FRONT: &[u8] = b"Received: from the place where it was\r\n by the place where it is\r\n";
@@ -95,7 +95,7 @@ fn damage_anywhere(dir: &Path) {
 }
 
 fn exported(dir: &Path, lsn: Lsn) -> Bytes {
-    let closed = ClosedSpool::open(dir).unwrap();
+    let closed = ClosedFileSpool::open(dir).unwrap();
     let mut found = None;
     closed
         .export(&mut |batch| {
@@ -168,7 +168,7 @@ fn damaged_front_fields_cost_no_message() {
         check(spool.read(lsn, 0..whole.len() as u64).unwrap());
         drop(spool);
         check(exported(dir.path(), lsn));
-        let verified = ClosedSpool::open(dir.path()).unwrap().verify().unwrap().damage;
+        let verified = ClosedFileSpool::open(dir.path()).unwrap().verify().unwrap().damage;
         assert!(verified.iter().any(|found| found.lsn == Some(lsn) && found.what.contains("is whole")), "{verified:?}");
     }
 }
@@ -202,7 +202,7 @@ fn a_rebuilt_spool_keeps_a_message_with_lost_fields() {
         }
         let new = tempfile::tempdir().unwrap();
         let to = new.path().join("spool");
-        let rebuilt = ClosedSpool::rebuild(dir.path(), &to).unwrap();
+        let rebuilt = ClosedFileSpool::rebuild(dir.path(), &to).unwrap();
         assert!(rebuilt.damage.iter().any(|found| found.lsn == Some(lsn)), "{place:?}: {rebuilt:?}");
         let (spool, told) = open(&to);
         let read = spool.read(lsn, 0..whole.len() as u64).unwrap();

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, FrontFields, Lsn, OpenError, OpenReport, Released, Replayed,
-    SnapshotName, Spool, StreamId,
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, FrontFields, Lsn, OpenError, OpenReport,
+    Released, Replayed, SnapshotName, Spool, StreamId,
 };
 
 fn config() -> Config {
@@ -66,7 +66,7 @@ fn found(dir: &Path) -> (FileSpool, Found) {
     let (mut config, mut found) = (config(), Found::default());
     let (spool, report) = match FileSpool::open(dir, config.clone()) {
         Err(OpenError::Missing(error)) => {
-            let closed = ClosedSpool::open(dir).unwrap();
+            let closed = ClosedFileSpool::open(dir).unwrap();
             let damage = closed.verify().unwrap().damage;
             assert!(!closed.missing().is_empty() && !damage.is_empty(), "{error}: {:?}", closed.inspect());
             drop(closed);
@@ -174,7 +174,7 @@ fn any_lost_file_of_the_ring_is_told_with_what_it_cost() {
                 let (spool, last) = self::found(tried.path());
                 assert_eq!((last.uncertain, last.damaged.len()), (0, 0), "{what}");
                 drop(spool);
-                let closed = ClosedSpool::open(tried.path()).unwrap();
+                let closed = ClosedFileSpool::open(tried.path()).unwrap();
                 assert_eq!(closed.verify().unwrap().damage, [], "nobody needs anything that is lost: {what}");
             }
         }
@@ -189,7 +189,7 @@ fn a_ring_that_is_gone_with_its_directory_is_missed() {
         let all = killed(dir.path(), snapshot_at, checkpoint_at);
         std::fs::remove_dir_all(dir.path().join("ring")).unwrap();
         // Before a start has made the directory again.
-        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
         assert!(!closed.missing().is_empty() && !closed.verify().unwrap().damage.is_empty());
         drop(closed);
         let (_spool, found) = found(dir.path());

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, Cancelled, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
-    SpoolAdmin, StreamId,
+    Batch, Body, Cancelled, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed,
+    SnapshotName, Spool, SpoolAdmin, StreamId,
 };
 
 fn config() -> Config {
@@ -258,7 +258,7 @@ fn a_cancelled_batch_stays_away_when_a_live_file_is_lost() {
         }
     };
     lose_live_files();
-    let looked = ClosedSpool::open(&killed).unwrap();
+    let looked = ClosedFileSpool::open(&killed).unwrap();
     let of_stream = looked.inspect().unwrap().streams.into_iter().find(|stream| stream.name == "stream").unwrap();
     assert_eq!((of_stream.entries, of_stream.bodies), (seen.len() as u64, 10));
     drop(looked);
@@ -392,7 +392,7 @@ fn verify_scrub_and_repair_read_snapshots() {
     it.spool.abandon();
     let whole = std::fs::read(&last).unwrap();
     let verified = || {
-        let report = ClosedSpool::open(dir.path()).unwrap().verify().unwrap();
+        let report = ClosedFileSpool::open(dir.path()).unwrap().verify().unwrap();
         report.damage.into_iter().map(|damage| damage.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(verified(), [""; 0]);
@@ -406,7 +406,7 @@ fn verify_scrub_and_repair_read_snapshots() {
         let found = verified();
         assert!(found.len() == 1 && found[0].contains(&*last.file_name().unwrap().to_string_lossy()), "{found:?}");
     }
-    let repaired = ClosedSpool::open(dir.path()).unwrap().repair().unwrap();
+    let repaired = ClosedFileSpool::open(dir.path()).unwrap().repair().unwrap();
     assert_eq!((repaired.files.len(), repaired.failed), (1, vec![]));
     assert_eq!(verified(), [""; 0]);
     assert!(dir.path().join("kept").join(last.file_name().unwrap()).exists());
@@ -510,7 +510,7 @@ fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
     let seen = it.seen.clone();
     it.spool.abandon();
     ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::remove_file(old.join(name)).unwrap());
-    ClosedSpool::rebuild(&old, &new).unwrap();
+    ClosedFileSpool::rebuild(&old, &new).unwrap();
     let (mut it, found) = Consumer::open(&new);
     let last = seen.last().map(|(lsn, _)| *lsn);
     // Nobody knows any more what was released.

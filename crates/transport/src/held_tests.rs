@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use posthaste_intake::Destination as _;
-use posthaste_spool::{ClosedSpool, Entry, Spool};
+use posthaste_spool::{ClosedFileSpool, Entry, Spool};
 use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
@@ -32,7 +32,7 @@ fn what_fails_for_too_long_is_held_told_once_listed_and_tried_on_demand() {
         panic!("not held")
     };
     assert!(of == id && pause > Duration::from_secs(80_000), "{of}: {pause:?}");
-    let listed = || undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
+    let listed = || undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
     let is_overdue =
         |to: &crate::inspect::Unreached| to.trouble.as_ref().is_some_and(|trouble| trouble.failure == Failure::Overdue);
     world.until("it is listed", || listed().iter().any(|message| message.id == id && is_overdue(&message.targets[0])));
@@ -54,7 +54,7 @@ fn held_mail_is_dropped_for_good_and_other_mail_is_not() {
     let drop_held = |id: u64| world.transports.drop_held(&|target| target.id == id, &"deleted".into()).unwrap();
     assert_eq!((drop_held(other), drop_held(held), drop_held(held)), (0, 1, 0));
     assert_eq!(world.transports.stats().messages, 1);
-    let listed = undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
+    let listed = undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
     assert_eq!(listed.iter().map(|message| message.id).collect::<Vec<_>>(), [other]);
 }
 

@@ -38,7 +38,7 @@ pub struct Unreached {
 ///
 /// # Errors
 /// An error of the file system.
-pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
+pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut messages: BTreeMap<Lsn, (Deliver, u64)> = BTreeMap::new();
     let mut troubles: HashMap<Key, Trouble> = HashMap::new();
     let mut of_transports: HashMap<Arc<str>, Trouble> = HashMap::new();

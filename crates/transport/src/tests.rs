@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use posthaste_intake::Destination as _;
-use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, OpenError, Spool};
+use posthaste_spool::{Batch, Body, ClosedFileSpool, Entry, FileSpool, OpenError, Spool};
 use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
@@ -248,7 +248,7 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
     };
     assert_eq!((*of, &**why), (id, "/bin/sh: exit status 67: unknown"));
     world.until("inspect tells", || {
-        let waiting = undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
+        let waiting = undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
         let trouble = waiting.first().and_then(|message| message.targets[0].trouble.clone());
         trouble.is_some_and(|trouble| {
             trouble.failure == Failure::Refused
@@ -264,7 +264,7 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
     world.transports.retry();
     world.until_delivered(1);
     world.until("nothing waits", || {
-        undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap().is_empty()
+        undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap().is_empty()
     });
 }
 
@@ -299,7 +299,7 @@ fn a_stuck_transport_holds_only_its_own_mail_in_the_spool() {
     let world = world.again(quick());
     assert_eq!(world.transports.stats().messages, 1);
     let Event::Unavailable { .. } = world.event() else { panic!("it is tried again") };
-    let waiting = undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
+    let waiting = undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
     assert_eq!(waiting.iter().map(|message| (message.id, message.bytes)).collect::<Vec<_>>(), [(stuck, 7)]);
 }
 

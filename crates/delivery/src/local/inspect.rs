@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_spool::{ClosedSpool, Lsn, OpenError};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, Lsn, OpenError};
 
 use super::entry::{LocalEntry, Trouble};
 use super::mounts::is_of_mount;
@@ -37,7 +37,7 @@ pub struct Unreached {
 ///
 /// # Errors
 /// An error of the file system.
-pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
+pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut messages: BTreeMap<Lsn, (u64, u64)> = BTreeMap::new();
     /// Numbers and mailboxes.
     type Targets = Vec<(u16, Arc<str>)>;
@@ -91,7 +91,7 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
 pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -> Result<(), OpenError> {
     let mut given = HashSet::new();
     for _ in 0..LOOKS {
-        let spool = ClosedSpool::glance(dir)?;
+        let spool = ClosedFileSpool::glance(dir)?;
         let mut is_whole = true;
         for message in undelivered(&spool)? {
             if given.contains(&message.id) {
@@ -113,7 +113,7 @@ pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -
     Ok(())
 }
 
-fn body_of(spool: &ClosedSpool, id: u64) -> Option<Bytes> {
+fn body_of(spool: &dyn ClosedSpool, id: u64) -> Option<Bytes> {
     spool.body(Lsn::new(id)).ok()??.ok()?.read().ok()
 }
 

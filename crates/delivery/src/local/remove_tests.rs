@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_spool::{ClosedSpool, Lsn, Spool};
+use posthaste_spool::{ClosedFileSpool, Lsn, Spool};
 
 use super::entry::Removal;
 use super::inspect::undelivered;
@@ -76,7 +76,7 @@ fn what_was_visible_before_a_removal_does_not_come_back_with_a_power_cut_or_a_fa
         let begun = LocalEntry::SyncBegun { session: now };
         vec![before, visible(now, &lsns[1..2]), begun, removal("ann")]
     });
-    let spool = ClosedSpool::glance(&place.config().spool_dir).expect("a spool");
+    let spool = ClosedFileSpool::glance(&place.config().spool_dir).expect("a spool");
     let shown = undelivered(&spool).expect("readable");
     assert_eq!(shown.len(), 1, "{shown:?}");
     assert_eq!(&*shown[0].mailboxes[0].mailbox, "bob/Maildir");

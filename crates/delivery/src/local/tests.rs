@@ -584,7 +584,7 @@ fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
     drop(mount);
     let place = world.end();
     // Also seen from outside: what is durable elsewhere is not listed, and why it waits is known.
-    let closed = posthaste_spool::ClosedSpool::open(&place.config().spool_dir).expect("opens");
+    let closed = posthaste_spool::ClosedFileSpool::open(&place.config().spool_dir).expect("opens");
     let undelivered = super::inspect::undelivered(&closed).expect("readable");
     drop(closed);
     let [message] = &undelivered[..] else { panic!("{undelivered:?}") };

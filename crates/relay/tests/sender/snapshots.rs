@@ -303,7 +303,7 @@ fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
     for name in ["checkpoint.0", "checkpoint.1"] {
         std::fs::remove_file(old.join(name)).unwrap();
     }
-    posthaste_spool::ClosedSpool::rebuild(&old, &new).unwrap();
+    posthaste_spool::ClosedFileSpool::rebuild(&old, &new).unwrap();
     for recipients in [1, 0] {
         let it = Idle::open(&new, &dns);
         assert_eq!((it.report.uncertain.is_some(), it.report.uncertain_recipients), (recipients > 0, recipients));

@@ -12,7 +12,7 @@ use posthaste_relay::dns::{Resolver, Settings as DnsSettings};
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
 use posthaste_relay::session::Timeouts;
 use posthaste_relay::shaping::Rules;
-use posthaste_spool::{ClosedSpool, FileSpool, OpenError, Spool};
+use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
@@ -61,7 +61,7 @@ pub(super) fn check_closed(config: &Config) -> Result<(), ClosedQueueError> {
     if !dir.is_dir() {
         return Err(ClosedQueueError::Absent { data: config.storage.data.clone() });
     }
-    match ClosedSpool::is_in_use(dir) {
+    match ClosedFileSpool::is_in_use(dir) {
         Ok(false) => Ok(()),
         Ok(true) => Err(ClosedQueueError::InUse { dir: dir.clone() }),
         Err(error) => Err(unopened(dir, error)),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RecordHeader;
 
-use super::ClosedSpool;
+use super::ClosedFileSpool;
 use crate::batch::{BodyPlace, Head};
 use crate::bodies;
 use crate::pack::{IndexEntry, PackError, PackReader};
@@ -70,12 +70,8 @@ impl ExportedBody {
     }
 }
 
-impl ClosedSpool {
-    /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
-    ///
-    /// # Errors
-    /// An error of reading; an entry whose batch's head is lost is left out.
-    pub fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()> {
+impl ClosedFileSpool {
+    pub(super) fn each_entry(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()> {
         for (lsn, _) in self.state.needed(0..=u64::MAX) {
             let Some((head, _)) = self.find(lsn)? else { continue };
             for (stream, payload) in self.needed_entries(lsn, &head) {
@@ -85,20 +81,12 @@ impl ClosedSpool {
         Ok(())
     }
 
-    /// The body of a batch, or why it cannot be read; `None` if there is none, or its batch is lost.
-    ///
-    /// # Errors
-    /// An error of reading.
-    pub fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>> {
+    pub(super) fn body_at(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>> {
         let Some((head, place)) = self.find(lsn.get())? else { return Ok(None) };
         self.body_of(&head, &place)
     }
 
-    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
-    ///
-    /// # Errors
-    /// An error of reading; damage is told in the batch, which is left out if its head is damaged.
-    pub fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
+    pub(super) fn each_batch(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
             let Some((head, place)) = self.find(lsn)? else { continue };
             let entry = |(stream, payload): (&str, &Bytes)| (stream.to_owned(), payload.clone());
@@ -111,11 +99,7 @@ impl ClosedSpool {
         Ok(())
     }
 
-    /// The bodies that some stream needs and nobody can read, in order, each with why.
-    ///
-    /// # Errors
-    /// An error of reading, except for sectors that cannot be read.
-    pub fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
+    pub(super) fn lost_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
         let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
         let mut all = Vec::new();
         for (lsn, _) in self.state.needed(0..=u64::MAX).into_iter().filter(|(_, is_body_needed)| *is_body_needed) {

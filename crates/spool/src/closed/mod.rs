@@ -1,4 +1,4 @@
-//! A spool seen from outside: inspection, verification and export. Changes nothing except in [`repair`](ClosedSpool::repair).
+//! A spool seen from outside: inspection, verification and export. Changes nothing except in [`repair`](ClosedFileSpool::repair).
 
 mod export;
 mod rebuild;
@@ -28,12 +28,69 @@ use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
 use crate::open::{LOCK, RING, ROSTER, damage_of};
 use crate::pack::{self, PackCache};
+use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
 use crate::state::{State, Stream};
 use crate::{OpenError, StreamId, StreamStats, files};
 
+/// Mail of a spool that nobody has open, or of one moment of it: for verification, repair and export. Nothing of it is of one kind of spool.
+pub trait ClosedSpool {
+    /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
+    ///
+    /// # Errors
+    /// An error of reading; an entry whose batch's head is lost is left out.
+    fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()>;
+
+    /// The body of a batch, or why it cannot be read; `None` if there is none, or its batch is lost.
+    ///
+    /// # Errors
+    /// An error of reading.
+    fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>>;
+
+    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
+    ///
+    /// # Errors
+    /// An error of reading; damage is told in the batch, which is left out if its head is damaged.
+    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()>;
+
+    /// The bodies that some stream needs and nobody can read, in order, each with why.
+    ///
+    /// # Errors
+    /// An error of reading, except for sectors that cannot be read.
+    fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>>;
+
+    /// The streams that need anything of a batch.
+    fn needed_by(&self, lsn: Lsn) -> Vec<&str>;
+
+    /// Bytes that [`verify`](Self::verify) reads, about.
+    fn bytes(&self) -> u64;
+
+    /// Reads everything that is needed and compares the checksums. Calls `pace` after each batch with the bytes read so far. Sleep there to leave the disk to others,
+    /// or end it.
+    ///
+    /// # Errors
+    /// An error of reading, except for damage.
+    fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport>;
+
+    /// [`verify_with`](Self::verify_with) without pauses.
+    ///
+    /// # Errors
+    /// As there.
+    fn verify(&self) -> io::Result<ScrubReport> {
+        self.verify_with(&mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. A snapshot
+    /// that cannot be read is moved to `kept/`: its stream starts from the one before, or from the batches. Nothing else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
+    /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
+    ///
+    /// # Errors
+    /// An error of reading; files that could not be written are in the result.
+    fn repair(&self) -> io::Result<Repaired>;
+}
+
 /// A spool as it is on the disk.
-pub struct ClosedSpool {
+pub struct ClosedFileSpool {
     dir: PathBuf,
     checkpoint: Checkpoint,
     state: State,
@@ -87,7 +144,7 @@ pub struct Inspection {
     pub large: Vec<(Lsn, String, u64)>,
     /// Body files that no batch names.
     pub unnamed_bodies: Vec<String>,
-    /// Damage found on the way; [`ClosedSpool::verify`] reads everything.
+    /// Damage found on the way; [`ClosedFileSpool::verify`] reads everything.
     pub damage: Vec<Damage>,
     /// Damage without loss, because a second copy is whole. A power cut may leave such damage.
     pub spare: Vec<Damage>,
@@ -111,7 +168,7 @@ pub struct PlaceReport {
     pub bytes: u64,
 }
 
-impl ClosedSpool {
+impl ClosedFileSpool {
     /// Reads where each batch is. Holds the spool's lock.
     ///
     /// # Errors
@@ -162,7 +219,7 @@ impl ClosedSpool {
     fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
         let (_, found, spoiled) = CheckpointFiles::open(dir)?;
         let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
-        let mut closed = ClosedSpool {
+        let mut closed = ClosedFileSpool {
             dir: dir.to_owned(),
             state: State::of_rows(&checkpoint),
             checkpoint,
@@ -199,12 +256,6 @@ impl ClosedSpool {
         };
         let lost = found.iter().filter(|damage| damage.promised && damage.lsns.is_none_or(is_needed));
         self.damage.extend(lost.map(damage_of).collect::<Vec<_>>());
-    }
-
-    /// The streams that need anything of a batch.
-    pub fn needed_by(&self, lsn: Lsn) -> Vec<&str> {
-        let needs = |stream: &&Stream| stream.entries.contains(lsn.get()) || stream.bodies.contains(lsn.get());
-        self.state.streams.values().filter(needs).map(|stream| &*stream.name).collect()
     }
 
     /// Segments of the ring that are missing, and that an opening refuses to do without: see [`OpenError::Missing`].
@@ -358,6 +409,41 @@ impl ClosedSpool {
     pub fn is_current(&self) -> bool {
         let now = CheckpointFiles::open(&self.dir);
         now.is_ok_and(|(_, found, _)| matches!(found, Found::Valid(now) if now.counter == self.checkpoint.counter))
+    }
+}
+
+impl ClosedSpool for ClosedFileSpool {
+    fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()> {
+        self.each_entry(each)
+    }
+
+    fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>> {
+        self.body_at(lsn)
+    }
+
+    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
+        self.each_batch(each)
+    }
+
+    fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
+        self.lost_bodies()
+    }
+
+    fn needed_by(&self, lsn: Lsn) -> Vec<&str> {
+        let needs = |stream: &&Stream| stream.entries.contains(lsn.get()) || stream.bodies.contains(lsn.get());
+        self.state.streams.values().filter(needs).map(|stream| &*stream.name).collect()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.needed_bytes()
+    }
+
+    fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
+        self.read_all(pace)
+    }
+
+    fn repair(&self) -> io::Result<Repaired> {
+        self.rewrite()
     }
 }
 

@@ -12,7 +12,7 @@ use posthaste_ring::layout::RecordHeader;
 use posthaste_ring::{Gap, SegmentReader};
 
 use super::export::mended;
-use super::{ClosedSpool, lock};
+use super::{ClosedFileSpool, lock};
 use crate::batch::{BodyPlace, Head, OWN};
 use crate::bodies::{self, Bodies, BodyError};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
@@ -54,7 +54,7 @@ struct Left {
     damage: Vec<Damage>,
 }
 
-impl ClosedSpool {
+impl ClosedFileSpool {
     /// Makes a new spool in `to`, which is not there yet, from everything that is found in `dir`, whose checkpoint files are both damaged or missing. `dir` stays as
     /// it is. Nobody knows any more what each stream has passed and released: so every stream is shown everything again, from the beginning and without its
     /// snapshot, and told so ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.

@@ -10,7 +10,7 @@ use posthaste_ring::layout::{BLOCK, SegmentHeader};
 use rustix::fs::OFlags;
 
 use super::{Spare, copies};
-use crate::ClosedSpool;
+use crate::ClosedFileSpool;
 use crate::checkpoint::{CheckpointFiles, Found, PackRow};
 use crate::files::OWNER;
 use crate::live::lsns_of;
@@ -30,14 +30,8 @@ pub struct Repaired {
     pub failed: Vec<(String, String)>,
 }
 
-impl ClosedSpool {
-    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. A snapshot
-    /// that cannot be read is moved to `kept/`: its stream starts from the one before, or from the batches. Nothing else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
-    /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
-    ///
-    /// # Errors
-    /// An error of reading; files that could not be written are in the result.
-    pub fn repair(&self) -> io::Result<Repaired> {
+impl ClosedFileSpool {
+    pub(super) fn rewrite(&self) -> io::Result<Repaired> {
         assert!(self._lock.is_some(), "who only glances repairs nothing");
         let mut repaired = Repaired::default();
         for spare in &self.spare {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use posthaste_ring::layout::RecordHeader;
 
 use super::export::mended;
-use crate::ClosedSpool;
+use crate::ClosedFileSpool;
 use crate::batch::Head;
 use crate::pack::{self, PackError};
 use crate::reading::LOST_FRONT;
@@ -14,20 +14,8 @@ use crate::scrub::{Broken, ScrubReport, scrub_pack};
 use crate::snapshots::SnapshotName;
 use crate::state::Stream;
 
-impl ClosedSpool {
-    /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
-    ///
-    /// # Errors
-    /// An error of reading, except for damage.
-    pub fn verify(&self) -> io::Result<ScrubReport> {
-        self.verify_with(&mut |_| ControlFlow::Continue(()))
-    }
-
-    /// Like [`verify`](Self::verify), but calls `pace` after each batch with the bytes read so far. Sleep there to leave the disk to others, or end it.
-    ///
-    /// # Errors
-    /// Like [`verify`](Self::verify).
-    pub fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
+impl ClosedFileSpool {
+    pub(super) fn read_all(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
         let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
         let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);
         let is_body_needed = |lsn: u64| self.state.is_body_needed(lsn);
@@ -110,8 +98,7 @@ impl ClosedSpool {
         rows.map(|row| row.name).filter(SnapshotName::is_file).collect()
     }
 
-    /// Bytes that [`verify`](Self::verify) reads, about.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn needed_bytes(&self) -> u64 {
         let packs: u64 = self.state.packs.iter().map(|row| row.bytes).sum();
         let ring = self.places.values().map(|(_, _, header)| u64::from(header.head_len) + u64::from(header.body_len));
         let large: u64 = self.state.large.values().map(|body| body.len).sum();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::Arc;
 
-use posthaste_spool::{ClosedSpool, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, SpoolAdmin, StreamId};
+use posthaste_spool::{ClosedFileSpool, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, SpoolAdmin, StreamId};
 
 use crate::life::{Letter, Mark, STREAMS, config, content_of, left_over, number, streams};
 
@@ -243,7 +243,7 @@ impl Promised {
 pub fn check_packs(spool: &FileSpool, dir: &std::path::Path) -> Result<(), String> {
     spool.pack_oldest(usize::MAX).map_err(|error| error.to_string())?;
     spool.checkpoint().map_err(|error| error.to_string())?;
-    let closed = ClosedSpool::glance(dir).map_err(|error| error.to_string())?;
+    let closed = ClosedFileSpool::glance(dir).map_err(|error| error.to_string())?;
     let packs = closed.inspect().map_err(|error| error.to_string())?.packs;
     match packs.windows(2).find(|two| two[0].last >= two[1].first) {
         Some(two) => Err(format!("packs have batches in common: {two:?}")),
