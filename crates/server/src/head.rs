@@ -66,6 +66,7 @@ pub(crate) struct HeaderFacts {
 #[derive(Debug, Default)]
 pub(crate) struct Author {
     from: Claim,
+    from_fields: u8,
     /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
     resent_from: Claim,
     is_resent: bool,
@@ -171,6 +172,10 @@ impl HeaderRules {
             if field.is("Bcc") || field.is("Resent-Bcc") {
                 return Edit::Remove;
             }
+            // An empty one is as good as none, and a second one must not stand beside it.
+            if (field.is("Date") || field.is("Message-ID")) && field.value().trim_ascii().is_empty() {
+                return Edit::Remove;
+            }
             facts.has_date |= field.is("Date");
             facts.author.note(field);
         }
@@ -208,12 +213,17 @@ impl Author {
         }
         if field.is("From") {
             self.from = if matches!(self.from, Claim::Missing) { Claim::of(field) } else { Claim::Unclear };
+            self.from_fields = self.from_fields.saturating_add(1);
         }
     }
 
-    /// The one who answers for the message: the name of the field, and the one address in it.
+    /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.
     pub fn answerable(&self) -> (&'static str, Option<&Address>) {
-        let (name, claim) = if self.is_resent { ("Resent-From", &self.resent_from) } else { ("From", &self.from) };
+        let (name, claim) = match self.is_resent {
+            true if self.from_fields == 1 => ("Resent-From", &self.resent_from),
+            true => ("From", &Claim::Unclear),
+            false => ("From", &self.from),
+        };
         (name, if let Claim::One(address) = claim { Some(address) } else { None })
     }
 }
@@ -368,6 +378,17 @@ mod tests {
     }
 
     #[test]
+    fn empty_fields_of_a_submission_are_as_good_as_none() {
+        let rules = HeaderRules { is_submission: true, ..HeaderRules::default() };
+        let message = b"Date: \r\n \t\r\nFrom: ann@x.example\r\nmessage-id:\r\nSubject:\r\n\r\nbody";
+        for piece in [1, 7, 1000] {
+            let (out, summary, facts) = treated(message, piece, rules.clone()).unwrap();
+            assert_eq!(out.as_slice(), b"From: ann@x.example\r\nSubject:\r\n\r\nbody".as_slice());
+            assert!(!facts.has_date && summary.message_id.is_none());
+        }
+    }
+
+    #[test]
     fn who_answers_for_a_message_is_read_strictly() {
         let rules = HeaderRules { is_submission: true, ..HeaderRules::default() };
         let check = |header: &str, name: &str, expected: Option<&str>| {
@@ -386,6 +407,9 @@ mod tests {
             "Resent-Date: now\r\nResent-From: bob@x.example\r\nResent-From: eve@x.example\r\nFrom: ann@x.example\r\n";
         check(resent, "Resent-From", Some("bob@x.example"));
         check("Resent-To: x@x.example\r\nFrom: ann@x.example\r\n", "Resent-From", None);
+        check("Resent-From: bob@x.example\r\n", "From", None);
+        check("Resent-From: bob@x.example\r\nFrom: ann@x.example\r\nFrom: eve@x.example\r\n", "From", None);
+        check("Resent-From: bob@x.example\r\nFrom: a@x.example, b@x.example\r\n", "Resent-From", Some("bob@x.example"));
         check("Resent-Note: x\r\nFrom: ann@x.example\r\n", "From", Some("ann@x.example"));
     }
 }

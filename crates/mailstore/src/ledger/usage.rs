@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{LedgerError, MailLedger};
 use crate::entry::MailEntry;
-use crate::table::{AccountRow, TableName, key_of, rows_of};
+use crate::table::{AccountRow, NameRow, TableName, key_of, rows_of};
 
 impl MailLedger {
     /// Bytes and messages of all mail of an account now. The table counts them, so no message is looked at.
@@ -12,8 +12,9 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn usage(&self, account: u32) -> Result<(u64, u64), LedgerError> {
-        let names = self.names(account)?.1;
-        let mailboxes: HashSet<u32> = names.values().map(|row| row.mailbox).filter(|id| *id != 0).collect();
+        // What was deleted or lost its name since the last commit still counts in the table, until the entries about it are applied.
+        let mut mailboxes = self.mailboxes_in_table(account)?;
+        mailboxes.extend(self.names(account)?.1.values().map(|row| row.mailbox).filter(|id| *id != 0));
         self.read(
             |state| {
                 let is_wanted = |payload: &[u8]| match MailEntry::kind(payload) {
@@ -26,6 +27,21 @@ impl MailLedger {
                 let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
                 let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
                 Ok((row.bytes, row.messages))
+            },
+        )
+    }
+
+    /// Mailboxes that had a name at the last commit.
+    fn mailboxes_in_table(&self, account: u32) -> Result<HashSet<u32>, LedgerError> {
+        self.read(
+            |_| Vec::new(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
+                Ok(rows
+                    .filter_map(|value| NameRow::decode(&value))
+                    .map(|row| row.mailbox)
+                    .filter(|id| *id != 0)
+                    .collect())
             },
         )
     }

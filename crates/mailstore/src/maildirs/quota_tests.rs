@@ -9,6 +9,7 @@ use super::copies_tests::World;
 use super::quota::QuotaTable;
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
+use crate::name::MailboxName;
 use crate::row::{MessageSet, NumberRange};
 use crate::store::{QuotaLimits, QuotaUse};
 
@@ -18,6 +19,26 @@ fn limits(bytes: u64, messages: u64) -> QuotaLimits {
 
 fn one(uid: u32) -> MessageSet {
     MessageSet::Uids(vec![NumberRange { first: uid, last: uid }])
+}
+
+#[tokio::test]
+async fn a_mailbox_that_is_made_again_under_its_name_counts_what_is_in_it() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fat = mail.path().join("Maildir/.Fat");
+    Maildir::open_or_create(mail.path().join("Maildir")).unwrap();
+    Maildir::open_or_create(&fat).unwrap();
+    fs::write(fat.join("new/1.a"), "1234567890\n").unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    world.store.limit(QuotaTable { default: limits(1000, 100), by_inbox: HashMap::new() });
+    drop(world.select("Fat").await);
+    world.store.ledger().commit().unwrap();
+    let messages = async || world.account.quota().await.unwrap().unwrap().messages;
+    assert_eq!(messages().await, 1);
+    world.account.delete(world.id("Fat").await).await.unwrap();
+    world.account.create(&MailboxName::parse("Fat").unwrap(), None).await.unwrap();
+    assert_eq!(messages().await, 0);
+    world.store.ledger().commit().unwrap();
+    assert_eq!(messages().await, 0);
 }
 
 #[tokio::test]

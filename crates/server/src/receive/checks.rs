@@ -298,7 +298,10 @@ impl Check for OwnAuthor {
         }
         let (reply, why) = match address {
             Some(address) => (format!("{field} is not an address of yours"), format!("{field} is {address}")),
-            None => (format!("{field} must have one address"), format!("{field} has no address, or several")),
+            None => {
+                let reply = format!("{field} must have one address; a name with signs such as @ or , stands in quotes");
+                (reply, format!("{field} has no address, several, or one that cannot be read without doubt"))
+            }
         };
         Checking::Done(Err(Stop::because(Reply::new(553, "5.7.1", reply), why)))
     }
