@@ -154,7 +154,6 @@ impl Letters<'_> {
                 "\\flagged" => Flags::FLAGGED,
                 "\\deleted" => Flags::TRASHED,
                 "\\draft" => Flags::DRAFT,
-                "$forwarded" => Flags::PASSED,
                 keyword => match self.known.get(keyword) {
                     Some(flag) => *flag,
                     None => {
@@ -173,6 +172,10 @@ impl Letters<'_> {
                 },
             };
             flags = flags.with(flag);
+            // Most programs know its letter, and Dovecot its name alone.
+            if name.eq_ignore_ascii_case("$Forwarded") {
+                flags = flags.with(Flags::PASSED);
+            }
         }
         Ok(flags)
     }
