@@ -111,7 +111,7 @@ export class QueuePage {
     const of = this.selection();
     const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
     put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
-      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected", end.recipients > 0), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
     put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
