@@ -175,13 +175,13 @@ export class QueuePage {
     } }, line.id);
     const until = line.until ? " until " + clock(line.until, at) : "";
     return [el("tr", {}, el("th", { scope: "row" }, toggle), el("td", {}, line.sender ? foreign(line.sender) : "(notification)"), el("td", {}, foreign(line.recipient)),
-      el("td", { class: "number" }, line.attempts), el("td", {}, line.state + until), el("td", {}, line.why ? foreign(line.why) : "–")), details];
+      el("td", { class: "number" }, line.attempts), el("td", {}, line.state + until, line.held_reason ? [": ", foreign(line.held_reason)] : null), el("td", {}, line.why ? foreign(line.why) : "–")), details];
   }
 
   details(line, of, at) {
     const facts = [
       ["bytes", count(line.bytes)], ["received", clock(line.received, at) + ", " + duration(at - line.received) + " ago"],
-      ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by],
+      ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by], ["held because", line.held_reason],
       ["leaves as", line.leaves_from], ["tenant", line.tenant], ["campaign", line.campaign], ["pool", line.pool], ["class", line.class], ["transport", line.transport],
     ];
     const id = of.message + (Number.isNaN(of.number) ? "" : "." + of.number);

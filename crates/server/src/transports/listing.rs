@@ -117,6 +117,7 @@ fn of_transport(target: &WaitingTarget, now: Duration) -> WaitingLine {
         state,
         until: pause.map(|pause| (now + pause).as_secs().cast_signed()),
         held_by: held_by(target),
+        held_reason: held_by(target).and_then(HeldBy::reason).map(str::to_owned),
         why: target.why.as_deref().map(str::to_owned),
         class: None,
         why_unknown: None,
