@@ -32,6 +32,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     match request {
         Request::List { .. }
         | Request::Summary { .. }
+        | Request::Count { .. }
         | Request::Suspensions { .. }
         | Request::Diversions { .. }
         | Request::Explain { .. } => Some(Scope::QueueRead),
@@ -159,6 +160,7 @@ mod tests {
             assert_eq!(scope_of(&serde_json::from_str(text).unwrap()), expected, "{text}");
         };
         check(r#"{"ask":"list"}"#, Some(Scope::QueueRead));
+        check(r#"{"ask":"count","of":{},"action":"delete"}"#, Some(Scope::QueueRead));
         check(r#"{"ask":"act","of":{},"action":"delete"}"#, Some(Scope::QueueWrite));
         check(r#"{"ask":"suspend","scope":{"domain":"a.example"},"secs":null}"#, Some(Scope::QueueWrite));
         check(r#"{"ask":"divert","scope":{"domain":"a.example"},"to":"b.example","secs":null}"#, Some(Scope::Route));

@@ -135,6 +135,14 @@ pub enum Request {
         #[serde(default)]
         release: bool,
     },
+    /// Number of recipients that an action would concern, those of transports with them: `done`, and what [`Act`](Self::Act) compares with its `expect`.
+    Count {
+        /// Recipients to count.
+        #[serde(default, deserialize_with = "object")]
+        of: Which,
+        /// The action.
+        action: Doing,
+    },
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
         /// Recipients to act on.
@@ -148,7 +156,7 @@ pub enum Request {
         /// Why: for the log, and for those who are told that their mail is given up.
         #[serde(default)]
         reason: String,
-        /// So many were shown to who asks: if the number differs by more than a tenth, nothing is done.
+        /// The number that [`Count`](Self::Count) gave: if it differs by more than a tenth now, nothing is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },

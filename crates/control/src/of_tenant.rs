@@ -33,7 +33,9 @@ impl Request {
             false => Err(NotOfTenant::Other),
         };
         match &mut self {
-            Self::List { of, .. } | Self::Summary { of, .. } | Self::Act { of, .. } => bind(&mut of.tenant)?,
+            Self::List { of, .. } | Self::Summary { of, .. } | Self::Count { of, .. } | Self::Act { of, .. } => {
+                bind(&mut of.tenant)?;
+            }
             // A campaign may have mail of others.
             Self::Suspend { scope, .. } | Self::Resume { scope } if scope.campaign.is_some() => {
                 return Err(NotOfTenant::WholeServer);
@@ -90,9 +92,11 @@ mod tests {
             check(of(json!({ "tenant": "" })), Err(NotOfTenant::Other));
         }
         for action in ["hold", "release", "flush", "requeue", "delete", "bounce"] {
-            let of = |of: Value| json!({ "ask": "act", "of": of, "action": action });
-            check(of(json!({ "domain": "d" })), Ok(of(json!({ "domain": "d", "tenant": "a" }))));
-            check(of(json!({ "tenant": "b" })), Err(NotOfTenant::Other));
+            for ask in ["count", "act"] {
+                let of = |of: Value| json!({ "ask": ask, "of": of, "action": action });
+                check(of(json!({ "domain": "d" })), Ok(of(json!({ "domain": "d", "tenant": "a" }))));
+                check(of(json!({ "tenant": "b" })), Err(NotOfTenant::Other));
+            }
         }
         check(at("suspend", json!({})), Ok(at("suspend", json!({ "tenant": "a" }))));
         check(at("suspend", json!({ "domain": "d" })), Ok(at("suspend", json!({ "domain": "d", "tenant": "a" }))));

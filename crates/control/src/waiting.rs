@@ -44,6 +44,9 @@ pub struct WaitingLine {
     pub until: Option<i64>,
     /// The holder of a held one.
     pub held_by: Option<HeldBy>,
+    /// Why it is held: an operator's words, or the engine's; not set if an operator has given no reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_reason: Option<String>,
     /// The end of the last attempt.
     pub why: Option<String>,
     /// The class of that reply.
@@ -107,6 +110,19 @@ impl fmt::Display for HeldBy {
             Self::Uncertain => "uncertain",
             Self::Transport => "transport",
         })
+    }
+}
+
+impl HeldBy {
+    /// Why the engine holds it; an operator has reasons of its own.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Operator => None,
+            Self::Quarantine => Some("it was under way in several crashes of the server"),
+            Self::Policy => Some("a rule has held it"),
+            Self::Uncertain => Some("nobody knows whether it was delivered"),
+            Self::Transport => Some("its transport cannot deliver it, or has refused it"),
+        }
     }
 }
 

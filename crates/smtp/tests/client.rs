@@ -131,6 +131,16 @@ fn a_lost_connection_keeps_the_verdicts_that_came() {
 }
 
 #[test]
+fn an_ehlo_reply_is_read_to_its_last_keyword() {
+    // 128 lines, and nearly 64 KiB.
+    for (lines, octets) in [(125, 1), (125, 500), (15, 4000)] {
+        let long = "X".repeat(octets);
+        let extensions = [vec![long.as_str(); lines], vec!["CHUNKING"]].concat();
+        assert!(Script::open(Transfer::Bdat, &extensions).machine.extensions().chunking, "{lines} {octets}");
+    }
+}
+
+#[test]
 fn only_what_was_offered_is_said() {
     let mut full = mail("a");
     full.body = BodyType::EightBitMime;

@@ -26,6 +26,10 @@ pub struct Setup {
     pub spool_segments: u64,
     /// Seconds between checkpoints.
     pub checkpoint_secs: u32,
+    /// Space that the server leaves free on the spool's disk: below it no mail is taken, and no notice is made.
+    pub free_bytes_min: String,
+    /// Where the notices of [`SENDER`] go instead of into its mailbox, if they go elsewhere.
+    pub notices_to: Option<String>,
     /// Lines of the configuration's section `limits`.
     pub limits: String,
     /// Whether mail is indexed as it is delivered.
@@ -49,6 +53,8 @@ impl Setup {
             mail: None,
             spool_segments: 12,
             checkpoint_secs: 1,
+            free_bytes_min: "1MiB".to_owned(),
+            notices_to: None,
             limits: String::new(),
             indexed: false,
             next_hop: None,
@@ -94,20 +100,25 @@ impl Setup {
             _ if self.tables.is_some() => self.tables.clone().unwrap_or_default(),
             None => format!("[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n"),
             Some(next_hop) => format!(
-                "[[domain]]\nname = \"{HERE}\"\nusers = [\"{SENDER}\"]\n[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
+                "[[domain]]\nname = \"{HERE}\"\n{}[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
                  [events]\nenabled = true\ndir = {:?}\nfile_bytes = \"1 GiB\"\n",
+                match &self.notices_to {
+                    Some(address) => format!("aliases = {{ {SENDER} = \"{address}\" }}\n"),
+                    None => format!("users = [\"{SENDER}\"]\n"),
+                },
                 next_hop.ip(),
                 next_hop.port(),
                 self.data.join("events")
             ),
         };
         text + &format!(
-            "spool_segment_bytes = {}\nspool_segments = {}\nfree_bytes_min = \"1MiB\"\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
+            "spool_segment_bytes = {}\nspool_segments = {}\nfree_bytes_min = {:?}\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n{domain}\
              [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             self.spool_segments,
+            self.free_bytes_min,
             8 << 20,
             self.checkpoint_secs,
             self.indexed,

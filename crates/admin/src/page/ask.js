@@ -52,8 +52,14 @@ export function options(of) {
   return words.length ? words.join(" ") : "--all";
 }
 
-export async function countOf(of) {
+/// Recipients at other hosts.
+async function countOf(of) {
   return (await control({ ask: "summary", of, top: 0 })).end.recipients ?? 0;
+}
+
+/// Recipients that an act concerns, also at transports.
+async function countFor(action, of) {
+  return (await control({ ask: "count", of, action })).end.done;
 }
 
 /// Asks about an act on recipients. `what` names them; `done` is called with what was said of the outcome.
@@ -62,7 +68,7 @@ export async function askAct(name, of, what, done) {
   // Of a selection that has both, a retry concerns those that are not held, and a release the others.
   const meant = kind.held === undefined ? of : { ...of, held: kind.held };
   const isNone = of.held !== undefined && meant.held !== of.held;
-  let number = isNone ? 0 : await countOf(meant);
+  let number = isNone ? 0 : await countFor(kind.action, meant);
   const subject = el("p");
   const said = el("p", { class: "error", role: "alert" });
   const secs = kind.timed ? select("secs", TIMES, "") : null;

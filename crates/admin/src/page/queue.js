@@ -111,7 +111,7 @@ export class QueuePage {
     const of = this.selection();
     const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
     put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
-      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected", end.recipients > 0), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
     put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
@@ -175,13 +175,13 @@ export class QueuePage {
     } }, line.id);
     const until = line.until ? " until " + clock(line.until, at) : "";
     return [el("tr", {}, el("th", { scope: "row" }, toggle), el("td", {}, line.sender ? foreign(line.sender) : "(notification)"), el("td", {}, foreign(line.recipient)),
-      el("td", { class: "number" }, line.attempts), el("td", {}, line.state + until), el("td", {}, line.why ? foreign(line.why) : "–")), details];
+      el("td", { class: "number" }, line.attempts), el("td", {}, line.state + until, line.held_reason ? [": ", foreign(line.held_reason)] : null), el("td", {}, line.why ? foreign(line.why) : "–")), details];
   }
 
   details(line, of, at) {
     const facts = [
       ["bytes", count(line.bytes)], ["received", clock(line.received, at) + ", " + duration(at - line.received) + " ago"],
-      ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by],
+      ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by], ["held because", line.held_reason],
       ["leaves as", line.leaves_from], ["tenant", line.tenant], ["campaign", line.campaign], ["pool", line.pool], ["class", line.class], ["transport", line.transport],
     ];
     const id = of.message + (Number.isNaN(of.number) ? "" : "." + of.number);

@@ -67,6 +67,7 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
     let in_pack = |world: &World| {
         // One goes into a pack as a whole segment, once that is full.
         (0..20).for_each(|_| drop(world.deliver(message(&["cy"], &"f".repeat(90_000)))));
+        world.until("its other mail has arrived", || world.texts("cy").len() == 20);
         assert!(world.spool.spool.pack_oldest(1).unwrap() > 0);
         world.spool.spool.checkpoint().unwrap();
         flip(&world.place, "packs", "BAD");

@@ -11,15 +11,21 @@ use crate::terminal::harmless;
 /// `empty`: what to say of no lines.
 pub(super) fn list(lines: &[WaitingLine], empty: &str) -> String {
     let rows = lines.iter().map(|line| {
-        let state = match line.until {
-            Some(until) => format!("{} until {}", line.state, DateTime::from_unix(until)),
-            None => line.state.to_string(),
-        };
+        let mut state = line.state.to_string();
+        if let Some(until) = line.until {
+            let _ = write!(state, " until {}", DateTime::from_unix(until));
+        }
+        if let Some(reason) = &line.held_reason {
+            let _ = write!(state, ": {}", reason.chars().take(REASON_CHARS).collect::<String>());
+        }
         let status = line.status.clone().unwrap_or_default();
         [line.id.clone(), line.attempts.to_string(), status, state, line.sender.clone(), line.recipient.clone()]
     });
     columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, empty)
 }
+
+/// Of the reason of a hold, in a table.
+const REASON_CHARS: usize = 60;
 
 /// `empty`: what to say of no lines.
 pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
@@ -52,6 +58,7 @@ pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
             ("class", some(&line.class)),
             ("state", state),
             ("until", time(line.until)),
+            ("reason", some(&line.held_reason)),
         ];
         for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
             let _ = writeln!(out, "{name:<10} {}", harmless(value));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::auth::line;
 use crate::http::{self, page_of, token};
@@ -14,6 +14,7 @@ use crate::inject::{JSON, request, to, try_ask};
 use crate::lost_files::{How, copy, files, spoil};
 use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
 use crate::support::{Server, command};
+use crate::{page, tenant_tokens};
 
 /// Mail was delivered here and there, by SMTP and by HTTP with a key, was read by IMAP and found; some waits for another host and for a transport. Then the server has stopped. Returns the secret of a token.
 fn used_by_all(dir: &Path, next: &Server) -> String {
@@ -142,6 +143,16 @@ fn a_lost_file_of_any_stream_is_told_with_its_remedy() {
     next.stop();
 }
 
+/// Both checkpoints of a stopped server are lost, and its spool is rebuilt.
+fn lose_and_rebuild(dir: &Path) {
+    let spool = dir.join("posthaste-data/spool");
+    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| spoil(&spool.join(name), How::Emptied));
+    let rebuilt = command(dir, &["spool", "repair", "posthaste-data", "--rebuild", "new"]).output().unwrap();
+    assert!(rebuilt.status.success(), "{rebuilt:?}");
+    fs::rename(&spool, dir.join("old")).unwrap();
+    fs::rename(dir.join("new"), &spool).unwrap();
+}
+
 #[test]
 fn mail_for_transports_is_held_after_a_loss_until_released() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -156,12 +167,7 @@ fn mail_for_transports_is_held_after_a_loss_until_released() {
     (0..3).for_each(|_| drop(client.deliver(&["box@here.example"], b"Subject: old\r\n\r\nx\r\n")));
     drop(client);
     server.stop();
-    let spool = dir.join("posthaste-data/spool");
-    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| spoil(&spool.join(name), How::Emptied));
-    let rebuilt = command(dir, &["spool", "repair", "posthaste-data", "--rebuild", "new"]).output().unwrap();
-    assert!(rebuilt.status.success(), "{rebuilt:?}");
-    fs::rename(&spool, dir.join("old")).unwrap();
-    fs::rename(dir.join("new"), &spool).unwrap();
+    lose_and_rebuild(dir);
     let next = "protocol = \"lmtp\"\n[[domain]]\nname = \"here.example\"\nusers = [\"box\"]\n";
     let next = Server::start(there.path(), &format!("{listener}\"{address}\"\n{next}"));
     let held = |dir: &Path| {
@@ -205,4 +211,60 @@ fn mail_for_transports_is_held_after_a_loss_until_released() {
     assert_eq!(next.wait_for_mail("here.example", "box", 4).len(), 4);
     server.stop();
     next.stop();
+}
+
+#[test]
+fn a_release_counts_all_that_it_would_release() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let users = "users = [\"eve\"]\n";
+    let config = relaying::config(relaying::unused_port(), http::CONFIG)
+        .replace(users, &format!("{users}aliases = {{ box = \"lmtp:127.0.0.1:1\" }}\n"));
+    let server = Server::start(dir, &config);
+    let mut client = server.hello();
+    (0..3).for_each(|_| drop(client.deliver(&["box@here.example", "ann@there.example"], b"Subject: x\r\n\r\nx\r\n")));
+    drop(client);
+    let acme = tenant_tokens::token(dir, "a", "inject,queue:read,queue:write", &["--tenant", "acme"]);
+    let all = token(dir, "b", "queue:read,queue:write");
+    let mail = to(&["bob@there.example"], "Subject: x\n\nx\n").to_string();
+    let (head, answer) = try_ask(page_of(&server), &request(&acme, JSON, &mail)).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head} {answer}");
+    server.stop();
+    lose_and_rebuild(dir);
+    let server = Server::start_as_it_is(dir);
+    let held = relaying::list(dir, &["--held"]);
+    assert!(
+        held.len() == 7 && held.iter().all(|line| line["held_reason"] == "nobody knows whether it was delivered"),
+        "{held:?}"
+    );
+    // It waits for its transport, and nobody holds it.
+    server.hello().deliver(&["box@here.example"], b"Subject: new\r\n\r\nx\r\n");
+    let ask = |secret: &str, request: Value| page::control(page_of(&server), secret, &request);
+    let count = |secret: &str, of: Value, action: &str| {
+        let (status, answer) = ask(secret, json!({ "ask": "count", "of": of, "action": action }));
+        assert_eq!(status, 200, "{answer}");
+        answer["end"]["done"].as_u64().unwrap()
+    };
+    assert_eq!(count(&all, json!({}), "release"), 7);
+    assert_eq!(count(&all, json!({}), "delete"), 7);
+    assert_eq!(count(&all, json!({ "domain": "here.example" }), "release"), 3);
+    assert_eq!(count(&all, json!({ "domain": "there.example" }), "release"), 4);
+    assert_eq!((count(&all, json!({ "held": false }), "release"), count(&all, json!({}), "flush")), (0, 0));
+    assert_eq!(count(&all, json!({}), "hold"), 4, "an operator does not hold mail for transports");
+    assert_eq!(
+        (count(&acme, json!({}), "release"), count(&acme, json!({ "domain": "here.example" }), "delete")),
+        (1, 0)
+    );
+    let release = |secret: &str, expect: u64| {
+        let (status, answer) = ask(secret, json!({ "ask": "act", "of": {}, "action": "release", "expect": expect }));
+        (status, answer["now"].as_u64().or(answer["end"]["changed"].as_u64()).unwrap_or_else(|| panic!("{answer}")))
+    };
+    // The recipients of one queue alone are not what it would release.
+    assert_eq!((release(&all, 4), release(&all, 3), release(&acme, 7)), ((409, 7), (409, 7), (409, 1)));
+    assert_eq!(relaying::list(dir, &["--held"]).len(), 7, "nothing was done");
+    assert_eq!(release(&acme, 1), (200, 1));
+    assert_eq!(relaying::list(dir, &["--held"]).len(), 6);
+    assert_eq!(release(&all, 6), (200, 6));
+    assert!(relaying::list(dir, &["--held"]).is_empty());
+    server.stop();
 }

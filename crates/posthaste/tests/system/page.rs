@@ -26,7 +26,7 @@ fn waiting(dir: &Path) -> (Server, SocketAddr) {
 }
 
 /// The answer to a request of the control socket that comes by HTTP.
-fn control(address: SocketAddr, secret: &str, request: &Value) -> (u16, Value) {
+pub fn control(address: SocketAddr, secret: &str, request: &Value) -> (u16, Value) {
     let body = request.to_string();
     let head = format!(
         "POST /api/control/v1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n"

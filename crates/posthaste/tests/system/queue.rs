@@ -121,6 +121,39 @@ fn a_hold_ends_by_itself_and_its_end_is_there_behind_a_kill_and_in_an_export() {
 }
 
 #[test]
+fn a_held_recipient_says_why_also_after_a_restart() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let (mut server, _) = waiting(dir);
+    let hold = |who: &str, reason: &[&str]| queue(dir, &[&["hold", "--recipient", who], reason].concat()).0;
+    assert_eq!(hold("bob@there.example", &["--reason", "their disk is full"]), 0);
+    assert_eq!(hold("ann@there.example", &[]), 0);
+    let reasons = || {
+        let held = list(dir, &["--held"]);
+        let of = |who: &str| held.iter().find(|line| line["recipient"] == who).map(|line| line["held_reason"].clone());
+        [of("bob@there.example").unwrap(), of("ann@there.example").unwrap()]
+    };
+    let expected = [Value::from("their disk is full"), Value::Null];
+    assert_eq!(reasons(), expected);
+    let (_, shown) = queue(dir, &["list", "--held"]);
+    assert_eq!(shown.matches("held: their disk is full").count(), 1, "{shown}");
+    let held = list(dir, &["--recipient", "bob@there.example"]);
+    let (_, shown) = queue(dir, &["show", held[0]["id"].as_str().unwrap()]);
+    assert!(shown.contains("\nreason     their disk is full\n"), "{shown}");
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir);
+    assert_eq!(reasons(), expected, "after a kill");
+    server.stop();
+    let server = Server::start_as_it_is(dir);
+    assert_eq!(reasons(), expected, "from a snapshot");
+    assert_eq!(queue(dir, &["release", "--all"]).0, 0);
+    assert_eq!((hold("bob@there.example", &[]), hold("ann@there.example", &["--reason", "look"])), (0, 0));
+    assert_eq!(reasons(), [Value::Null, "look".into()], "the last hold counts");
+    server.stop();
+}
+
+#[test]
 fn mail_is_removed_silently_and_given_up_aloud() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();

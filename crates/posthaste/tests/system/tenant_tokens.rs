@@ -16,7 +16,7 @@ const SCOPES: &str = "inject,queue:read,queue:write,suppression,events:read,mail
 const OF_BRAVO: [&str; 2] = ["bravo", "bsecret"];
 
 /// Makes a token with bounds and returns its secret.
-fn token(dir: &Path, name: &str, scopes: &str, bounds: &[&str]) -> String {
+pub fn token(dir: &Path, name: &str, scopes: &str, bounds: &[&str]) -> String {
     let file = dir.join(format!("{name}.token"));
     let words = [&["token", "add", name, "--scope", scopes], bounds, &["--output"]].concat();
     let made = command(dir, &words).arg(&file).output().unwrap();

@@ -28,7 +28,7 @@ impl Queue {
                 self.recorded = self.recorded.max(*at);
                 changes.iter().for_each(|change| self.change(change));
             }
-            QueueEntry::Replies { .. } => {}
+            QueueEntry::Replies { .. } | QueueEntry::WhyHeld { .. } => {}
             QueueEntry::Suspended { scope, until, reason } => {
                 self.suspended.insert(scope.clone(), (*until, reason.clone()));
             }

@@ -16,6 +16,7 @@
 //! | 8 *slowed* | scope, until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
 //! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt, or reason of the hold (u32; above 3 its end), status (u16 each), text of the last reply |
 //! | 10 *import noted* | origin (16 bytes); when (u32); number of recipients (u16); number of each (u16) |
+//! | 11 *why held* | reason (text, empty for none); keys |
 
 use std::sync::Arc;
 
@@ -89,6 +90,13 @@ pub enum QueueEntry {
     Imported(Box<Imported>),
     /// Its recipients are not imported again, in the same batch.
     ImportNoted(ImportNoted),
+    /// An operator's reason for a hold, for people who ask. The queue keeps nothing of it.
+    WhyHeld {
+        /// Empty: an earlier reason is forgotten.
+        reason: EntryText,
+        /// Of which recipients.
+        keys: Vec<Key>,
+    },
 }
 
 /// Bytes of a reply that are kept.
@@ -107,6 +115,7 @@ const NOT_DIVERTED: u8 = 7;
 const SLOWED: u8 = 8;
 const IMPORTED: u8 = 9;
 const IMPORT_NOTED: u8 = 10;
+const WHY_HELD: u8 = 11;
 
 impl QueueEntry {
     /// The message that it brings to the queue.
@@ -178,6 +187,11 @@ impl QueueEntry {
                 out.push(IMPORT_NOTED);
                 noted.put(&mut out);
             }
+            Self::WhyHeld { reason, keys } => {
+                out.push(WHY_HELD);
+                put_text(&mut out, reason);
+                keys.iter().for_each(|key| key.put(&mut out));
+            }
         }
         out
     }
@@ -204,14 +218,8 @@ impl QueueEntry {
                 }
                 Self::Changes { at, changes }
             }
-            REPLIES => {
-                let text = rest.text()?.into();
-                let mut keys = Vec::new();
-                while !rest.is_empty() {
-                    keys.push(Key::take(&mut rest)?);
-                }
-                Self::Replies { text, keys }
-            }
+            REPLIES => Self::Replies { text: rest.text()?.into(), keys: keys(&mut rest)? },
+            WHY_HELD => Self::WhyHeld { reason: rest.text()?.into(), keys: keys(&mut rest)? },
             SUSPENDED => {
                 Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() }
             }
@@ -237,6 +245,15 @@ impl QueueEntry {
         rest.end()?;
         Ok(entry)
     }
+}
+
+/// All keys up to the end.
+fn keys(rest: &mut Fields<'_>) -> Result<Vec<Key>, DecodeError> {
+    let mut keys = Vec::new();
+    while !rest.is_empty() {
+        keys.push(Key::take(rest)?);
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]

@@ -87,6 +87,7 @@ fn samples() -> Vec<QueueEntry> {
     let scopes: Vec<Scope> = alone.into_iter().chain(both).collect();
     let mut all =
         vec![queued(), imported(), noted(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
+    all.push(QueueEntry::WhyHeld { reason: "a closer look".into(), keys: vec![key(5, 6)] });
     all.extend(whats.map(changes));
     let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
     all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
@@ -123,6 +124,7 @@ fn every_entry_reads_back_as_written_and_none_cut_short_or_longer() {
                 // Whole items less are a shorter list.
                 Ok(QueueEntry::Changes { changes, .. }) => assert!(changes.is_empty() && len == 6, "{entry:?}"),
                 Ok(QueueEntry::Replies { keys, .. }) => assert!(keys.is_empty() && len == 13, "{entry:?}"),
+                Ok(QueueEntry::WhyHeld { keys, .. }) => assert!(keys.is_empty() && len == 17, "{entry:?}"),
                 other => panic!("{entry:?}: length {len}: {other:?}"),
             }
         }

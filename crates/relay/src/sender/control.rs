@@ -13,6 +13,7 @@ use super::observer::{ActedOn, AttemptResult, By};
 use super::routing::host_and_port;
 use super::shared::Shared;
 use super::site::SiteKey;
+use crate::queue::entry::HoldReason;
 use crate::queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
@@ -53,6 +54,8 @@ pub struct Waiting {
     pub why: Option<Arc<str>>,
     /// The class of that reply.
     pub class: Option<Arc<str>>,
+    /// An operator's reason, if one holds it and has said why.
+    pub held_reason: Option<Arc<str>>,
 }
 
 /// The outcome of a request.
@@ -109,7 +112,12 @@ impl Relay {
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let (trouble, is_connecting) = shared.at_site(*key);
                 let why = trouble.or_else(|| said.map(|said| said.text));
-                if !show(Waiting { state, is_connecting, sender, leaves_from, recipient, bytes: size.1, why, class }) {
+                let is_held = matches!(state.waits, Waits::Held(HoldReason::Operator | HoldReason::Until(_)));
+                let held_reason = is_held.then(|| shared.replies.why_held(*key)).flatten();
+                let bytes = size.1;
+                let waiting =
+                    Waiting { state, is_connecting, sender, leaves_from, recipient, bytes, why, class, held_reason };
+                if !show(waiting) {
                     return false;
                 }
             }
@@ -128,7 +136,7 @@ impl Relay {
         let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
         let mut places = HashSet::new();
         shared.each(filter, is_told, &mut |keys| {
-            let (mut changes, mut bounces, mut told) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut changes, mut bounces, mut told, mut noted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             {
                 let mut queue = shared.queue();
                 for (key, envelope) in keys {
@@ -151,6 +159,7 @@ impl Relay {
                         }
                         None => continue,
                     }
+                    noted.push(*key);
                     if is_told {
                         let recipient = envelope.as_ref().and_then(|envelope| envelope.recipient(key.number));
                         let recipient = recipient.map_or_else(|| "".into(), |found| found.address.clone());
@@ -183,7 +192,8 @@ impl Relay {
                     return false;
                 }
             }
-            true
+            failed = shared.note_hold(action, &noted, by).err();
+            failed.is_none()
         });
         shared.resume_sites(&places);
         shared.wake.notify_one();
@@ -340,6 +350,18 @@ impl Shared {
         self.append(std::iter::once(of_queue).chain(event).collect())?;
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Notes why an operator holds recipients, if the action is a hold. Waits until it is durable.
+    pub fn note_hold(&self, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
+        let is_hold = matches!(action, Action::Hold(_));
+        let entries = if is_hold { self.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let of_queue =
+            |entry: QueueEntry| Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
+        self.append(entries.into_iter().map(of_queue).collect())
     }
 
     fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {

@@ -59,6 +59,8 @@ mod summary;
 mod suppress;
 mod tell;
 mod tenants;
+#[cfg(test)]
+mod test_relay;
 mod traffic;
 mod transfer;
 mod unrouted;

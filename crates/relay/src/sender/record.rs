@@ -159,7 +159,7 @@ impl Recorder {
         }
         let of_reply =
             |entry: QueueEntry| Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
-        entries.extend(replies::entries(replies).into_iter().map(of_reply));
+        entries.extend(replies::of_replies(replies).into_iter().map(of_reply));
         let attempts = joined.into_iter().filter_map(|(_, attempt)| attempt);
         entries.extend(self.events(attempts.collect()));
         entries

@@ -1,14 +1,14 @@
-//! Why recipients wait: what the next hop said last, for people who ask. Kept in memory, and on the disk as entries of the queue's stream ([`QueueEntry::Replies`]),
-//! in the batch of the attempt; the snapshot has them behind the queue:
+//! Why recipients wait, for people who ask: the next hop's last reply, and an operator's reason to hold them. Kept in memory, and on the disk as entries of the
+//! queue's stream: [`QueueEntry::Replies`] in the batch of the attempt, [`QueueEntry::WhyHeld`] after the hold. The snapshot has them after the queue:
 //!
 //! | part | fields in order |
 //! | --- | --- |
 //! | first | magic `PHREPLY\1`; number of entries (u32, little-endian) |
-//! | each | length (u32, little-endian); entry *replies* |
+//! | each | length (u32, little-endian); entry *replies* or *why held* |
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_spool::Lsn;
 
@@ -23,18 +23,54 @@ pub(super) struct LastReply {
     pub class: Arc<str>,
 }
 
-/// The last replies, of the youngest messages if there are too many.
+/// The last replies and the reasons of holds, each of the youngest messages if there are too many.
 #[derive(Default)]
-pub(super) struct Replies(Mutex<BTreeMap<Key, LastReply>>);
+pub(super) struct Replies(Mutex<Kept>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Kept {
+    said: BTreeMap<Key, LastReply>,
+    why_held: BTreeMap<Key, Arc<str>>,
+}
 
 impl Replies {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().expect("replies")
+    }
+
     /// Keeps the reply about a recipient that is tried again.
     pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
-        let mut replies = self.0.lock().expect("replies");
-        replies.insert(key, LastReply { text, class });
-        if replies.len() > REPLIES_MAX {
-            replies.pop_first();
+        let said = &mut self.lock().said;
+        said.insert(key, LastReply { text, class });
+        if said.len() > REPLIES_MAX {
+            said.pop_first();
         }
+    }
+
+    /// Keeps an operator's reason for a hold; an empty one takes the place of an earlier one.
+    fn keep_reason(&self, key: Key, reason: &Arc<str>) {
+        let why_held = &mut self.lock().why_held;
+        if reason.is_empty() {
+            why_held.remove(&key);
+            return;
+        }
+        why_held.insert(key, reason.clone());
+        if why_held.len() > REPLIES_MAX {
+            why_held.pop_first();
+        }
+    }
+
+    /// An operator's last reason to hold a recipient, which may be held no more.
+    pub fn why_held(&self, key: Key) -> Option<Arc<str>> {
+        self.lock().why_held.get(&key).cloned()
+    }
+
+    /// Entries for a hold of these recipients; none if there is no reason, and was none before.
+    pub fn entries_of_hold(&self, keys: &[Key], reason: &str) -> Vec<QueueEntry> {
+        let reason = shortened(reason);
+        let is_noted = |key: &Key| !reason.is_empty() || self.why_held(*key).is_some();
+        let noted = keys.iter().copied().filter(is_noted).map(|key| (key, reason.clone())).collect();
+        entries(noted, |reason, keys| QueueEntry::WhyHeld { reason, keys })
     }
 
     /// Applies an entry of the stream.
@@ -42,6 +78,10 @@ impl Replies {
         match entry {
             QueueEntry::Replies { text, keys } => {
                 keys.iter().for_each(|key| self.keep(*key, text.clone().into(), Arc::default()));
+            }
+            QueueEntry::WhyHeld { reason, keys } => {
+                let reason = reason.clone().into();
+                keys.iter().for_each(|key| self.keep_reason(*key, &reason));
             }
             QueueEntry::Imported(imported) => {
                 for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
@@ -57,14 +97,20 @@ impl Replies {
 
     /// Keeps those of recipients that wait.
     pub fn retain(&self, waits: impl Fn(Key) -> bool) {
-        self.0.lock().expect("replies").retain(|key, _| waits(*key));
+        let kept = &mut *self.lock();
+        kept.said.retain(|key, _| waits(*key));
+        kept.why_held.retain(|key, _| waits(*key));
     }
 
     /// For the end of a snapshot.
     pub fn write(&self) -> Vec<u8> {
-        let all: Vec<(Key, Arc<str>)> =
-            self.0.lock().expect("replies").iter().map(|(key, said)| (*key, said.text.clone())).collect();
-        let entries = entries(all);
+        let (said, why_held): (Vec<_>, Vec<_>) = {
+            let kept = self.lock();
+            let said = kept.said.iter().map(|(key, said)| (*key, said.text.clone())).collect();
+            (said, kept.why_held.iter().map(|(key, reason)| (*key, reason.clone())).collect())
+        };
+        let mut entries = of_replies(said);
+        entries.extend(self::entries(why_held, |reason, keys| QueueEntry::WhyHeld { reason, keys }));
         let mut out = MAGIC.to_vec();
         out.extend((entries.len() as u32).to_le_bytes());
         for entry in entries {
@@ -95,7 +141,7 @@ impl Replies {
             let mut entry = vec![0; len as usize];
             from.read_exact(&mut entry)?;
             match QueueEntry::decode(&entry)? {
-                entry @ QueueEntry::Replies { .. } => replies.apply(Lsn::ZERO, &entry),
+                entry @ (QueueEntry::Replies { .. } | QueueEntry::WhyHeld { .. }) => replies.apply(Lsn::ZERO, &entry),
                 _ => return Err(DecodeError::Unknown("reply").into()),
             }
         }
@@ -104,20 +150,25 @@ impl Replies {
 
     /// The last reply.
     pub fn of(&self, key: Key) -> Option<LastReply> {
-        self.0.lock().expect("replies").get(&key).cloned()
+        self.lock().said.get(&key).cloned()
     }
 
     /// Messages of which nobody waits any more.
     pub fn forget(&self, messages: &[Lsn]) {
-        let mut replies = self.0.lock().expect("replies");
-        if replies.is_empty() {
-            return;
-        }
-        for message in messages.iter().copied() {
-            let of_it = Key { message, number: 0 }..=Key { message, number: u16::MAX };
-            let keys: Vec<Key> = replies.range(of_it).map(|(key, _)| *key).collect();
-            keys.iter().for_each(|key| drop(replies.remove(key)));
-        }
+        let kept = &mut *self.lock();
+        forget(&mut kept.said, messages);
+        forget(&mut kept.why_held, messages);
+    }
+}
+
+fn forget<T>(texts: &mut BTreeMap<Key, T>, messages: &[Lsn]) {
+    if texts.is_empty() {
+        return;
+    }
+    for message in messages.iter().copied() {
+        let of_it = Key { message, number: 0 }..=Key { message, number: u16::MAX };
+        let keys: Vec<Key> = texts.range(of_it).map(|(key, _)| *key).collect();
+        keys.iter().for_each(|key| drop(texts.remove(key)));
     }
 }
 
@@ -126,20 +177,22 @@ fn number(from: &mut impl Read) -> std::io::Result<u32> {
     from.read_exact(&mut number).map(|()| u32::from_le_bytes(number))
 }
 
-/// Replies as entries: equal ones have one for many recipients.
-pub(super) fn entries(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
+/// Replies as entries.
+pub(super) fn of_replies(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
+    entries(replies, |text, keys| QueueEntry::Replies { text, keys })
+}
+
+/// Texts as entries: equal ones have one for many recipients.
+fn entries(texts: Vec<(Key, Arc<str>)>, entry: impl Fn(EntryText, Vec<Key>) -> QueueEntry) -> Vec<QueueEntry> {
     let mut by_text: HashMap<Arc<str>, Vec<Key>> = HashMap::new();
-    for (key, said) in replies {
-        by_text.entry(said).or_default().push(key);
+    for (key, text) in texts {
+        by_text.entry(text).or_default().push(key);
     }
-    let parts = |(text, keys): (Arc<str>, Vec<Key>)| {
-        let parts: Vec<QueueEntry> = keys
-            .chunks(KEYS_MAX)
-            .map(|keys| QueueEntry::Replies { text: text.clone().into(), keys: keys.to_vec() })
-            .collect();
-        parts
-    };
-    by_text.into_iter().flat_map(parts).collect()
+    let mut all = Vec::new();
+    for (text, keys) in by_text {
+        all.extend(keys.chunks(KEYS_MAX).map(|keys| entry(text.clone().into(), keys.to_vec())));
+    }
+    all
 }
 
 /// A reply as it is kept.
@@ -174,22 +227,46 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_without_a_reason_forgets_the_one_before() {
+        let replies = Replies::default();
+        let keys = [1, 2].map(|message| Key { message: Lsn::new(message), number: 0 });
+        let hold = |keys: &[Key], reason: &str| {
+            let entries = replies.entries_of_hold(keys, reason);
+            entries.iter().for_each(|entry| replies.apply(Lsn::new(9), entry));
+            (entries.len(), keys.iter().map(|key| replies.why_held(*key)).collect::<Vec<_>>())
+        };
+        let is = |reason: &str| Some(Arc::from(reason));
+        assert_eq!(hold(&keys, ""), (0, vec![None, None]));
+        assert_eq!(hold(&keys, "full"), (1, vec![is("full"); 2]));
+        assert_eq!(hold(&keys[..1], "again"), (1, vec![is("again")]));
+        assert_eq!(hold(&keys[..1], ""), (1, vec![None]));
+        replies.forget(&[Lsn::new(2)]);
+        assert_eq!(hold(&keys, ""), (0, vec![None, None]));
+        let long = "é".repeat(600);
+        assert_eq!(hold(&keys, &long).1[0].as_ref().map(|reason| reason.len()), Some(EntryText::BYTES_MAX));
+    }
+
+    #[test]
     fn a_snapshot_has_them_whole_or_is_refused() {
         let replies = Replies::default();
         for message in 1..=3000 {
             let said = shortened(&if message % 3 == 0 { format!("own {message}") } else { "é".repeat(600) });
             assert!(said.len() <= EntryText::BYTES_MAX);
-            replies.keep(Key { message: Lsn::new(message), number: 1 }, said, Arc::default());
+            let key = Key { message: Lsn::new(message), number: 1 };
+            replies.keep(key, said, Arc::default());
+            if message % 100 == 0 {
+                replies.keep_reason(key, &format!("reason {message}").into());
+            }
         }
         let written = replies.write();
         let read = Replies::read(&written[..]).unwrap();
-        assert_eq!(*read.0.lock().unwrap(), *replies.0.lock().unwrap());
+        assert_eq!(*read.lock(), *replies.lock());
         assert!(written.len() < 3000 * 40, "equal texts are there once: {}", written.len());
         for cut in (1..written.len()).step_by(97) {
             assert!(Replies::read(&written[..cut]).is_err(), "cut at {cut}");
         }
         read.retain(|key| key.message.get() > 2990);
-        assert_eq!(read.0.lock().unwrap().len(), 10);
+        assert_eq!((read.lock().said.len(), read.lock().why_held.len()), (10, 1));
         assert!(Replies::read(&b"another format"[..]).is_err());
     }
 }

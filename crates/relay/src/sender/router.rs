@@ -176,6 +176,14 @@ impl Shared {
             if !Arc::ptr_eq(routes, &self.routes()) {
                 return false;
             }
+            let is_of = |site: &Site, plan: &Plan, egress: &Arc<Egress>| {
+                Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)
+            };
+            // A replaced site may have the name of its successor, and so what is ready for that: its open connections take nothing of it.
+            for (plan, (egress, _)) in members.clone() {
+                let known = sites.get(&(egress.name().clone(), plan.name.clone()));
+                known.filter(|site| !is_of(site, plan, egress)).into_iter().for_each(|site| self.retire(site));
+            }
             let (ready, resumes) = {
                 let mut queue = self.queue();
                 let ready = queue.route_with(id, hop, late_hop, until);
@@ -184,9 +192,7 @@ impl Shared {
             };
             let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
                 let key = (egress.name().clone(), plan.name.clone());
-                let is_it =
-                    |site: &&Arc<Site>| Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner);
-                let known = sites.get(&key).filter(is_it).cloned();
+                let known = sites.get(&key).filter(|site| is_of(site, plan, egress)).cloned();
                 let site = known.unwrap_or_else(|| {
                     let mut of_others = routes.egresses().map(|other| (other.name().clone(), plan.name.clone()));
                     let beside = of_others.find_map(|other| sites.get(&other)).map(|site| site.failing_dials.clone());
@@ -194,7 +200,7 @@ impl Shared {
                     let unlimited = self.shaper.unlimited(egress.name(), &name);
                     let site = Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited);
                     let site = Arc::new(site.beside(beside.unwrap_or_default()));
-                    sites.insert(key, site.clone()).inspect(|old| self.retire(old));
+                    sites.insert(key, site.clone());
                     site
                 });
                 let mut state = site.state();

@@ -359,7 +359,7 @@ impl Consumer for Shared {
                 }
                 self.messages.forget(&settled);
                 self.replies.forget(&settled);
-                if let QueueEntry::Imported(_) = decoded {
+                if let QueueEntry::Imported(_) | QueueEntry::WhyHeld { .. } = decoded {
                     self.replies.apply(entry.lsn, &decoded);
                 }
                 if let Some(queued) = decoded.into_message() {

@@ -58,16 +58,13 @@ const SITES_KEPT: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use posthaste_spool::FileSpool;
-
     use super::*;
-    use crate::dns::{Resolver, Settings};
-    use crate::queue::{ReadyId, Schedules};
+    use crate::queue::{Prefer, ReadyId, Take};
     use crate::sender::observer::SiteState;
     use crate::sender::site::Wanted;
     use crate::sender::source::{Egress, Source};
-    use crate::sender::{Config, Delivering, Notice, Notifier, Relay};
-    use crate::session::Timeouts;
+    use crate::sender::test_relay::{append, idle};
+    use crate::sender::{Route, Routing};
 
     #[test]
     fn nothing_is_routed_to_a_site_that_is_being_removed() {
@@ -78,50 +75,6 @@ mod tests {
         assert!(!remove_if(&all, &"a", &one, |_| !is_locked()), "a queue was routed to it meanwhile");
         assert!(remove_if(&all, &"a", &one, |_| is_locked()));
         assert!(all.lock().unwrap().is_empty());
-    }
-
-    struct Nobody;
-
-    impl Notifier for Nobody {
-        fn knows(&self, _: &str) -> bool {
-            false
-        }
-
-        fn deliver(&self, _: Notice) -> Delivering {
-            Box::pin(std::future::ready(Ok(false)))
-        }
-    }
-
-    /// A relay that sends nothing.
-    fn idle(dir: &std::path::Path) -> Relay {
-        let (spool, _) = FileSpool::open(dir, posthaste_spool::Config::default()).unwrap();
-        let settings = Settings { servers: vec!["127.0.0.1:9".parse().unwrap()], ..Settings::default() };
-        let config = Config {
-            host_name: "relay.example".to_owned(),
-            resolver: Arc::new(Resolver::new(&settings).unwrap()),
-            port: 25,
-            routing: Default::default(),
-            room: Default::default(),
-            schedules: Schedules::default(),
-            connections_max: 1,
-            site_connections_max: 1,
-            session_messages_max: 1,
-            recipients_max: 1,
-            shaping: Arc::default(),
-            timeouts: Timeouts::default(),
-            tls: None,
-            eight_bit: Default::default(),
-            memory_bytes: 0,
-            site_pause_secs: 60,
-            returned_bytes_max: 0,
-            bounces: Default::default(),
-            has_crashed: false,
-            notices: Default::default(),
-            notifier: Arc::new(Nobody),
-            witnesses: None,
-            observer: None,
-        };
-        Relay::open_idle(Arc::new(spool), config).unwrap().0
     }
 
     fn add(shared: &Shared, name: &str) -> Arc<Site> {
@@ -154,6 +107,51 @@ mod tests {
             (has_begun, state.standing.is_paused(Instant::now()), state.standing.is_probed(), connects, trouble)
         };
         assert_eq!(found, (true, true, true, false, Some("421".to_owned())));
+    }
+
+    #[test]
+    fn a_site_is_retired_before_mail_is_ready_for_its_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let relay = idle(dir.path());
+        let shared = &relay.0.shared;
+        append(&relay, &["bob@a.example"]);
+        // The name of the site stays the same, the login does not. Nobody listens there.
+        let set = |password| {
+            let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", password));
+            let routes = vec![Arc::new(Route { auth, ..Route::new("[127.0.0.1]", 1) })];
+            relay.set_routing(&Routing { routes, ..Routing::default() });
+        };
+        let route = || {
+            let id = shared.queue().next_unrouted().expect("it waits for a route");
+            shared.runtime.block_on(super::super::router::route(shared.clone(), id));
+        };
+        let site = || shared.sites.lock().unwrap().values().next().expect("one").clone();
+        set("one");
+        route();
+        let old = site();
+        set("two");
+        let state = old.state();
+        let ready = state.ready;
+        let take = || {
+            let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: false };
+            shared.queue().next(ready, take)
+        };
+        std::thread::scope(|threads| {
+            threads.spawn(route);
+            while shared.sites.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            // While it waits for this lock, a connection that has it could take what is ready.
+            for _ in 0..1000 {
+                assert!(take().is_none(), "taken by the old site");
+                std::thread::yield_now();
+            }
+            drop(state);
+        });
+        assert!(old.state().is_retired);
+        let new = site();
+        assert!(!Arc::ptr_eq(&new, &old) && (&new.name, new.state().ready) == (&old.name, ready));
+        assert!(take().is_some(), "by the new one");
     }
 
     #[test]

@@ -304,6 +304,8 @@ impl Shared {
                 changes.iter().for_each(|change| queue.abandon(change.key));
                 return Err(error);
             }
+            let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+            self.note_hold(HOLD, &keys, by)?;
         }
         count.recipients += recipients.len() as u64;
         let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };

@@ -106,3 +106,35 @@ impl Drop for Asking {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::sender::test_relay::{append, idle_with_dns};
+
+    #[test]
+    fn queues_become_tasks_only_while_questions_are_free() {
+        let dir = tempfile::tempdir().unwrap();
+        // It is asked, and never answers.
+        let dns = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let relay = idle_with_dns(dir.path(), dns.local_addr().unwrap());
+        let shared = &relay.0.shared;
+        let names: Vec<String> = (0..3000).map(|number| format!("bob@{number}.dead.example")).collect();
+        for names in names.chunks(100) {
+            append(&relay, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        let before = shared.runtime.metrics().num_alive_tasks();
+        let mut queues = 0;
+        loop {
+            let Some(id) = shared.queue().next_unrouted() else { break };
+            shared.route_in_turn(id);
+            queues += 1;
+        }
+        let tasks = shared.runtime.metrics().num_alive_tasks() - before;
+        assert_eq!((queues, shared.unrouted.waiting().len()), (3000, 3000));
+        // A question of a name has a task, or a few for its kinds.
+        assert!((1..=4 * QUESTIONS).contains(&tasks), "{tasks} tasks");
+    }
+
+    /// Questions at a time.
+    const QUESTIONS: usize = 256;
+}

@@ -56,7 +56,7 @@ impl Model {
                 }
             }
             QueueEntry::Changes { changes, .. } => changes.iter().for_each(|change| self.change(change)),
-            QueueEntry::Replies { .. } | QueueEntry::ImportNoted(_) => {}
+            QueueEntry::Replies { .. } | QueueEntry::WhyHeld { .. } | QueueEntry::ImportNoted(_) => {}
             QueueEntry::Suspended { scope, until, .. } => drop(self.suspended.insert(scope.clone(), *until)),
             QueueEntry::Resumed(scope) => drop(self.suspended.remove(scope)),
             QueueEntry::Diverted { scope, to, .. } => drop(self.diverted.insert(scope.clone(), to.clone())),

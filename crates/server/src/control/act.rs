@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::scopes::filter;
 use super::{Asker, Outcome};
+use crate::receive::Receiver;
 
 /// `until`: when a hold ends.
 fn of_queue(action: Doing, until: Option<Secs>) -> Action {
@@ -21,10 +22,20 @@ fn of_queue(action: Doing, until: Option<Secs>) -> Action {
     }
 }
 
-/// The number of recipients that fit, if it is no longer the one that was shown, by more than a tenth.
-pub(super) fn changed(relay: &Relay, of: &Which, expected: u64) -> Option<u64> {
-    let now = relay.count(&filter(of));
-    (now.abs_diff(expected) > expected / 10).then_some(now)
+/// Number of recipients that an action would concern, at other hosts and at transports. Blocks.
+pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
+    let is_held = match action {
+        Doing::Release => Some(true),
+        Doing::Flush | Doing::Requeue => Some(false),
+        Doing::Hold | Doing::Delete | Doing::Bounce => None,
+    };
+    let held = match (of.held, is_held) {
+        (Some(wanted), Some(needed)) if wanted != needed => return 0,
+        (wanted, needed) => needed.or(wanted),
+    };
+    let at_hosts = receiver.relay().map_or(0, |relay| relay.count(&filter(&Which { held, ..of.clone() })));
+    let at_transports = receiver.transports().map_or(0, |transports| crate::transports::count(transports, of, action));
+    at_hosts + at_transports
 }
 
 /// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself. `others`: those of transports that were changed.

@@ -155,6 +155,10 @@ fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
         state: kind,
         until: until.map(|secs| relay.wall(secs)),
         held_by,
+        held_reason: held_by.and_then(|by| match by.reason() {
+            Some(reason) => Some(reason.to_owned()),
+            None => waiting.held_reason.as_deref().map(str::to_owned),
+        }),
         why: waiting.why.as_deref().map(str::to_owned),
         class: waiting.class.as_deref().map(str::to_owned),
         why_unknown: None,

@@ -202,7 +202,14 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
             tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
             Ok(last)
         }
-        Ok(SentRequest(request)) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
+        Ok(SentRequest(request)) => {
+            perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer).map_err(|refusal| match refusal {
+                AskRefusal::Refused(why) => why,
+                AskRefusal::Changed { now, .. } => {
+                    format!("the selection has changed: {now} recipients are in it now")
+                }
+            })
+        }
         Err(error) => Err(format!("not a request: {error}")),
     })
     .await
@@ -274,29 +281,28 @@ pub(crate) fn ask(
 ) -> Result<Value, AskRefusal> {
     let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
     let asker = Asker { uid, token: token.name().to_owned(), tenant };
-    if let Some(changed) = receiver.relay().and_then(|relay| changed(relay, request)) {
-        return Err(changed);
-    }
-    perform(request, &asker, receiver, answer).map_err(AskRefusal::Refused)
+    perform(request, &asker, receiver, answer)
 }
 
-/// The refusal of a request whose selection is no longer what was shown.
-fn changed(relay: &Relay, request: &Request) -> Option<AskRefusal> {
-    let (of, expected) = match request {
-        Request::Act { of, expect, .. } => (of.clone(), (*expect)?),
-        Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } => {
-            // Which mail hosts a recipient has is known for some only.
-            (Some(scopes::which(scope)).filter(|_| scope.site.is_none())?, (*expect)?)
+/// The refusal of a request whose selection is no longer what was shown, by more than a tenth.
+fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
+    let (expected, now) = match request {
+        Request::Act { of, action, expect, .. } => ((*expect)?, act::concerned(receiver, of, *action)),
+        // Which mail hosts a recipient has is known for some only.
+        Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } if scope.site.is_none() => {
+            ((*expect)?, receiver.relay()?.count(&scopes::filter(&scopes::which(scope))))
         }
         _ => return None,
     };
-    let now = act::changed(relay, &of, expected)?;
-    Some(AskRefusal::Changed { expected, now })
+    (now.abs_diff(expected) > expected / 10).then_some(AskRefusal::Changed { expected, now })
 }
 
 /// The last line of the answer. It names streams that are stuck.
-fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
-    let mut last = perform_alone(request, asker, receiver, answer)?;
+fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Result<Value, AskRefusal> {
+    let mut last = match beside_the_queue(request, asker, receiver, answer) {
+        Some(outcome) => outcome.map_err(AskRefusal::Refused)?,
+        None => of_the_queue(request, asker, receiver, answer)?,
+    };
     let stuck = receiver.destinations().stuck().all();
     if !stuck.is_empty() && asker.tenant.is_none() {
         last["stuck"] = stuck.into();
@@ -304,26 +310,43 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
     Ok(last)
 }
 
-fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
-    match request {
-        Request::ForgetMailbox { mailbox } => return forget_mailbox(receiver, mailbox),
-        Request::Logins { .. } => return logins::list(receiver, answer),
+/// `None`: it is about mail that waits.
+fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Option<Outcome> {
+    Some(match request {
+        Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
+        Request::Logins { .. } => logins::list(receiver, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
             let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
             let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
-            return find::find(settings.events.as_deref(), &wanted, &bounds, answer);
+            find::find(settings.events.as_deref(), &wanted, &bounds, answer)
         }
-        Request::Mail { message, mailbox } => return mail::mail(receiver, asker, *message, mailbox),
-        Request::File { message, mailbox, number } => {
-            return mail::file(receiver, asker, (*message, mailbox), *number, answer);
-        }
-        Request::Subjects { of } => return mail::subjects(receiver, of, answer),
-        Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
-        _ => {}
-    }
+        Request::Mail { message, mailbox } => mail::mail(receiver, asker, *message, mailbox),
+        Request::File { message, mailbox, number } => mail::file(receiver, asker, (*message, mailbox), *number, answer),
+        Request::Subjects { of } => mail::subjects(receiver, of, answer),
+        Request::ForgetGuesses { of } => logins::forget(receiver, asker.uid, of),
+        _ => return None,
+    })
+}
+
+fn of_the_queue(
+    request: &Request,
+    asker: &Asker,
+    receiver: &Receiver,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
     if let Some(why) = receiver.remote().stuck() {
-        return Err(format!("the queue is stuck: {why}"));
+        return Err(AskRefusal::Refused(format!("the queue is stuck: {why}")));
+    }
+    match changed(receiver, request) {
+        Some(changed) => Err(changed),
+        None => on_waiting_mail(request, asker, receiver, answer).map_err(AskRefusal::Refused),
+    }
+}
+
+fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    if let Request::Count { of, action } = request {
+        return Ok(json!({ "done": act::concerned(receiver, of, *action) }));
     }
     if let Request::List { of, limit, after } = request {
         let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
@@ -351,9 +374,6 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             _ => Err(RELAYS_NOT.to_owned()),
         };
     };
-    if let Some(AskRefusal::Changed { now, .. }) = changed(relay, request) {
-        return Err(format!("the selection has changed: {now} recipients are in it now"));
-    }
     match request {
         Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
@@ -367,6 +387,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         Request::Resume { scope } => suspend::resume(relay, asker, scope),
         Request::Suspensions { .. } => suspend::list(relay, asker, answer),
         Request::List { .. }
+        | Request::Count { .. }
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
         | Request::Logins { .. }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
+use posthaste_control::{Doing, HeldBy, WaitState, WaitingLine, Which};
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::Value;
 
@@ -19,6 +19,21 @@ pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn 
         count += 1;
         let goes_on = answer(as_json(&of_transport(&target, now))) && count < most;
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    count
+}
+
+/// Number of those that fit and that an action would change, as [`release`] and [`delete`] do.
+pub(crate) fn count(transports: &Transports, of: &Which, action: Doing) -> u64 {
+    let is_concerned = |held: Option<HeldBy>| match action {
+        Doing::Release => held == Some(HeldBy::Uncertain),
+        Doing::Delete => held.is_some(),
+        Doing::Hold | Doing::Flush | Doing::Requeue | Doing::Bounce => false,
+    };
+    let mut count = 0;
+    transports.waiting(&mut |target| {
+        count += u64::from(is_meant(&target, of) && is_concerned(held_by(&target)));
+        ControlFlow::Continue(())
     });
     count
 }
@@ -102,6 +117,7 @@ fn of_transport(target: &WaitingTarget, now: Duration) -> WaitingLine {
         state,
         until: pause.map(|pause| (now + pause).as_secs().cast_signed()),
         held_by: held_by(target),
+        held_reason: held_by(target).and_then(HeldBy::reason).map(str::to_owned),
         why: target.why.as_deref().map(str::to_owned),
         class: None,
         why_unknown: None,

@@ -27,7 +27,7 @@ use crate::stuck::StuckStreams;
 use posthaste_config::Config;
 use refusals::RefusalNotices;
 
-pub(crate) use listing::{delete, list, release};
+pub(crate) use listing::{count, delete, list, release};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use posthaste_loadgen::process::{Process, WaitError};
 use posthaste_random::Random;
+use serde_json::Value;
 
 use super::notices::Notices;
-use super::{lines_of, recorded};
-use crate::load::{Load, Protocol, Sent, message_of, messages, send_over};
+use super::{lines_of, queue, recorded};
+use crate::load::{DOMAIN, Load, Protocol, SENDER, Sent, message_of, messages, send_over};
 use crate::rig::{Environment, RigError};
 use crate::server::{ServerError, Setup};
 
@@ -44,6 +45,13 @@ pub struct Relayed {
     pub told_twice: u64,
     /// Starts without the last snapshot of the queue, which was damaged or removed: from the one before.
     pub without_last: u64,
+    /// Lives in which the spool was short of space from the start.
+    pub short_of_space: u64,
+    /// Recipients, and among them notices, that were held at the last start: at work in several crashes, or uncertain. They were released.
+    pub held: u64,
+    pub held_notices: u64,
+    /// Recipients that still waited at the end.
+    pub left: u64,
     /// Starts after which recipients were held, since it is not known that they have had their mail. Nobody releases them before the end, so all starts after the first count.
     pub uncertain: u64,
     /// In words, whatever was wrong.
@@ -57,8 +65,9 @@ impl Relayed {
     }
 }
 
-/// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for. The next hop refuses some recipients,
-/// and before some starts the last snapshot of the queue is damaged or removed.
+/// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for. The next hop refuses some recipients
+/// for good and others for now, and ends sessions with 421 or without a word. Before some starts the last snapshot of the queue is damaged or removed; in some
+/// lives the spool's disk is full. Notices go into a mailbox, with an odd seed to the next hop.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -73,7 +82,12 @@ pub fn kill_relay(
     let scratch = tempfile::Builder::new().prefix("powercut-relay-").tempdir_in(&environment.scratch)?;
     let mut sink = NextHop::start(&environment.program, scratch.path())?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
-    let setup = Setup { next_hop: Some(sink.address), ..plain };
+    let notices_to = (seed % 2 == 1).then(|| format!("{SENDER}@{DOMAIN}"));
+    let setup = Setup { next_hop: Some(sink.address), notices_to, ..plain };
+    let read_notices = || match setup.notices_to {
+        Some(_) => Notices::read_maildir(&scratch.path().join(TAKEN)),
+        None => Notices::read(&setup.mail()),
+    };
     let (mut sent, mut relayed) = (Sent::default(), Relayed::default());
     while relayed.times < times && environment.go_on().is_ok() {
         let numbers = relayed.times * ROUND_MAX..(relayed.times + 1) * ROUND_MAX;
@@ -81,7 +95,12 @@ pub fn kill_relay(
         if relayed.times > 0 && rng.one_in(4) {
             spoil_snapshots(&setup.spool().join("snapshots"), &mut rng)?;
         }
-        let server = setup.start()?;
+        let is_short = rng.one_in(6);
+        relayed.short_of_space += u64::from(is_short);
+        let server = match is_short {
+            true => Setup { free_bytes_min: "1000TiB".to_owned(), ..setup.clone() }.start()?,
+            false => setup.start()?,
+        };
         relayed.note_start(&server.read_log());
         let ways = [(Protocol::Smtp, server.address), (Protocol::Chunking, server.address)];
         sent.add(std::thread::scope(|scope| {
@@ -100,24 +119,32 @@ pub fn kill_relay(
     relayed.acknowledged = messages(sent.acknowledged.iter().copied());
     let server = setup.start()?;
     relayed.note_start(&server.read_log());
-    // What was at work in several crashes may be held, and what nobody knows of.
-    let mut release = Command::new(&environment.program);
-    release.args(["queue", "release", "--held", "--config"]).arg(scratch.path().join("posthaste.toml")).output()?;
+    relayed.note_held(&queue::all(&setup.data)?);
     let begun = Instant::now();
     let notices = loop {
+        queue::release_held(&setup.data)?;
         let arrived = sink.look()?;
         let is_complete = promised.iter().all(|number| load.is_refused(*number) || arrived.contains_key(number));
-        let notices = Notices::read(&setup.mail())?;
-        let is_told = notices.account(&load, promised.iter().copied()).0.is_empty();
-        if is_complete && is_told || begun.elapsed() > DELIVERY_MAX {
-            break notices;
+        if is_complete || begun.elapsed() > DELIVERY_MAX {
+            let notices = read_notices()?;
+            let is_told = notices.account(&load, promised.iter().copied()).0.is_empty();
+            if is_told || begun.elapsed() > DELIVERY_MAX {
+                break notices;
+            }
         }
         std::thread::sleep(LOOK);
     };
     relayed.note_copies(sink.look()?);
+    let left = queue::all(&setup.data)?;
     server.stop()?;
     relayed.add(&load, &promised, sink.look()?, &recorded(&setup.data.join("events"))?);
     relayed.add_notices(&load, &promised, &notices);
+    relayed.left = left.len() as u64;
+    if !relayed.findings.is_empty() {
+        // What waited says what became of the rest.
+        relayed.findings.extend(left.iter().take(LEFT_SHOWN).map(|line| format!("waits: {line}")));
+        relayed.findings.push(format!("its files are kept in {}", scratch.keep().display()));
+    }
     Ok(relayed)
 }
 
@@ -150,6 +177,13 @@ impl Relayed {
     fn note_start(&mut self, log: &str) {
         self.without_last += u64::from(log.contains("a snapshot of the queue cannot be read"));
         self.uncertain += u64::from(log.contains("nobody knows whether they have had their mail"));
+    }
+
+    /// `waiting`: what waits after the last start.
+    fn note_held(&mut self, waiting: &[Value]) {
+        let held = waiting.iter().filter(|line| line["held_by"].is_string());
+        self.held = held.clone().count() as u64;
+        self.held_notices = held.filter(|line| line["sender"] == "").count() as u64;
     }
 
     /// To be called after each kill, with all that has come.
@@ -215,7 +249,8 @@ impl NextHop {
     fn start(program: &Path, dir: &Path) -> Result<Self, RigError> {
         let account = dir.join("sink.jsonl");
         let mut command = Command::new(program);
-        command.args(["sink", "127.0.0.1:0", "--account"]).arg(&account);
+        command.args(["sink", "127.0.0.1:0", "--account"]).arg(&account).args(MOODS);
+        command.arg("--store").arg(format!("maildir:{}", dir.join(TAKEN).display()));
         let mut process = Process::start(&mut command, &dir.join("sink"))?;
         let listens = |process: &Process| -> Option<SocketAddr> {
             process.log().split_once("sink listens on ")?.1.split_once('\n')?.0.parse().ok()
@@ -245,6 +280,26 @@ impl NextHop {
     }
 }
 
+/// Answers of the next hop beside those to addresses that it refuses: greylisting, 421, later, and no answer at all.
+const MOODS: [&str; 13] = [
+    "--seed=1",
+    "--greylist",
+    "300ms",
+    "--tempfail",
+    "connect=5",
+    "--tempfail",
+    "rcpt=10",
+    "--tempfail",
+    "end-of-data=5",
+    "--drop",
+    "data=3",
+    "--messages-max",
+    "25",
+];
+/// The Maildir of all that the next hop has taken.
+const TAKEN: &str = "taken";
+/// Lines of the queue in a finding.
+const LEFT_SHOWN: usize = 10;
 const CONNECTIONS: usize = 6;
 /// Messages of one life at most; it is too short for that many.
 const ROUND_MAX: u64 = 100_000;

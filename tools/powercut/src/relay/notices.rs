@@ -14,12 +14,22 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
+    /// Those in the mailbox of the sender.
+    ///
     /// # Errors
     /// Errors of reading.
     pub fn read(mail: &Path) -> io::Result<Self> {
+        Self::read_maildir(&mail.join(HERE).join(SENDER).join("Maildir"))
+    }
+
+    /// Those among all mail of a Maildir.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub fn read_maildir(maildir: &Path) -> io::Result<Self> {
         let mut notices = Self::default();
         for sub in ["new", "cur"] {
-            let dir = mail.join(HERE).join(SENDER).join("Maildir").join(sub);
+            let dir = maildir.join(sub);
             let entries = match std::fs::read_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 entries => entries?,

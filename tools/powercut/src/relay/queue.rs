@@ -10,29 +10,42 @@ use serde_json::Value;
 
 /// Has all that waits tried now, and waits until nothing waits. False if that takes longer than a minute.
 pub(super) fn is_emptied(data: &Path) -> io::Result<bool> {
-    let socket = data.join("control.sock");
     let deadline = Instant::now() + PATIENCE;
-    // What was at work in several crashes is held.
-    let acts = [
-        r#"{"ask":"act","of":{"held":true},"action":"release","reason":""}"#,
-        r#"{"ask":"act","of":{},"action":"flush","reason":""}"#,
-    ];
-    for act in acts {
-        // After several starts in a row, each with a segment of its own, a small ring is full until the first checkpoint.
-        while let Err(error) = ask(&socket, act) {
-            if Instant::now() > deadline || !error.to_string().contains("the spool is full") {
-                return Err(error);
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-    while !ask(&socket, r#"{"ask":"list","of":{},"limit":1}"#)?.is_empty() {
+    release_held(data)?;
+    act(data, r#"{"ask":"act","of":{},"action":"flush","reason":""}"#)?;
+    while !waiting(data, r#"{"ask":"list","of":{},"limit":1}"#)?.is_empty() {
         if Instant::now() > deadline {
             return Ok(false);
         }
         std::thread::sleep(LOOK);
     }
     Ok(true)
+}
+
+/// What was at work in several crashes is held, and what nobody knows of: it is tried again.
+pub(super) fn release_held(data: &Path) -> io::Result<()> {
+    act(data, r#"{"ask":"act","of":{"held":true},"action":"release","reason":""}"#)
+}
+
+/// All that waits, notices as well.
+pub(super) fn all(data: &Path) -> io::Result<Vec<Value>> {
+    waiting(data, r#"{"ask":"list","of":{}}"#)
+}
+
+fn waiting(data: &Path, request: &str) -> io::Result<Vec<Value>> {
+    ask(&data.join("control.sock"), request)
+}
+
+fn act(data: &Path, request: &str) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    // After several starts in a row, each with a segment of its own, a small ring is full until the first checkpoint.
+    while let Err(error) = ask(&data.join("control.sock"), request) {
+        if Instant::now() > deadline || !error.to_string().contains("the spool is full") {
+            return Err(error);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// The lines of the answer without the last, which says that it is whole.

@@ -142,10 +142,14 @@ impl Show {
             "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {recorded_twice} recorded twice, \
              {half} altered; {duplicated} sent twice, {duplicated_max} after one kill at most, as it came between the other host's 250 and the record"
         );
-        let Relayed { told, untold, told_twice, without_last, uncertain, findings, .. } = relayed;
+        let Relayed { told, untold, told_twice, without_last, uncertain, .. } = relayed;
         println!(
             "  senders told of {told} recipients, {told_twice} of them again, not told of {untold}; \
              {without_last} starts without the last snapshot of the queue, {uncertain} starts with mail held"
+        );
+        let Relayed { short_of_space, held, held_notices, left, findings, .. } = relayed;
+        println!(
+            "  {short_of_space} lives with a full disk; at the last start {held} recipients were held, {held_notices} of them for notices; {left} waited at the end"
         );
         findings.iter().for_each(|finding| println!("  {finding}"));
     }
