@@ -19,6 +19,7 @@ mod list;
 mod logins;
 mod mail;
 mod scopes;
+mod search;
 mod summary;
 mod suppression;
 pub(crate) mod suspend;
@@ -314,9 +315,15 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
             return find::find(settings.events.as_deref(), &wanted, &bounds, answer);
         }
-        Request::Mail { message, mailbox } => return mail::mail(receiver, asker, *message, mailbox),
-        Request::File { message, mailbox, number } => {
-            return mail::file(receiver, asker, (*message, mailbox), *number, answer);
+        Request::Mail { message, mailbox, name } => {
+            return mail::mail(receiver, asker, mail::Place { message: *message, mailbox, name });
+        }
+        Request::File { message, mailbox, name, number } => {
+            let place = mail::Place { message: *message, mailbox, name };
+            return mail::file(receiver, asker, place, *number, answer);
+        }
+        Request::Search { query, secs, skip, limit } => {
+            return search::search(receiver, query, &search::Part { secs: *secs, skip: *skip, limit: *limit }, answer);
         }
         Request::Subjects { of } => return mail::subjects(receiver, of, answer),
         Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
@@ -375,6 +382,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         | Request::Mail { .. }
         | Request::File { .. }
         | Request::Subjects { .. }
+        | Request::Search { .. }
         | Request::Account { .. }
         | Request::Reload {}
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
