@@ -277,6 +277,11 @@ impl Relay {
         self.0.shared.set_resolver(resolver);
     }
 
+    /// How hosts are found now.
+    pub fn resolver(&self) -> Arc<Resolver> {
+        self.0.shared.resolver()
+    }
+
     /// Tells senders so from now on.
     pub fn set_notices(&self, notices: Notices) {
         self.0.shared.notices.set(notices);
