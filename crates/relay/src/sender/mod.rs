@@ -30,6 +30,7 @@ mod gather;
 mod halves;
 mod idle;
 mod last_words;
+mod look;
 mod maps;
 mod messages;
 mod notices;
@@ -324,6 +325,7 @@ impl Relay {
             connections: shared.connections(),
             idle: shared.reuse.idle(),
             unreachable: shared.unreachable.load(Ordering::Relaxed),
+            looked_at: count(&shared.looked_at),
             now: shared.time.now(),
         }
     }

@@ -33,13 +33,7 @@ pub(super) fn mail(receiver: &Receiver, asker: &Asker, place: Place<'_>) -> Outc
 }
 
 /// The octets of a file that a message has, by its place among them.
-pub(super) fn file(
-    receiver: &Receiver,
-    asker: &Asker,
-    place: Place<'_>,
-    number: u32,
-    answer: Answer<'_>,
-) -> Outcome {
+pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number: u32, answer: Answer<'_>) -> Outcome {
     let octets = octets_of(receiver, asker, place, FILE_SOURCE_BYTES_MAX)?;
     if octets.len() as u64 == FILE_SOURCE_BYTES_MAX {
         return Err(format!(

@@ -335,7 +335,9 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
     if let Request::List { of, limit, after } = request {
         let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
         let after = after.as_deref().map(list::key).transpose()?;
-        let wanted = list::Page { of, after, most, events: events.as_deref() };
+        // At the socket a list is whole.
+        let is_bounded = !asker.token.is_empty();
+        let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
         let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(relay, &wanted, answer));
         let transports = receiver.transports().filter(|_| listed.count < most);
         let others =
