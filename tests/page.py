@@ -462,6 +462,19 @@ class Tests:
         expect(page.get_by_text("just now")).to_be_visible()
         page.watch.check()
 
+    def test_a_hidden_tab_closes_its_stream(self):
+        page = self.entered()
+        self.go(page, "#/find")
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        hide = "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true }); document.dispatchEvent(new Event('visibilitychange')) }"
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/events/v1")):
+            page.evaluate(hide, True)
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: unseen\r\n\r\nx")
+        with page.expect_request(re.compile("/api/events/v1$")):
+            page.evaluate(hide, False)
+        expect(page.get_by_text("unseen")).to_be_visible()
+        page.watch.check()
+
     def test_the_keyboard_is_enough(self):
         page = self.entered()
         page.keyboard.press("g")

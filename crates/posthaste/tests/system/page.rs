@@ -16,7 +16,8 @@ fn waiting(dir: &Path) -> (Server, SocketAddr) {
     let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
     let server = Server::start(dir, &format!("{relay}{CONFIG}"));
     let mut client = server.hello();
-    let mut send = |from: &str, to: &[&str]| _ = client.try_message(from, to, b"Subject: a\r\n\r\ntext\r\n").unwrap();
+    let mut send =
+        |from: &str, to: &[&str]| _ = client.try_message(from, to, b"Subject: xsubjectx\r\n\r\nxbodyx\r\n").unwrap();
     send("eve@here.example", &["ann@there.example", "bob@there.example"]);
     send("joe@here.example", &["ann@there.example"]);
     send("eve@here.example", &["ann@other.example"]);
@@ -118,6 +119,16 @@ fn each_request_needs_its_scope() {
         assert_eq!(status, expected, "{request}: {answer}");
     };
     check(json!({ "ask": "list" }), 200);
+    for shown in [
+        json!({ "ask": "list" }),
+        json!({ "ask": "summary", "top": 9 }),
+        json!({ "ask": "explain", "domain": "there.example" }),
+    ] {
+        let text = control(address, &reads, &shown).1.to_string();
+        assert!(text.contains("there.example") && !text.contains("xsubjectx") && !text.contains("xbodyx"), "{text}");
+    }
+    let text = get(address, "/api/queue/v1", &reads).1.to_string();
+    assert!(!text.contains("xsubjectx") && !text.contains("xbodyx"), "{text}");
     for refused in [
         json!({ "ask": "act", "of": domain, "action": "delete" }),
         json!({ "ask": "suspend", "scope": domain, "secs": null }),
@@ -253,7 +264,8 @@ fn words_in_mail_are_found_and_what_has_them_opens() {
         let (status, refused) = search(json!({ "query": query }));
         assert_eq!(status, 422, "{query}: {refused}");
     }
-    for (mailbox, name) in [("", "x"), (mailbox, ""), ("../../etc", "passwd"), (mailbox, "../new/x"), (mailbox, "1.x")] {
+    for (mailbox, name) in [("", "x"), (mailbox, ""), ("../../etc", "passwd"), (mailbox, "../new/x"), (mailbox, "1.x")]
+    {
         let (status, refused) = ask(json!({ "ask": "mail", "mailbox": mailbox, "name": name }));
         assert_eq!(status, 422, "{mailbox} {name}: {refused}");
     }
