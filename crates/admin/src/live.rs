@@ -1,6 +1,6 @@
 //! Events as they happen, to pages that are open: server-sent events, which a page reads by `fetch`.
 //!
-//! The event log is read once for all that see the same of it, and what is sent is made once: a page more costs a copy of a pointer.
+//! One reading of the event log serves all that see the same of it, and they share its octets.
 
 use std::collections::HashMap;
 use std::future::Future;

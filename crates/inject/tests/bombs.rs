@@ -1,4 +1,4 @@
-//! What templates that grow take of memory: alone in this process, whose peak the kernel knows.
+//! Memory of templates that grow, measured by the peak of this process, which has no other test.
 
 use posthaste_inject::InjectRequest;
 use serde_json::json;

@@ -20,7 +20,7 @@ pub(super) enum Outcome {
     NoSuchName,
     /// The name exists without such records.
     NoData,
-    /// None in time.
+    /// No answer in time.
     Timeout,
     /// SERVFAIL, REFUSED and the like.
     Failure,
@@ -35,7 +35,7 @@ pub(super) struct DnsMeters {
     misses: AtomicU64,
 }
 
-/// What a resolver has done since the start, and what it does now.
+/// Counts of a resolver since the start, and its questions now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsStats {
     /// Questions by their type (`mx`, `a`, `aaaa`, `other`) and their end (`answer`, `no_such_name`, `no_data`, `timeout`, `failure`). All pairs, in one order.

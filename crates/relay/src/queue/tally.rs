@@ -18,7 +18,7 @@ pub struct QueueTally {
     pub under_way: u64,
     /// Of them, those whose time has come, suspended ones included.
     pub due: u64,
-    /// None of them was received before.
+    /// A bound from below for when they were received.
     pub oldest: Secs,
 }
 

@@ -1,8 +1,8 @@
 //! A look at the recipients of a large queue, a part at a time. What is not counted as it changes comes from there: when the oldest was received,
 //! when the next is tried, what the last reply was.
 //!
-//! Looks go round the queue from its oldest message to its youngest. Each request takes a part of at most [`PART`] recipients, and no more than one in [`PAUSE`]:
-//! what it costs does not depend on the length of the queue, only how old its answer may be.
+//! Looks go round the queue from its oldest message to its youngest. A request takes a part of at most [`PART`] recipients, one in each [`PAUSE`].
+//! So its cost does not depend on the length of the queue; only the age of its answer does.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct RollingLook(Mutex<Rounds>);
 
-/// What the rounds of a look have seen.
+/// Findings of the rounds of a look.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     /// When the last part began.
@@ -118,7 +118,7 @@ impl Rounds {
         self.round = round.wrapping_add(1);
     }
 
-    /// What was seen of a queue's recipients that are held, or not; `is_held` is `None`: of all. Nothing is counted.
+    /// Times and samples of a queue's recipients that are held, or not; `is_held` is `None`: of all. Counts are left at 0.
     pub fn of(&self, queue: QueueId, is_held: Option<bool>) -> Option<Count> {
         let halves = self.seen.iter().zip([false, true]).filter(|(_, of)| is_held.is_none_or(|is_held| is_held == *of));
         let glances = halves.filter_map(|(seen, _)| seen.get(&queue)).map(|glance| Count {

@@ -1,4 +1,4 @@
-//! What is asked of a long queue, again and again or for a page of rows, looks at as many recipients in any: counted, not timed.
+//! Requests of pages look at as many recipients in a queue of any length. They are counted, not timed.
 
 use posthaste_relay::queue::Selection;
 use posthaste_relay::sender::{CountBy, Filter, Relay};

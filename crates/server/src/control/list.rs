@@ -170,7 +170,7 @@ fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
 
 /// Pages of about a thousand recipients that one part of a list looks at: some dozen milliseconds.
 const PAGES_MAX: u32 = 1000;
-/// The same where envelopes have to be read.
+/// Pages of one part where envelopes have to be read.
 const ENVELOPE_PAGES_MAX: u32 = 20;
 /// Recipients of one message whose replies are looked up.
 const LOOKED_UP_MAX: usize = 1000;
