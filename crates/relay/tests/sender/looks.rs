@@ -1,6 +1,6 @@
 //! Requests of pages look at as many recipients in a queue of any length. They are counted, not timed.
 
-use posthaste_relay::queue::Selection;
+use posthaste_relay::queue::{Secs, Selection};
 use posthaste_relay::sender::{CountBy, Filter, Relay};
 
 use super::*;
@@ -55,7 +55,7 @@ fn what_pages_ask_costs_as_much_with_200_000_recipients_as_with_40_000() {
         let held = Filter { selection: Selection { is_held: Some(true), ..Selection::default() }, ..Filter::default() };
         let (all, first) = cost(&relay, || relay.summary(&Filter::default(), CountBy::Domain));
         assert_eq!((all.len(), all[0].1.recipients), (100, recipients / 100));
-        assert!(all.iter().all(|(_, count)| count.oldest <= relay.stats().now), "also where no look has been");
+        assert!(all.iter().all(|(_, count)| count.oldest < Secs::MAX), "also where no look has been");
         // Five pages ask in the same second; a test may take longer.
         let begun = Instant::now();
         let (_, more) = cost(&relay, || {
