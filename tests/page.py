@@ -137,6 +137,8 @@ servers = ["127.0.0.1:9"]
 hosts = {{ "there.example" = ["127.0.0.1"] }}
 [http]
 token_rate = "1000/second"
+[search]
+index = true
 """)
         self.start()
 
@@ -163,6 +165,11 @@ token_rate = "1000/second"
         file = self.dir / f"{name}.token"
         self.run("token", "add", name, "--scope", scopes, *bounds, "--output", str(file))
         return file.read_text().strip()
+
+    def ask(self, secret, request):
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + "api/control/v1", headers=headers, data=json.dumps(request).encode())
+        return json.loads(urllib.request.urlopen(request, timeout=PATIENCE).read())
 
     def queued(self):
         return json.loads(self.run("queue", "list", "--json"))
@@ -414,12 +421,58 @@ class Tests:
         assert Path(saved.path()).read_bytes() == octets
         page.watch.check()
 
+    def test_words_in_mail_are_found_and_open_by_the_keyboard(self):
+        page = self.entered()
+        self.go(page, "#/find?as=words&what=script&secs=")
+        page.locator("table.found").wait_for()
+        seen = page.locator("table.found").inner_text()
+        for text in [text for text in STRINGS[:40] if "<script>" in text]:
+            assert text in seen, text
+        page.watch.check()
+        for text in STRINGS[:20] + UNSEEABLE + ["(" * 200, "/(/", "subject:/x", "date:never", "query:x", "thread:{"]:
+            page.evaluate("text => { location.hash = '#/find?' + new URLSearchParams({ as: 'words', what: text, secs: '' }) }", text)
+            page.wait_for_function("text => document.querySelector('[name=what]')?.value === text", arg=text)
+            expect(page.locator("main .state, main .error:not(:empty)").first).to_be_visible()
+            page.watch.check()
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"From: Zoe <zoe@client.example>\r\nSubject: kelp\r\n\r\nserendipity")
+        secret = self.server.token("words", "mail:read")
+        wait("the index", lambda: self.server.ask(secret, {"ask": "search", "query": "serendipity"})["lines"])
+        self.go(page, "#/find")
+        page.get_by_label("It is").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("serendipity")
+        page.keyboard.press("Tab")
+        page.keyboard.press("w")
+        expect(page.get_by_label("Events")).to_be_disabled()
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")
+        found = page.locator("table.found tbody tr")
+        expect(found).to_contain_text("Zoe <zoe@client.example>")
+        found.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("kelp")
+        expect(page.get_by_role("tabpanel")).to_contain_text("serendipity")
+        page.watch.check()
+
     def test_rows_come_by_themselves(self):
         page = self.entered()
         self.go(page, "#/find")
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: just now\r\n\r\nx")
         expect(page.get_by_text("just now")).to_be_visible()
+        page.watch.check()
+
+    def test_a_hidden_tab_closes_its_stream(self):
+        page = self.entered()
+        self.go(page, "#/find")
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        hide = "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true }); document.dispatchEvent(new Event('visibilitychange')) }"
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/events/v1")):
+            page.evaluate(hide, True)
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: unseen\r\n\r\nx")
+        with page.expect_request(re.compile("/api/events/v1$")):
+            page.evaluate(hide, False)
+        expect(page.get_by_text("unseen")).to_be_visible()
         page.watch.check()
 
     def test_the_keyboard_is_enough(self):
@@ -448,7 +501,7 @@ class Tests:
         page.watch.check()
 
     def test_each_page_fits_a_phone_and_the_dark(self):
-        pages = {"now": "#/now", "queue": "#/queue", "rows": "#/queue?domain=there.example", "find": "#/find", "story": "#/find?what=ann%40here.example", "system": "#/system"}
+        pages = {"now": "#/now", "queue": "#/queue", "rows": "#/queue?domain=there.example", "find": "#/find", "story": "#/find?what=ann%40here.example", "words": "#/find?as=words&what=script&secs=", "system": "#/system"}
         looks = {"light": dict(viewport=dict(width=1280, height=800)), "dark": dict(viewport=dict(width=1280, height=800), color_scheme="dark"), "phone": dict(viewport=dict(width=360, height=740))}
         for look, options in looks.items():
             page = self.entered(**options)
@@ -481,7 +534,7 @@ class Tests:
             return "AXE is not set"
         for scheme in ["light", "dark"]:
             page = self.entered(bypass_csp=True, color_scheme=scheme)
-            for address in ["#/now", "#/queue", "#/queue?domain=there.example", "#/find", "#/find?what=ann%40here.example", "#/system"]:
+            for address in ["#/now", "#/queue", "#/queue?domain=there.example", "#/find", "#/find?what=ann%40here.example", "#/find?as=words&what=script&secs=", "#/system"]:
                 self.go(page, address)
                 page.locator("table").first.wait_for()
                 page.wait_for_timeout(400)

@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let (mut from, mut listed) = (None, 0);
     loop {
-        let (keys, next) = queue.select(&Selection::default(), from);
+        let (keys, next, _) = queue.select(&Selection::default(), from);
         for key in keys {
             assert_eq!(queue.show(key).map(|state| state.attempts), restored.show(key).map(|state| state.attempts));
             listed += 1;

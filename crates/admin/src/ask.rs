@@ -41,9 +41,11 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
         Request::Suppressions { .. } | Request::Suppress { .. } | Request::Unsuppress { .. } => {
             Some(Scope::Suppression)
         }
-        Request::Cat { .. } | Request::Mail { .. } | Request::File { .. } | Request::Subjects { .. } => {
-            Some(Scope::MailRead)
-        }
+        Request::Cat { .. }
+        | Request::Mail { .. }
+        | Request::File { .. }
+        | Request::Subjects { .. }
+        | Request::Search { .. } => Some(Scope::MailRead),
         Request::Find { .. } => Some(Scope::EventsRead),
         Request::Logins { .. } => Some(Scope::Accounts),
         Request::Export { .. }
@@ -166,6 +168,7 @@ mod tests {
         check(r#"{"ask":"divert","scope":{"domain":"a.example"},"to":"b.example","secs":null}"#, Some(Scope::Route));
         check(r#"{"ask":"cat","message":"1"}"#, Some(Scope::MailRead));
         check(r#"{"ask":"find"}"#, Some(Scope::EventsRead));
+        check(r#"{"ask":"search","query":"x"}"#, Some(Scope::MailRead));
         check(r#"{"ask":"logins"}"#, Some(Scope::Accounts));
         check(r#"{"ask":"page","secs":1}"#, None);
         check(r#"{"ask":"export","of":{}}"#, None);

@@ -41,6 +41,7 @@ pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash 
 pub use token_bounds::{TokenBounds, TokenBoundsError};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    AskRefusal, Attention, CertificateEnd, DestinationCount, DiskRoom, Distribution, FollowEvents, Guess, InjectCall,
-    InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Urgency, WebhookStatus,
+    AskRefusal, Attention, CertificateEnd, DestinationCount, DiskRoom, Distribution, DnsStatus, FollowEvents, Guess,
+    InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Urgency,
+    WebhookStatus,
 };

@@ -1,17 +1,21 @@
 //! Events as they happen, to pages that are open: server-sent events, which a page reads by `fetch`.
+//!
+//! One reading of the event log serves all that see the same of it, and they share its octets.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use posthaste_net::Phase;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::answer::{self, Answer};
 use crate::body::AnswerBody;
@@ -24,7 +28,14 @@ use crate::view::{FollowEvents, ServerView};
 
 /// Streams that are open, by token.
 #[derive(Debug, Default)]
-pub(crate) struct LiveStreams(Arc<Mutex<HashMap<TokenHash, usize>>>);
+pub(crate) struct LiveStreams {
+    open: Arc<Mutex<HashMap<TokenHash, usize>>>,
+    readings: Readings,
+}
+
+/// Readings of the log under way, by the tenant whose events are shown; the whole log under `None`.
+#[derive(Debug, Default, Clone)]
+struct Readings(Arc<Mutex<HashMap<Option<String>, broadcast::Sender<Bytes>>>>);
 
 const STREAMS_MAX: usize = 32;
 const TOKEN_STREAMS_MAX: usize = 4;
@@ -36,7 +47,7 @@ const LOOK_EVENTS_MAX: usize = 500;
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of one look, but for the rest of its last event.
 const LOOK_BYTES_MAX: usize = 128 << 10;
-/// Pieces that wait for a client: one that is slower is dropped. All streams together hold a few dozen MB at most.
+/// Pieces that wait for a client: one that is slower is dropped. The clients share them.
 const PIECES_MAX: usize = 8;
 
 /// A stream that is counted until this is dropped.
@@ -49,25 +60,77 @@ struct Place {
 impl LiveStreams {
     /// `None`: there are enough, of all tokens or of this one.
     fn place(&self, of: &TokenHash) -> Option<Place> {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&self.open);
         let all: usize = streams.values().sum();
         let own = streams.get(of).copied().unwrap_or_default();
         if all >= STREAMS_MAX || own >= TOKEN_STREAMS_MAX {
             return None;
         }
         streams.insert(*of, own + 1);
-        Some(Place { streams: Arc::clone(&self.0), of: *of })
+        Some(Place { streams: Arc::clone(&self.open), of: *of })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&self.streams);
         match streams.get_mut(&self.of) {
             Some(count) if *count > 1 => *count -= 1,
             _ => _ = streams.remove(&self.of),
         }
     }
+}
+
+impl Readings {
+    /// The pieces of a reading under way. `None`: there is none.
+    fn join(&self, tenant: Option<&String>) -> Option<broadcast::Receiver<Bytes>> {
+        lock(&self.0).get(&tenant.cloned()).map(broadcast::Sender::subscribe)
+    }
+
+    /// Begins a reading, unless another one has begun meanwhile.
+    fn begin(&self, tenant: Option<String>, events: Box<dyn FollowEvents>) -> broadcast::Receiver<Bytes> {
+        let mut readings = lock(&self.0);
+        if let Some(reading) = readings.get(&tenant) {
+            return reading.subscribe();
+        }
+        let (pieces, first) = broadcast::channel(PIECES_MAX);
+        readings.insert(tenant.clone(), pieces.clone());
+        drop(readings);
+        tokio::spawn(self.clone().read(tenant, events, pieces));
+        first
+    }
+
+    /// Looks again and again, until nobody listens.
+    async fn read(self, tenant: Option<String>, mut events: Box<dyn FollowEvents>, pieces: broadcast::Sender<Bytes>) {
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            {
+                let mut readings = lock(&self.0);
+                if pieces.receiver_count() == 0 {
+                    readings.remove(&tenant);
+                    return;
+                }
+            }
+            let read = spawn_blocking(move || {
+                let lines = events.read(LOOK_EVENTS_MAX, LOOK_BYTES_MAX);
+                (events, lines)
+            });
+            let Ok((again, lines)) = read.await else {
+                // A panic, which the log has. Streams end as their pieces do.
+                lock(&self.0).remove(&tenant);
+                return;
+            };
+            events = again;
+            if !lines.is_empty() {
+                let text: String = lines.iter().map(|line| format!("data: {}\n\n", line.trim_end())).collect();
+                let _ = pieces.send(text.into());
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers with events from now on, until the client leaves, its token ends, or the server stops.
@@ -81,9 +144,16 @@ pub(crate) async fn follow<V: ServerView>(
         let why = "too many streams are open";
         return answer::later(StatusCode::TOO_MANY_REQUESTS, why, RETRY_SECS);
     };
-    let (looking, tenant) = (Arc::clone(shared), token.tenant().map(str::to_owned));
-    let Ok(Some(events)) = spawn_blocking(move || looking.view.follow(tenant.as_deref())).await else {
-        return answer::refused(StatusCode::NOT_FOUND, "the event log is off");
+    let tenant = token.tenant().map(str::to_owned);
+    let events = match shared.streams.readings.join(tenant.as_ref()) {
+        Some(events) => events,
+        None => {
+            let (looking, of) = (Arc::clone(shared), tenant.clone());
+            let Ok(Some(events)) = spawn_blocking(move || looking.view.follow(of.as_deref())).await else {
+                return answer::refused(StatusCode::NOT_FOUND, "the event log is off");
+            };
+            shared.streams.readings.begin(tenant, events)
+        }
     };
     let (pieces, sent) = channel(PIECES_MAX);
     let (shared, phase, is_loopback) = (Arc::clone(shared), arrival.phase(), arrival.is_loopback);
@@ -103,9 +173,9 @@ pub(crate) async fn follow<V: ServerView>(
 /// True as long as the credential of a stream is good.
 type GoesOn = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
-/// Looks again and again. A drain is noticed with the next look, the end of a token within [`ALIVE_INTERVAL`].
+/// Passes pieces on. A drain is noticed within [`LOOK_INTERVAL`], the end of a token within [`ALIVE_INTERVAL`].
 async fn send(
-    mut events: Box<dyn FollowEvents>,
+    mut events: broadcast::Receiver<Bytes>,
     pieces: &Sender<Bytes>,
     is_draining: &(dyn Fn() -> bool + Send + Sync),
     goes_on: GoesOn,
@@ -116,29 +186,23 @@ async fn send(
         return;
     }
     loop {
-        sleep(LOOK_INTERVAL).await;
-        let read = spawn_blocking(move || {
-            let lines = events.read(LOOK_EVENTS_MAX, LOOK_BYTES_MAX);
-            (events, lines)
-        });
-        let Ok((again, lines)) = read.await else { return };
-        events = again;
-        let is_silent = lines.is_empty();
+        let piece = match timeout(LOOK_INTERVAL, events.recv()).await {
+            Ok(Ok(piece)) => Some(piece),
+            // It is too slow, or the log is not read any more.
+            Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return,
+            Err(_) => None,
+        };
         if is_draining() {
             return;
         }
-        if is_silent && heard.elapsed() < ALIVE_INTERVAL && !pieces.is_closed() {
+        if piece.is_none() && heard.elapsed() < ALIVE_INTERVAL && !pieces.is_closed() {
             continue;
         }
         if !goes_on().await {
             return;
         }
         heard = Instant::now();
-        let text = match is_silent {
-            true => ":\n\n".to_owned(),
-            false => lines.iter().map(|line| format!("data: {}\n\n", line.trim_end())).collect(),
-        };
-        if pieces.try_send(text.into()).is_err() {
+        if pieces.try_send(piece.unwrap_or(Bytes::from_static(b":\n\n"))).is_err() {
             return;
         }
     }
@@ -158,17 +222,22 @@ impl<V: ServerView> Shared<V> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
 
-    struct Some3(usize);
+    /// Three events, one a look, and how often it was looked.
+    struct Some3(Arc<AtomicUsize>);
 
     impl FollowEvents for Some3 {
         fn read(&mut self, _: usize, _: usize) -> Vec<String> {
-            self.0 += 1;
-            if self.0 <= 3 { vec![format!("{{\"n\":{}}}\n", self.0)] } else { Vec::new() }
+            let looks = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+            if looks <= 3 { vec![format!("{{\"n\":{looks}}}\n")] } else { Vec::new() }
         }
+    }
+
+    fn is_good() -> GoesOn {
+        Box::new(|| Box::pin(std::future::ready(true)))
     }
 
     #[test]
@@ -182,7 +251,27 @@ mod tests {
         drop(own);
         assert!(streams.place(&token(0)).is_some());
         drop(others);
-        assert!(streams.0.lock().unwrap().is_empty());
+        assert!(streams.open.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn five_pages_share_one_reading_and_its_pieces() {
+        let (readings, looks) = (Readings::default(), Arc::new(AtomicUsize::new(0)));
+        let mut pages = vec![readings.begin(None, Box::new(Some3(Arc::clone(&looks))))];
+        pages.extend((1..5).map(|_| readings.join(None).unwrap()));
+        assert!(readings.join(Some(&"acme".to_owned())).is_none(), "a tenant sees less");
+        for expected in ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n", "data: {\"n\":3}\n\n"] {
+            let first = pages[0].recv().await.unwrap();
+            assert_eq!(first, expected);
+            for page in &mut pages[1..] {
+                assert_eq!(page.recv().await.unwrap().as_ptr(), first.as_ptr(), "the same octets");
+            }
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 3, "one look each time");
+        drop(pages);
+        while readings.join(None).is_some() {
+            sleep(LOOK_INTERVAL).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,9 +279,10 @@ mod tests {
         let (pieces, mut sent) = channel(PIECES_MAX);
         let is_good = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&is_good);
+        let events = Readings::default().begin(None, Box::new(Some3(Arc::default())));
         let sending = tokio::spawn(async move {
             let goes_on: GoesOn = Box::new(move || Box::pin(std::future::ready(asked.load(Ordering::Relaxed))));
-            send(Box::new(Some3(0)), &pieces, &|| false, goes_on).await;
+            send(events, &pieces, &|| false, goes_on).await;
         });
         for expected in [": events\n\n", "data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n", "data: {\"n\":3}\n\n", ":\n\n"] {
             assert_eq!(sent.recv().await.as_deref(), Some(expected.as_bytes()));
@@ -207,9 +297,9 @@ mod tests {
         let (pieces, mut sent) = channel(PIECES_MAX);
         let is_draining = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&is_draining);
+        let (_reading, events) = broadcast::channel(PIECES_MAX);
         let sending = tokio::spawn(async move {
-            let goes_on: GoesOn = Box::new(|| Box::pin(std::future::ready(true)));
-            send(Box::new(Some3(3)), &pieces, &|| asked.load(Ordering::Relaxed), goes_on).await;
+            send(events, &pieces, &|| asked.load(Ordering::Relaxed), is_good()).await;
         });
         assert!(sent.recv().await.is_some());
         let begun = Instant::now();
@@ -220,15 +310,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_dropped() {
+    async fn a_client_that_reads_nothing_is_dropped_and_holds_nobody_up() {
         struct Endless;
         impl FollowEvents for Endless {
             fn read(&mut self, _: usize, _: usize) -> Vec<String> {
                 vec!["{}".to_owned()]
             }
         }
+        let readings = Readings::default();
         let (pieces, _unread) = channel(PIECES_MAX);
-        send(Box::new(Endless), &pieces, &|| false, Box::new(|| Box::pin(std::future::ready(true)))).await;
-        assert_eq!(pieces.capacity(), 0);
+        let events = readings.begin(None, Box::new(Endless));
+        let mut other = readings.join(None).unwrap();
+        let sending = tokio::spawn(async move {
+            send(events, &pieces, &|| false, is_good()).await;
+            pieces.capacity()
+        });
+        for _ in 0..20 {
+            other.recv().await.unwrap();
+        }
+        assert_eq!(sending.await.unwrap(), 0);
     }
 }

@@ -4,14 +4,14 @@
 
 use std::fmt::Write as _;
 
-use crate::view::{Distribution, Readiness, Urgency};
+use crate::view::{Distribution, DnsStatus, Readiness, Urgency};
 use crate::{Counters, QueueStatus, RelayStatus, ServerStatus};
 
 /// A metric: name, type, help.
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 29] = [
+pub(crate) static METRICS: [Metric; 33] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -37,6 +37,10 @@ pub(crate) static METRICS: [Metric; 29] = [
     Metric("posthaste_relay_unreachable_sites", "gauge", "Sets of mail hosts that cannot be reached now."),
     Metric("posthaste_relay_back_offs_total", "counter", "Times since the start that one became unreachable."),
     Metric("posthaste_relay_tls_avoided_total", "counter", "Times since the start that TLS with a host was given up."),
+    Metric("posthaste_dns_questions_total", "counter", "Questions to DNS since the start, by type and outcome."),
+    Metric("posthaste_dns_seconds", "histogram", "From a question to DNS to its answer, or to the end of its time."),
+    Metric("posthaste_dns_lookups_total", "counter", "Look-ups of mail hosts and addresses since the start, by cache."),
+    Metric("posthaste_dns_pending_questions", "gauge", "Questions to DNS that are asked, or wait for a place."),
     Metric("posthaste_queue_recipients", "gauge", "Recipients that wait for other hosts."),
     Metric("posthaste_queue_oldest_timestamp_seconds", "gauge", "When the oldest of them was received; 0 for none."),
     Metric("posthaste_queue_destination_recipients", "gauge", "Recipients that wait, by destination."),
@@ -89,12 +93,13 @@ pub(crate) fn text(
         out.labelled("posthaste_certificate_end_timestamp_seconds", ends);
         let behind = status.webhooks.iter().map(|of| (("webhook", &*of.name), of.behind_secs as f64));
         out.labelled("posthaste_webhook_behind_seconds", behind);
-        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided } = status.relay;
+        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided, dns } = status.relay.clone();
         let states = [("busy", connections.saturating_sub(idle)), ("idle", idle)];
         out.labelled("posthaste_relay_connections", states.map(|(state, count)| (("state", state), count as f64)));
         out.one("posthaste_relay_unreachable_sites", unreachable as f64);
         out.one("posthaste_relay_back_offs_total", back_offs as f64);
         out.one("posthaste_relay_tls_avoided_total", tls_avoided as f64);
+        out.dns(&dns);
     }
     if let Some(queue) = queue {
         out.one("posthaste_queue_recipients", queue.recipients as f64);
@@ -127,14 +132,33 @@ impl Lines {
     }
 
     fn labelled<'a>(&mut self, name: &'static str, lines: impl IntoIterator<Item = ((&'static str, &'a str), f64)>) {
+        self.with_labels(name, lines.into_iter().map(|(label, value)| ([label], value)));
+    }
+
+    fn with_labels<'a, const N: usize>(
+        &mut self,
+        name: &'static str,
+        lines: impl IntoIterator<Item = ([(&'static str, &'a str); N], f64)>,
+    ) {
         let mut lines = lines.into_iter().peekable();
         if lines.peek().is_none() {
             return;
         }
         self.head(name);
-        for ((label, text), value) in lines {
-            let _ = writeln!(self.0, "{name}{{{label}=\"{}\"}} {value}", quoted(text));
+        for (labels, value) in lines {
+            let labels = labels.map(|(label, text)| format!("{label}=\"{}\"", quoted(text)));
+            let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
         }
+    }
+
+    fn dns(&mut self, DnsStatus { questions, hits, misses, asked, waiting }: &DnsStatus) {
+        let questions =
+            questions.iter().map(|(kind, end, count)| ([("type", *kind), ("outcome", *end)], *count as f64));
+        self.with_labels("posthaste_dns_questions_total", questions);
+        let lookups = [("hit", *hits), ("miss", *misses)].map(|(end, count)| (("cache", end), count as f64));
+        self.labelled("posthaste_dns_lookups_total", lookups);
+        let pending = [("asked", *asked), ("waiting", *waiting)].map(|(state, count)| (("state", state), count as f64));
+        self.labelled("posthaste_dns_pending_questions", pending);
     }
 
     /// Those of one name follow each other.
@@ -184,6 +208,8 @@ mod tests {
     use posthaste_units::histogram::{Histogram, LATENCY_US};
 
     fn all() -> String {
+        let questions = vec![("mx", "answer", 9), ("mx", "timeout", 3)];
+        let dns = DnsStatus { questions, hits: 5, misses: 2, asked: 1, waiting: 7 };
         let status = ServerStatus {
             version: "0.1.0".to_owned(),
             attention: vec![Attention::new(Urgency::Broken, "a", "b", "c")],
@@ -193,7 +219,7 @@ mod tests {
             waiting_here: 4,
             certificates: vec![CertificateEnd { file: "/tls/mx.pem".to_owned(), ends: 1_800_000_000 }],
             webhooks: vec![WebhookStatus { name: "crm".to_owned(), behind_secs: 240, trouble: None }],
-            relay: RelayStatus { connections: 5, idle: 2, unreachable: 1, back_offs: 7, tls_avoided: 3 },
+            relay: RelayStatus { connections: 5, idle: 2, unreachable: 1, back_offs: 7, tls_avoided: 3, dns },
             ..ServerStatus::default()
         };
         let destination = |domain: &str, recipients| DestinationCount {
@@ -223,6 +249,7 @@ mod tests {
             of("posthaste_sent_age_seconds").labelled("destination", "other"),
             of("posthaste_deferred_age_seconds"),
             of("posthaste_stream_lag_batches").labelled("stream", "relay"),
+            of("posthaste_dns_seconds"),
         ];
         text(&Readiness::Ready, &Work { counters, distributions }, Some(&status), Some(&queue))
     }
@@ -253,9 +280,38 @@ mod tests {
             "posthaste_queue_destination_recipients{destination=\"a\\\"\\\\\\n.example\"} 7",
             "posthaste_queue_destination_recipients{destination=\"other\"} 999993",
             "posthaste_queue_destinations 1001",
+            "posthaste_dns_questions_total{type=\"mx\",outcome=\"timeout\"} 3",
+            "posthaste_dns_lookups_total{cache=\"hit\"} 5",
+            "posthaste_dns_pending_questions{state=\"waiting\"} 7",
         ] {
             assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
         }
+    }
+
+    #[test]
+    fn a_million_destinations_make_less_than_5000_lines() {
+        let few = all();
+        // As many of each as the server names at most: streams and destinations of histograms, destinations of the queue.
+        let latency = Histogram::new(&LATENCY_US).read();
+        let named = |name: &'static str, label, count| {
+            let of = move |number| Distribution::new(name, latency).labelled(label, &format!("n{number}"));
+            (0..count).map(of)
+        };
+        let destinations = named("posthaste_sent_age_seconds", "destination", 51);
+        let distributions = destinations.chain(named("posthaste_stream_lag_batches", "stream", 100)).collect();
+        let of_queue = (0..20).map(|number| DestinationCount {
+            domain: format!("d{number}.example"),
+            recipients: 5,
+            deferred: 0,
+            held: 0,
+            suspended: 0,
+            oldest: 0,
+        });
+        let queue = QueueStatus { destinations: of_queue.collect(), others: 999_980, ..QueueStatus::default() };
+        let work = Work { counters: Counters::default(), distributions };
+        let many = text(&Readiness::Ready, &work, None, Some(&queue));
+        let lines = few.lines().count() + many.lines().count();
+        assert!(lines < 5000 && many.contains("posthaste_queue_destinations 1000000\n"), "{lines}");
     }
 
     #[test]

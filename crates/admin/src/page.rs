@@ -115,6 +115,8 @@ mod tests {
             "DOMParser",
             "createContextualFragment",
             "srcdoc",
+            "WebSocket",
+            "EventSource",
         ];
         for (name, text) in texts() {
             for word in forbidden {

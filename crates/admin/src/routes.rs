@@ -342,7 +342,7 @@ async fn log<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
 }
 
 async fn metrics<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
-    let (status, queue) = (shared.status().await, shared.queue(None).await);
+    let (status, queue) = (shared.status().await, shared.queue_for_scrape().await);
     let work = Work { counters: shared.view.counters(), distributions: shared.view.distributions() };
     let text = metrics::text(&shared.view.readiness(), &work, status.as_deref(), queue.as_deref());
     answer::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)

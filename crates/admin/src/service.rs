@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::HeaderMap;
@@ -159,10 +159,7 @@ impl<V: ServerView> Shared<V> {
 
     /// The queue, or a tenant's part of it. There are no more of them than tenants of tokens. `None`: the server does not say.
     pub async fn queue(self: &Arc<Self>, tenant: Option<&str>) -> Option<Arc<QueueStatus>> {
-        let one = {
-            let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(queues.entry(tenant.unwrap_or_default().to_owned()).or_default())
-        };
+        let one = self.queue_of(tenant);
         let (shared, looking, tenant) = (Arc::clone(self), Arc::clone(&one), tenant.map(str::to_owned));
         let look = move || {
             let mut queue = shared.view.queue(tenant.as_deref());
@@ -171,17 +168,27 @@ impl<V: ServerView> Shared<V> {
         };
         one.looks.get(look).await
     }
+
+    /// The queue as it was at the last look, if that took long: whoever scrapes waits for no work that grows with the queue. The next look is taken meanwhile, if it is time.
+    pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
+        let Some(last) = self.queue_of(None).looks.last_if_long() else { return self.queue(None).await };
+        let shared = Arc::clone(self);
+        tokio::spawn(async move { shared.queue(None).await });
+        Some(last)
+    }
+
+    fn queue_of(&self, tenant: Option<&str>) -> Arc<OneQueue> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(queues.entry(tenant.unwrap_or_default().to_owned()).or_default())
+    }
 }
 
 /// A look at the server that all pages share.
 #[derive(Debug)]
-struct Cached<T>(AsyncMutex<Looks<T>>);
-
-#[derive(Debug)]
-struct Looks<T> {
-    last: Option<Look<T>>,
+struct Cached<T> {
+    last: Mutex<Option<Look<T>>>,
     /// The look under way, and when it began.
-    running: Option<(Instant, JoinHandle<T>)>,
+    running: AsyncMutex<Option<(Instant, JoinHandle<T>)>>,
 }
 
 #[derive(Debug)]
@@ -193,7 +200,7 @@ struct Look<T> {
 
 impl<T> Default for Cached<T> {
     fn default() -> Self {
-        Self(AsyncMutex::new(Looks { last: None, running: None }))
+        Self { last: Mutex::new(None), running: AsyncMutex::new(None) }
     }
 }
 
@@ -202,27 +209,38 @@ impl<T: Send + Sync + 'static> Cached<T> {
     /// goes on, and is the next one's: a disk that hangs holds one thread, however many ask.
     async fn get(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
         timeout(LOOK_PATIENCE, async {
-            let mut looks = self.0.lock().await;
-            if looks.running.is_none()
-                && let Some(Look { at, took, found }) = &looks.last
+            let mut under_way = self.running.lock().await;
+            if under_way.is_none()
+                && let Some(Look { at, took, found }) = &*self.last()
                 && at.elapsed() < (*took * LOOK_SHARE).clamp(LOOK_AGE, LOOK_AGE_MAX)
             {
                 return Some(Arc::clone(found));
             }
-            let (at, running) = looks.running.get_or_insert_with(|| (Instant::now(), spawn_blocking(look)));
+            let (at, running) = under_way.get_or_insert_with(|| (Instant::now(), spawn_blocking(look)));
             let (at, found) = (*at, running.await);
-            looks.running = None;
+            *under_way = None;
             // Fails only by a panic, which the log has.
             let found = Arc::new(found.ok()?);
-            looks.last = Some(Look { at, took: at.elapsed(), found: Arc::clone(&found) });
+            *self.last() = Some(Look { at, took: at.elapsed(), found: Arc::clone(&found) });
             Some(found)
         })
         .await
         .ok()
         .flatten()
     }
+
+    /// The last look, however old, if it took long. Does not wait.
+    fn last_if_long(&self) -> Option<Arc<T>> {
+        self.last().as_ref().filter(|look| look.took > LONG_LOOK).map(|look| Arc::clone(&look.found))
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Look<T>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
+/// Some thousand destinations.
+const LONG_LOOK: Duration = Duration::from_millis(2);
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pages ask each second.
 const LOOK_AGE: Duration = Duration::from_millis(900);
@@ -418,11 +436,24 @@ mod tests {
         tokio::time::advance(LOOK_AGE).await;
         assert_eq!(cached.get(look(3)).await.as_deref(), Some(&3));
         let took = Duration::from_millis(500);
-        cached.0.lock().await.last = Some(Look { at: Instant::now(), took, found: Arc::new(4) });
+        *cached.last() = Some(Look { at: Instant::now(), took, found: Arc::new(4) });
         tokio::time::advance(took * LOOK_SHARE - Duration::from_secs(1)).await;
         assert_eq!(cached.get(look(5)).await.as_deref(), Some(&4));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(cached.get(look(6)).await.as_deref(), Some(&6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_long_look_a_scrape_waits_for_none() {
+        let cached = Cached::default();
+        assert_eq!(cached.last_if_long(), None);
+        let looked = |took| Some(Look { at: Instant::now(), took, found: Arc::new(1) });
+        *cached.last() = looked(LONG_LOOK);
+        assert_eq!(cached.last_if_long(), None, "a short one is taken anew");
+        *cached.last() = looked(LONG_LOOK * 2);
+        let _under_way = cached.running.lock().await;
+        tokio::time::advance(LOOK_AGE_MAX * 2).await;
+        assert_eq!(cached.last_if_long().as_deref(), Some(&1), "while the next is under way");
     }
 
     #[tokio::test]

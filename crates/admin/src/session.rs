@@ -42,14 +42,24 @@ pub(crate) const SESSION_PREFIX: &str = "phs_";
 /// The name by which the log and events know who came by a link.
 const LINK_NAME: &str = "page-link";
 const FILE: &str = "sessions";
-/// Beyond that the one that ends first goes.
+/// Beyond that the oldest goes of whoever has the most.
 const SESSIONS_MAX: usize = 1000;
+/// Of one token, and of all links together. Beyond that the oldest of its own goes.
+const OWN_SESSIONS_MAX: usize = 50;
 /// Octets of a line at most: two hashes, a number, the names of scopes.
 const LINE_BYTES: u64 = 512;
 /// For a disk that does not answer: sessions are then kept in memory.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Session {
+    /// Whose share of the table it counts to: its token's. All links share one, since the operator alone makes them.
+    fn owner(&self) -> Option<TokenHash> {
+        match &self.grant {
+            Grant::OfToken(of) => Some(*of),
+            Grant::OfLink(_) => None,
+        }
+    }
+
     /// As a line of the file: hash, end, and the token's hash or the scopes.
     fn to_line(&self) -> String {
         let grant = match &self.grant {
@@ -81,9 +91,36 @@ impl Session {
 /// Sessions in memory.
 #[derive(Debug, Default)]
 struct Known {
-    sessions: HashMap<TokenHash, Session>,
+    /// In the order in which they began, at most [`SESSIONS_MAX`].
+    sessions: Vec<Session>,
     /// The file's sessions are among them. Until then it is not written.
     is_read: bool,
+}
+
+impl Known {
+    /// Adds a session. Whoever logs in again and again pushes out its own sessions, never another's.
+    fn add(&mut self, session: Session, now: u64) {
+        self.sessions.retain(|session| session.until > now);
+        if self.count(session.owner()) >= OWN_SESSIONS_MAX {
+            self.remove_oldest(session.owner());
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            let owners = self.sessions.iter().map(Session::owner);
+            let most = owners.max_by_key(|owner| self.count(*owner)).expect("the table is full");
+            self.remove_oldest(most);
+        }
+        self.sessions.push(session);
+    }
+
+    fn count(&self, owner: Option<TokenHash>) -> usize {
+        self.sessions.iter().filter(|session| session.owner() == owner).count()
+    }
+
+    fn remove_oldest(&mut self, owner: Option<TokenHash>) {
+        if let Some(oldest) = self.sessions.iter().position(|session| session.owner() == owner) {
+            self.sessions.remove(oldest);
+        }
+    }
 }
 
 /// All sessions.
@@ -112,7 +149,8 @@ impl Sessions {
     pub async fn find(&self, presented: &str, now: u64) -> Option<Grant> {
         self.load().await;
         let known = lock(&self.known);
-        let session = known.sessions.get(&hash(presented))?;
+        let wanted = hash(presented);
+        let session = known.sessions.iter().find(|session| session.hash == wanted)?;
         (session.until > now).then(|| session.grant.clone())
     }
 
@@ -134,25 +172,21 @@ impl Sessions {
 
     async fn begin(&self, session: Session, now: u64) {
         self.load().await;
-        {
-            let mut known = lock(&self.known);
-            let known = &mut known.sessions;
-            known.retain(|_, session| session.until > now);
-            if known.len() >= SESSIONS_MAX
-                && let Some(first) = known.values().min_by_key(|session| session.until).map(|session| session.hash)
-            {
-                known.remove(&first);
-            }
-            known.insert(session.hash, session);
-        }
+        lock(&self.known).add(session, now);
         self.save().await;
     }
 
     /// Ends a session.
     pub async fn end(&self, presented: &str) {
         self.load().await;
-        let removed = lock(&self.known).sessions.remove(&hash(presented));
-        if removed.is_some() {
+        let ended = hash(presented);
+        let is_removed = {
+            let mut known = lock(&self.known);
+            let before = known.sessions.len();
+            known.sessions.retain(|session| session.hash != ended);
+            known.sessions.len() < before
+        };
+        if is_removed {
             self.save().await;
         }
     }
@@ -170,11 +204,11 @@ impl Sessions {
             let running = reading.get_or_insert_with(|| {
                 let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
                 spawn_blocking(move || {
-                    let sessions = read(&dir.join(FILE)).unwrap_or_default();
+                    let mut sessions = read(&dir.join(FILE)).unwrap_or_default();
                     let mut known = lock(&known);
-                    for (hash, session) in sessions {
-                        known.sessions.entry(hash).or_insert(session);
-                    }
+                    // What has begun meanwhile is younger.
+                    sessions.append(&mut known.sessions);
+                    known.sessions = sessions;
                     known.is_read = true;
                 })
             });
@@ -197,7 +231,7 @@ impl Sessions {
         }
         let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
         let mut running = spawn_blocking(move || {
-            let text: String = lock(&known).sessions.values().map(Session::to_line).collect();
+            let text: String = lock(&known).sessions.iter().map(Session::to_line).collect();
             if let Err(error) = write(&dir, &text) {
                 let file = dir.join(FILE).display().to_string();
                 tracing::warn!(file, error = error.to_string(), "sessions of the page end with the server");
@@ -211,7 +245,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(file: &Path) -> io::Result<HashMap<TokenHash, Session>> {
+/// The sessions of a file, in the order in which they began.
+fn read(file: &Path) -> io::Result<Vec<Session>> {
     let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(file)?;
     let found = file.metadata()?;
     if !found.is_file() || found.permissions().mode() & 0o077 != 0 {
@@ -219,8 +254,7 @@ fn read(file: &Path) -> io::Result<HashMap<TokenHash, Session>> {
     }
     let mut text = String::new();
     file.take(LINE_BYTES * SESSIONS_MAX as u64).read_to_string(&mut text)?;
-    let sessions = text.lines().filter_map(Session::parse).take(SESSIONS_MAX);
-    Ok(sessions.map(|session| (session.hash, session)).collect())
+    Ok(text.lines().filter_map(Session::parse).take(SESSIONS_MAX).collect())
 }
 
 fn write(dir: &Path, text: &str) -> io::Result<()> {
@@ -360,21 +394,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sessions_are_bounded() {
+    async fn a_token_that_logs_in_again_and_again_ends_its_own_sessions_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sessions = Sessions::in_directory(dir.path());
-        let first = sessions.begin_of_token(&[7; 32], 10, 1).await;
-        {
-            let mut known = lock(&sessions.known);
-            for number in 0..SESSIONS_MAX as u64 - 1 {
-                let mut hash = TokenHash::default();
-                hash[..8].copy_from_slice(&number.to_be_bytes());
-                let session = Session { hash, until: 20, grant: Grant::OfToken([7; 32]) };
-                known.sessions.insert(hash, session);
+        let other = sessions.begin_of_token(&[8; 32], 10, 1).await;
+        let link = PageLinks::default();
+        let link = link.take(link.make(vec![Scope::QueueRead], 50).reveal()).unwrap();
+        let (of_link, _) = sessions.begin_of_link(&link, 1).await;
+        // All end at one time, as those of a token with an end do.
+        let mut own = Vec::new();
+        for _ in 0..=OWN_SESSIONS_MAX {
+            own.push(sessions.begin_of_token(&[7; 32], 20, 1).await);
+        }
+        for sessions in [&sessions, &Sessions::in_directory(dir.path())] {
+            assert_eq!(sessions.find(own[0].reveal(), 1).await, None, "the oldest of its own");
+            for kept in own[1..].iter().chain([&other, &of_link]) {
+                assert!(sessions.find(kept.reveal(), 1).await.is_some());
             }
         }
-        sessions.begin_of_token(&[7; 32], 30, 1).await;
-        assert_eq!(sessions.find(first.reveal(), 1).await, None);
-        assert_eq!(lock(&sessions.known).sessions.len(), SESSIONS_MAX);
+        let again = Sessions::in_directory(dir.path());
+        again.begin_of_token(&[7; 32], 20, 1).await;
+        assert_eq!(again.find(own[1].reveal(), 1).await, None, "in the order of the file");
+        assert!(again.find(own[2].reveal(), 1).await.is_some());
+    }
+
+    #[test]
+    fn a_full_table_takes_from_whoever_has_the_most() {
+        let mut known = Known::default();
+        let session = |number: u64, of: u64| {
+            let hash = |number: u64| hash(&number.to_string());
+            Session { hash: hash(number), until: 20, grant: Grant::OfToken(hash(of)) }
+        };
+        // One token with 50 sessions in between, all others with one.
+        let of = |number: u64| if number % 20 == 7 { 0 } else { number + 1 };
+        (0..SESSIONS_MAX as u64).for_each(|number| known.add(session(number, of(number)), 1));
+        assert_eq!((known.sessions.len(), known.count(session(0, 0).owner())), (SESSIONS_MAX, OWN_SESSIONS_MAX));
+        known.add(session(SESSIONS_MAX as u64, u64::MAX), 1);
+        assert_eq!((known.sessions.len(), known.count(session(0, 0).owner())), (SESSIONS_MAX, OWN_SESSIONS_MAX - 1));
+        assert!(!known.sessions.contains(&session(7, 0)) && known.sessions.contains(&session(0, 1)));
+        known.add(session(2000, u64::MAX - 1), 20);
+        assert_eq!(known.sessions.len(), 1, "ended ones go first");
     }
 }

@@ -222,8 +222,23 @@ pub struct WebhookStatus {
     pub trouble: Option<String>,
 }
 
+/// Questions to DNS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DnsStatus {
+    /// Since the start, by type and outcome: words from a fixed list.
+    pub questions: Vec<(&'static str, &'static str, u64)>,
+    /// Look-ups since the start that the cache knew.
+    pub hits: u64,
+    /// Other look-ups since the start.
+    pub misses: u64,
+    /// Questions that are asked now.
+    pub asked: u64,
+    /// Questions that wait for a place.
+    pub waiting: u64,
+}
+
 /// Sessions with other hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RelayStatus {
     /// Connections open now.
     pub connections: u64,
@@ -235,6 +250,9 @@ pub struct RelayStatus {
     pub back_offs: u64,
     /// Times since the start that TLS with a host was given up for a while, as it fails.
     pub tls_avoided: u64,
+    /// For metrics alone.
+    #[serde(skip)]
+    pub dns: DnsStatus,
 }
 
 /// The room on a file system.

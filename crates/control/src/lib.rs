@@ -81,18 +81,26 @@ pub enum Request {
     /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
     Mail {
         /// Its number.
-        message: Lsn,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Lsn>,
         /// Its mailbox here, as the event log has it; empty: it is in the queue.
         #[serde(default)]
         mailbox: String,
+        /// In place of its number, the name of its file in the mailbox, as [`Search`](Self::Search) gives it.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
     },
     /// The octets of a file that a message has, in pieces.
     File {
         /// The message's number.
-        message: Lsn,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Lsn>,
         /// As in [`Mail`](Self::Mail).
         #[serde(default)]
         mailbox: String,
+        /// As in [`Mail`](Self::Mail).
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
         /// Its place among the message's files, from 0.
         number: u32,
     },
@@ -101,6 +109,21 @@ pub enum Request {
         /// At most [`SUBJECTS_MAX`].
         #[serde(deserialize_with = "objects")]
         of: Vec<Delivered>,
+    },
+    /// Words in subjects, addresses and texts of mail in mailboxes here, found with the search index: a line for each message, the newest first. Answered also where nothing is
+    /// relayed.
+    Search {
+        /// As `posthaste find` takes it.
+        query: String,
+        /// Messages of the last so many seconds, by their date; not set: ever.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secs: Option<u64>,
+        /// So many of the newest are left out: to go on with a list.
+        #[serde(default)]
+        skip: u32,
+        /// Maximum number of messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
     },
     /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
     Find {

@@ -50,6 +50,7 @@ impl Request {
             Self::Mail { .. }
             | Self::File { .. }
             | Self::Subjects { .. }
+            | Self::Search { .. }
             | Self::Export { .. }
             | Self::Import { .. }
             | Self::Trace { .. }
@@ -123,6 +124,8 @@ mod tests {
             json!({ "ask": "mail", "message": "1", "mailbox": "example.org/ann/Maildir" }),
             json!({ "ask": "file", "message": "1", "mailbox": "example.org/ann/Maildir", "number": 0 }),
             json!({ "ask": "subjects", "of": [] }),
+            json!({ "ask": "search", "query": "x" }),
+            json!({ "ask": "mail", "mailbox": "example.org/ann/Maildir", "name": "1.x" }),
             json!({ "ask": "export", "of": {} }),
             json!({ "ask": "import" }),
             json!({ "ask": "trace", "inbound": true, "outbound": true }),

@@ -95,7 +95,7 @@ fn main() {
     let selection = Selection { tenant: Some("tenant 3".into()), ..Selection::default() };
     let (mut from, mut purged) = (None, 0);
     loop {
-        let (keys, next) = queue.select(&selection, from);
+        let (keys, next, _) = queue.select(&selection, from);
         let changes: Vec<Change> = keys.into_iter().filter_map(|key| queue.act(key, Action::Delete)).collect();
         purged += changes.len() as u64;
         lsn += 1;

@@ -165,3 +165,41 @@ impl Service for HttpService {
         self.listeners.as_mut().map_or(Poll::Pending, |listeners| listeners.poll_failed(cx))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn browsers_are_held_to_tls_at_the_usual_port_with_a_certificate_that_they_trust() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = |name: &str| {
+            let mut params = rcgen::CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params
+        };
+        let (of_authority, own) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        let authority = rcgen::Issuer::new(named("Authority"), of_authority);
+        let keep = |name: &str, certificate: rcgen::Certificate| {
+            std::fs::write(dir.path().join(name), certificate.pem()).unwrap();
+        };
+        keep("own", named("mx.example.org").self_signed(&own).unwrap());
+        keep("trusted", named("mx.example.org").signed_by(&own, &authority).unwrap());
+        let check = |address: &str, certificate: &str, expected: bool| {
+            let file = dir.path().join(certificate);
+            let text = format!(
+                "[[listener]]\naddress = '{address}'\nprotocol = 'http'\ntls = 'implicit'\ncertificate = {file:?}\nkey = 'k'\n"
+            );
+            let config = Config::parse(Path::new("x"), &text).unwrap();
+            let listener = config.http_listeners().next().unwrap();
+            assert_eq!(is_strict(listener), expected, "{address} {certificate}");
+        };
+        check("[::]:443", "trusted", true);
+        check("[::]:443", "own", false);
+        check("[::]:8443", "trusted", false);
+        check("[::]:443", "absent", false);
+    }
+}

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    AskRefusal, Attention, CertificateEnd, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents,
-    Guess, InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Token,
-    TokenHash, Urgency, WebhookStatus, secret_hash,
+    AskRefusal, Attention, CertificateEnd, ClientAddress, Counters, DestinationCount, Distribution, DnsStatus,
+    FollowEvents, Guess, InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView,
+    StreamStatus, Token, TokenHash, Urgency, WebhookStatus, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
@@ -113,7 +113,9 @@ impl ServerView for Overview {
             Distribution::new("posthaste_sync_seconds", spool.sync_us).in_millionths(),
             Distribution::new("posthaste_commit_records", spool.commit_records),
         ];
-        self.receiver.meters().read().into_iter().chain(of_spool).collect()
+        let dns = self.receiver.relay().map(|relay| relay.resolver().stats().took_us);
+        let dns = dns.map(|took| Distribution::new("posthaste_dns_seconds", took).in_millionths());
+        self.receiver.meters().read().into_iter().chain(of_spool).chain(dns).collect()
     }
 
     fn status(&self) -> ServerStatus {
@@ -297,7 +299,8 @@ fn webhooks(receiver: &Receiver) -> Vec<WebhookStatus> {
 }
 
 fn of_relay(receiver: &Receiver) -> RelayStatus {
-    let Some(stats) = receiver.relay().map(Relay::stats) else { return RelayStatus::default() };
+    let Some(relay) = receiver.relay() else { return RelayStatus::default() };
+    let (stats, dns) = (relay.stats(), relay.resolver().stats());
     let (back_offs, tls_avoided) = receiver.meters().of_hosts();
     RelayStatus {
         connections: stats.connections as u64,
@@ -305,6 +308,13 @@ fn of_relay(receiver: &Receiver) -> RelayStatus {
         unreachable: stats.unreachable as u64,
         back_offs,
         tls_avoided,
+        dns: DnsStatus {
+            questions: dns.questions,
+            hits: dns.hits,
+            misses: dns.misses,
+            asked: dns.asked,
+            waiting: dns.waiting,
+        },
     }
 }
 

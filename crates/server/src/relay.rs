@@ -86,6 +86,7 @@ impl Service for RelayService {
         if self.dns != config.dns || config.dns.hosts_file.is_some() {
             match resolver(config) {
                 Ok(resolver) => {
+                    let resolver = resolver.counting_after(&relay.resolver());
                     relay.set_resolver(Arc::new(resolver));
                     self.dns = config.dns.clone();
                 }

@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     pub first_password_mail: Option<PathBuf>,
     /// The directory of the event log; `None`: there is none.
     pub events: Option<PathBuf>,
+    /// The directory of the search index; `None`: mail is not indexed.
+    pub search: Option<PathBuf>,
     pub directory: Arc<Directory>,
     pub logins: Arc<Logins>,
     /// Rates of recipients: of a login by name, else the same for all; and of a user of this machine.
@@ -93,6 +95,7 @@ impl Settings {
             mail: config.storage.mail.clone(),
             first_password_mail: config.takes_first_password().then(|| config.storage.mail.clone()),
             events: config.events.enabled.then(|| config.events.dir.clone()),
+            search: config.search.index.then(|| config.search.dir.clone()),
             directory,
             logins,
             rates_by_login,

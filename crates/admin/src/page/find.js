@@ -18,6 +18,11 @@ const GOOD = new Set(["delivered"]);
 const BAD = new Set(["refused", "bounced", "expired", "double_bounced", "aborted", "given_up", "unreadable"]);
 const ROWS_MAX = 500;
 const SUBJECTS_MAX = 100;
+const FOUND_ROWS = 50;
+/// What the text in the field is: of events, or words in mail itself.
+const KINDS_OF_TEXT = [["", "of a message"], ["user", "a login"]];
+const WORDS = ["words", "words in mail"];
+const EXAMPLES = { "": "ann@there.example, Message-ID or number", user: "ann@here.example", words: "order from:shop subject:\"rye bread\"" };
 
 export class FindPage {
   constructor(whose, query) {
@@ -28,7 +33,8 @@ export class FindPage {
     this.failure = el("p", { class: "error", role: "alert" });
     this.live = el("span", { class: "hint", role: "status" });
     this.main = el("section", { "aria-label": "What was found" });
-    this.search = el("input", { name: "what", value: query.get("what") ?? "", autocomplete: "off", spellcheck: "false", type: "search", placeholder: "ann@there.example, Message-ID or number" });
+    this.as = query.get("as") ?? "";
+    this.search = el("input", { name: "what", value: query.get("what") ?? "", autocomplete: "off", spellcheck: "false", type: "search", placeholder: EXAMPLES[this.as] });
     const more = "posthaste page --scopes " + [...this.scopes, "mail:read"].join(",");
     const closed = this.scopes.includes("mail:read") || this.tenant ? null
       : el("p", { class: "hint" }, "This session may not read messages. A link that may: ", el("code", {}, more));
@@ -45,12 +51,23 @@ export class FindPage {
       if (query.get("secs") === "86400") query.delete("secs");
       location.hash = address("find", query);
     };
+    const as = select("as", [...KINDS_OF_TEXT, ...(this.maySearch() ? [WORDS] : [])], this.as);
+    const events = select("events", KINDS, this.query.get("events") ?? "");
+    const chosen = () => {
+      this.search.placeholder = EXAMPLES[as.value];
+      events.disabled = as.value === WORDS[0];
+    };
+    as.addEventListener("change", chosen);
+    chosen();
     return el("form", { class: "filter", onsubmit: go },
-      field("Address, Message-ID or number", this.search),
-      field("It is", select("as", [["", "of a message"], ["user", "a login"]], this.query.get("as") ?? "")),
-      field("Time", select("secs", TIMES, this.query.get("secs") ?? "86400")),
-      field("Events", select("events", KINDS, this.query.get("events") ?? "")),
+      field(this.maySearch() ? "Address, Message-ID, number or words" : "Address, Message-ID or number", this.search), field("It is", as),
+      field("Time", select("secs", TIMES, this.query.get("secs") ?? "86400")), field("Events", events),
       el("button", { type: "submit" }, "Find"), this.live);
+  }
+
+  /// Mailboxes are of no tenant.
+  maySearch() {
+    return this.scopes.includes("mail:read") && !this.tenant;
   }
 
   kinds() {
@@ -59,19 +76,42 @@ export class FindPage {
 
   async refresh() {
     const what = this.query.get("what");
+    if (this.as === WORDS[0] && this.maySearch()) return this.showWords(what ?? "");
     if (!what) return this.showNewest();
     const secs = this.query.get("secs") ?? "86400";
-    const request = { ask: "find", [this.query.get("as") === "user" ? "user" : "what"]: what, ...(secs ? { secs: Number(secs) } : {}) };
+    const request = { ask: "find", [this.as === "user" ? "user" : "what"]: what, ...(secs ? { secs: Number(secs) } : {}) };
     const { lines, end } = await control(request);
     const kinds = this.kinds();
     const fits = lines.filter((line) => kinds.length === 0 || line.events.some((event) => kinds.includes(event.event)));
-    const command = () => "posthaste trace " + (this.query.get("as") === "user" ? "--user " : "") + quoted(what) + (SINCE[secs] ? " --since " + SINCE[secs] : "");
+    const command = () => "posthaste trace " + (this.as === "user" ? "--user " : "") + quoted(what) + (SINCE[secs] ? " --since " + SINCE[secs] : "");
     put(this.main,
       el("p", { class: "strip" }, el("span", { class: "state" }, summed(fits)), commandButton(command)),
-      fits.length === 0 && this.query.get("as") !== "user" ? el("p", { class: "hint" }, "This looks for whole addresses, Message-IDs and numbers.") : null,
+      fits.length === 0 && this.as !== "user" ? el("p", { class: "hint" }, "This looks for whole addresses, Message-IDs and numbers.") : null,
       end.cut ? el("p", { class: "hint" }, "Only the newest are shown.") : null,
       end.late ? el("p", { class: "warning" }, "The log is large: the newest part was not searched. Choose a shorter time.") : null,
       fits.map((line) => this.story(line)));
+    return null;
+  }
+
+  /// Mail in mailboxes here that has these words, the newest first.
+  async showWords(words) {
+    const secs = this.query.get("secs") ?? "86400";
+    const skip = Number(this.query.get("skip")) || 0;
+    const { lines, end } = await control({ ask: "search", query: words, skip, limit: FOUND_ROWS, ...(secs ? { secs: Number(secs) } : {}) });
+    const page = (text, to) => {
+      const query = new URLSearchParams(this.query);
+      if (to) query.set("skip", to);
+      else query.delete("skip");
+      return el("a", { href: address("find", query) }, text);
+    };
+    const rows = lines.map((line) => el("tr", {}, el("td", { class: "time" }, stamp(new Date(line.date * 1000))), el("td", {}, line.from ? foreign(line.from) : "–"),
+      el("th", { scope: "row" }, el("a", { class: "subject", href: address("mail", new URLSearchParams({ mailbox: line.mailbox, name: line.name })) }, foreign(line.subject || "(no subject)"))),
+      el("td", {}, foreign(line.mailbox))));
+    put(this.main,
+      el("p", { class: "strip" }, el("span", { class: "state" }, rows.length ? "Mail with these words, the newest first" : "No mail has these words."),
+        commandButton(() => "posthaste find --index " + quoted(end.index) + " " + quoted(words))),
+      rows.length ? table(["date", "from", "subject", "mailbox"], rows, { class: "wide found" }) : el("p", { class: "hint" }, "Whole words are found: bread* finds those that begin so. Mail is found about a second after it came."),
+      el("p", { class: "pages" }, skip ? page("first " + FOUND_ROWS, null) : null, end.next ? page("next " + FOUND_ROWS, end.next) : null));
     return null;
   }
 

@@ -17,8 +17,8 @@ export class MailPage {
   }
 
   async refresh() {
-    const message = this.query.get("message") ?? "";
-    const { end: { mail } } = await control({ ask: "mail", message, mailbox: this.query.get("mailbox") ?? "" });
+    const message = this.query.get("message");
+    const { end: { mail } } = await control({ ask: "mail", ...this.place() });
     const body = el("div", { role: "tabpanel" });
     const main = mail.header.filter(([name]) => MAIN.has(name.toLowerCase()));
     const views = [
@@ -27,7 +27,7 @@ export class MailPage {
       ["HTML source", mail.html ? () => foreignLines(mail.html) : null],
       ["Files", mail.files.length ? () => [this.failure, table(["name", "type", "#bytes", ""], mail.files.map((file, number) =>
         el("tr", {}, el("th", { scope: "row" }, foreign(file.name)), el("td", {}, foreign(file.type)), el("td", { class: "number" }, count(file.bytes)),
-          el("td", {}, button("save", () => this.save(message, number, file.name))))))] : null],
+          el("td", {}, button("save", () => this.save(number, file.name))))))] : null],
       ["Source", () => foreignLines(mail.source)],
     ].filter(([, view]) => view);
     const tabs = views.map(([name, view]) => {
@@ -39,17 +39,23 @@ export class MailPage {
       return tab;
     });
     put(this.main, el("h1", {}, mail.subject ? foreign(mail.subject) : "(no subject)"), pairs(main),
-      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message), this.query.get("mailbox") ? [" in ", foreign(this.query.get("mailbox"))] : " in the queue", ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
+      el("p", { class: "hint" }, message ? ["message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message)] : null, this.query.get("mailbox") ? [" in ", foreign(this.query.get("mailbox"))] : " in the queue", ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
       el("div", { class: "tabs", role: "tablist" }, tabs), body);
     tabs[0].click();
     return null;
   }
 
+  /// Where the message is: by its number, or by its file in a mailbox.
+  place() {
+    const named = ["message", "mailbox", "name"].filter((key) => this.query.get(key));
+    return Object.fromEntries(named.map((key) => [key, this.query.get(key)]));
+  }
+
   /// Saves a file of the message, as octets of no type: no browser opens them here.
-  async save(message, number, name) {
+  async save(number, name) {
     put(this.failure);
     try {
-      const { lines } = await control({ ask: "file", message, mailbox: this.query.get("mailbox") ?? "", number });
+      const { lines } = await control({ ask: "file", ...this.place(), number });
       const octets = lines.map(({ data }) => Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)));
       const url = URL.createObjectURL(new Blob(octets, { type: "application/octet-stream" }));
       const link = el("a", { href: url, download: name.replaceAll(/[^\p{L}\p{N}._ -]/gu, "_") });

@@ -12,7 +12,7 @@ const NAMES_MAX = 100;
 const ROWS = 100;
 const INTERVAL_MS = 5000;
 /// The server looks at all that waits: no more than a small part of its time goes into that.
-const SHARE = 200;
+const SHARE = 500;
 
 export class QueuePage {
   constructor(whose, query) {
@@ -159,8 +159,9 @@ export class QueuePage {
       else query.delete("after");
       return el("a", { href: address("queue", query) }, text);
     };
-    put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "Nothing that fits waits.") : table(["id", "sender", "recipient", "#attempts", "state", "why"], rows, { class: "wide rows" }),
-      el("p", { class: "pages" }, after ? page("first " + ROWS, null) : null, end.next ? page("next " + ROWS, end.next) : null));
+    const nothing = end.next ? "Nothing that fits waits in this part of the queue." : "Nothing that fits waits.";
+    put(this.main, rows.length === 0 ? el("p", { class: "hint" }, nothing) : table(["id", "sender", "recipient", "#attempts", "state", "why"], rows, { class: "wide rows" }),
+      el("p", { class: "pages" }, after ? page("first " + ROWS, null) : null, end.next ? page(lines.length < ROWS ? "look further" : "next " + ROWS, end.next) : null));
   }
 
   row(line, at) {

@@ -292,3 +292,51 @@ fn an_injection_is_taken_with_its_scope_and_within_bounds() {
     assert_eq!(status(&post(&world.secret, &format!("{json}Content-Length: 3\r\n"), "abc")), 403);
     assert_eq!(status(&world.get("/api/inject/v1", &world.bearer())), 405);
 }
+
+/// Paths of the document with their methods.
+fn routes(world: &World) -> Vec<(String, String)> {
+    let answer = world.get("/api/openapi.json", &world.bearer());
+    let document: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let methods = |(path, of): (&String, &serde_json::Value)| {
+        let names = of.as_object().unwrap().keys().filter(|name| ["get", "post", "delete"].contains(&name.as_str()));
+        names.map(|name| (path.clone(), name.to_uppercase())).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(methods).collect()
+}
+
+#[test]
+fn all_but_the_open_paths_need_a_credential() {
+    let world = World::new();
+    let open = ["/", "/health/live", "/health/ready", "/api/session/v1"];
+    let routes = routes(&world);
+    assert!(routes.len() >= 15, "{routes:?}");
+    for (path, method) in routes {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        let json = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+        let answer = world.raw(format!("{head}{json}").as_bytes());
+        assert_eq!(status(&answer) == 401, !open.contains(&&*path), "{method} {path}: {answer}");
+        assert!(!answer.to_lowercase().contains("www-authenticate"), "{answer}");
+    }
+    assert_eq!(world.guesses.load(Ordering::Relaxed), 0, "nobody has guessed");
+}
+
+#[test]
+fn no_request_makes_or_changes_a_token() {
+    let world = World::new();
+    let names = || world.tokens.read().unwrap();
+    let before = names();
+    let field = "Authorization: Bearer kelp-orbit\r\nContent-Type: application/json\r\n";
+    let body = "{\"name\":\"x\",\"scopes\":[\"inject\"]}";
+    for path in ["/api/token/v1", "/api/tokens/v1", "/api/system/v1"] {
+        for method in ["POST", "PUT", "PATCH", "DELETE"] {
+            let answer = world.send(method, path, field, body);
+            assert!([404, 405].contains(&status(&answer)), "{method} {path}: {answer}");
+        }
+    }
+    for ask in ["token", "add-token", "remove-token"] {
+        let answer = world.send("POST", "/api/control/v1", field, &format!("{{\"ask\":\"{ask}\"}}"));
+        assert_eq!(status(&answer), 400, "{ask}: {answer}");
+    }
+    assert_eq!(names(), before);
+}

@@ -60,6 +60,11 @@ fn every_test_that_a_document_names_exists() {
             assert!(text.contains(&format!("fn {test}(")), "{} names {file}.rs::{test}", document.display());
             checked += 1;
         }
+        for (file, test) in spans.iter().filter_map(|code| code.split_once(".py::")) {
+            let text = fs::read_to_string(root().join(format!("{file}.py"))).unwrap();
+            assert!(text.contains(&format!("def {test}(")), "{} names {file}.py::{test}", document.display());
+            checked += 1;
+        }
     }
     assert!(checked > 50, "only {checked} tests found");
 }

@@ -18,6 +18,7 @@ mod events;
 mod explain;
 mod forms;
 mod http;
+mod http_rules;
 mod imap;
 mod imap_changes;
 mod imap_extensions;

@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 
 use crate::http::{CONFIG, ask, page_of, serve, token};
 use crate::relaying::{config, list, unused_port, wait_until_unreachable};
-use crate::support::{MESSAGE, PATIENCE, Server, command};
+use crate::support::{ANYBODY, MESSAGE, PATIENCE, Server, command};
 
 /// A server whose next hop is not there, with three recipients of there.example and one of other.example in its queue.
 fn waiting(dir: &Path) -> (Server, SocketAddr) {
     let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
     let server = Server::start(dir, &format!("{relay}{CONFIG}"));
     let mut client = server.hello();
-    let mut send = |from: &str, to: &[&str]| _ = client.try_message(from, to, b"Subject: a\r\n\r\ntext\r\n").unwrap();
+    let mut send =
+        |from: &str, to: &[&str]| _ = client.try_message(from, to, b"Subject: xsubjectx\r\n\r\nxbodyx\r\n").unwrap();
     send("eve@here.example", &["ann@there.example", "bob@there.example"]);
     send("joe@here.example", &["ann@there.example"]);
     send("eve@here.example", &["ann@other.example"]);
@@ -118,6 +119,16 @@ fn each_request_needs_its_scope() {
         assert_eq!(status, expected, "{request}: {answer}");
     };
     check(json!({ "ask": "list" }), 200);
+    for shown in [
+        json!({ "ask": "list" }),
+        json!({ "ask": "summary", "top": 9 }),
+        json!({ "ask": "explain", "domain": "there.example" }),
+    ] {
+        let text = control(address, &reads, &shown).1.to_string();
+        assert!(text.contains("there.example") && !text.contains("xsubjectx") && !text.contains("xbodyx"), "{text}");
+    }
+    let text = get(address, "/api/queue/v1", &reads).1.to_string();
+    assert!(!text.contains("xsubjectx") && !text.contains("xbodyx"), "{text}");
     for refused in [
         json!({ "ask": "act", "of": domain, "action": "delete" }),
         json!({ "ask": "suspend", "scope": domain, "secs": null }),
@@ -125,6 +136,8 @@ fn each_request_needs_its_scope() {
         json!({ "ask": "cat", "message": "1" }),
         json!({ "ask": "mail", "message": "1" }),
         json!({ "ask": "subjects", "of": [] }),
+        json!({ "ask": "search", "query": "x" }),
+        json!({ "ask": "mail", "mailbox": "example.org/ann/Maildir", "name": "1.x" }),
         json!({ "ask": "find" }),
         json!({ "ask": "suppressions" }),
         json!({ "ask": "logins" }),
@@ -196,6 +209,77 @@ fn mail_is_found_and_read_with_what_was_refused() {
     let line = json!({ "message": message, "mailbox": mailbox, "subject": "grün", "from": "", "to": "" });
     assert_eq!((status, &subjects["lines"]), (200, &json!([line])), "{subjects}");
     assert_eq!(find(json!({ "ask": "subjects", "of": vec![of("1", mailbox); 101] })).0, 422);
+    server.stop();
+}
+
+#[test]
+fn words_in_mail_are_found_and_what_has_them_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}[search]\nindex = true\n"));
+    let address = page_of(&server);
+    let secret = token(dir.path(), "me", "mail:read");
+    let ask = |request: Value| control(address, &secret, &request);
+    let mut client = server.hello();
+    for number in 0..3 {
+        let subject = format!("Subject: <b>rye {number}</b>\r\nFrom: Ann <ann@example.net>\r\n");
+        client.deliver(&["bob@example.org"], format!("{subject}\r\nTwo days of work.\r\n").as_bytes());
+    }
+    let search = |more: Value| {
+        let mut request = json!({ "ask": "search", "query": "rye days" });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask(request)
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let found = loop {
+        let (status, found) = search(json!({}));
+        if status == 200 && found["end"]["done"] == 3 {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "{status} {found}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let line = &found["lines"][0];
+    let (mailbox, from) = ("example.org/bob/Maildir", "Ann <ann@example.net>");
+    assert_eq!((&line["mailbox"], &line["from"]), (&mailbox.into(), &from.into()), "{line}");
+    let place = json!({ "ask": "mail", "mailbox": mailbox, "name": line["name"] });
+    let (status, read) = ask(place.clone());
+    let mail = &read["end"]["mail"];
+    assert_eq!((status, &mail["subject"]), (200, &line["subject"]), "{read}");
+    assert_eq!(mail["text"].as_str().map(str::trim), Some("Two days of work."));
+    // Whatever flags it has since.
+    let maildir = dir.path().join("posthaste-data/mail").join(mailbox);
+    let name = line["name"].as_str().unwrap();
+    let of_new = std::fs::read_dir(maildir.join("new")).unwrap().map(|file| file.unwrap().file_name());
+    let file = of_new.map(|file| file.into_string().unwrap()).find(|file| file.starts_with(name)).unwrap();
+    std::fs::rename(maildir.join("new").join(&file), maildir.join("cur").join(format!("{file}:2,S"))).unwrap();
+    assert_eq!(ask(place).0, 200);
+    let first = search(json!({ "limit": 2 })).1;
+    assert_eq!((&first["end"]["done"], &first["end"]["next"]), (&2.into(), &2.into()), "{first}");
+    let last = search(json!({ "limit": 2, "skip": 2 })).1;
+    assert_eq!((&last["end"]["done"], &last["end"]["next"]), (&1.into(), &Value::Null), "{last}");
+    assert_eq!(search(json!({ "secs": 3600 })).1["end"]["done"], 3, "without a date, the file's time counts");
+    let old = json!({ "query": "rye date:2001" });
+    assert_eq!(search(old).1["end"]["done"], 0);
+    for query in ["(", "date:never", "flag:odd", &"(".repeat(10_000), &"not ".repeat(10_000)] {
+        let (status, refused) = search(json!({ "query": query }));
+        assert_eq!(status, 422, "{query}: {refused}");
+    }
+    for (mailbox, name) in [("", "x"), (mailbox, ""), ("../../etc", "passwd"), (mailbox, "../new/x"), (mailbox, "1.x")]
+    {
+        let (status, refused) = ask(json!({ "ask": "mail", "mailbox": mailbox, "name": name }));
+        assert_eq!(status, 422, "{mailbox} {name}: {refused}");
+    }
+    assert_eq!(ask(json!({ "ask": "mail", "message": "1", "mailbox": mailbox, "name": name })).0, 422, "both");
+    server.stop();
+}
+
+#[test]
+fn without_an_index_a_search_says_how_to_get_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "me", "mail:read");
+    let (status, refused) = control(address, &secret, &json!({ "ask": "search", "query": "x" }));
+    assert!(status == 422 && refused["error"].as_str().unwrap().contains("[search]"), "{status} {refused}");
     server.stop();
 }
 

@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::meters::{DnsMeters, Outcome};
 use super::slots::Slots;
 use super::{Settings, SetupError, Slot};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
@@ -11,12 +12,14 @@ use hickory_resolver::net::{DnsError as Negative, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{TokioResolver, system_conf};
+use tokio::time::Instant;
 
 /// Asks the resolvers. Keeps nothing.
 pub(super) struct Client {
     resolver: TokioResolver,
     slots: Arc<Slots>,
     time: Duration,
+    pub(super) meters: Arc<DnsMeters>,
 }
 
 /// The records of a positive answer, and for how long it is valid.
@@ -32,8 +35,21 @@ pub(super) enum Failure {
     NoSuchName { ttl_secs: u32 },
     /// The name exists without such records.
     NoData { ttl_secs: u32 },
+    /// No answer in time.
+    Timeout(&'static str),
     /// No answer that can be used.
     Unanswered(String),
+}
+
+impl Failure {
+    /// Why nobody knows. `None`: the answer is that there are no records.
+    pub(super) fn unanswered(&self) -> Option<String> {
+        match self {
+            Failure::NoSuchName { .. } | Failure::NoData { .. } => None,
+            Failure::Timeout(why) => Some((*why).to_owned()),
+            Failure::Unanswered(why) => Some(why.clone()),
+        }
+    }
 }
 
 /// Each question is sent so often within its time.
@@ -59,7 +75,7 @@ impl Client {
         let config = ResolverConfig::from_name_servers(servers);
         let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         let resolver = builder.with_options(options).build().map_err(system)?;
-        Ok(Client { resolver, slots: Slots::new(settings.questions_max), time })
+        Ok(Client { resolver, slots: Slots::new(settings.questions_max), time, meters: Arc::default() })
     }
 
     pub(super) fn slots(&self) -> &Arc<Slots> {
@@ -72,6 +88,20 @@ impl Client {
         let Ok(name) = Name::from_ascii(format!("{name}.")) else {
             return Err(Failure::Unanswered("not a name of DNS".to_owned()));
         };
+        let begun = Instant::now();
+        let answer = self.ask_in(slot, name, kind).await;
+        let outcome = match &answer {
+            Ok(_) => Outcome::Answer,
+            Err(Failure::NoSuchName { .. }) => Outcome::NoSuchName,
+            Err(Failure::NoData { .. }) => Outcome::NoData,
+            Err(Failure::Timeout(_)) => Outcome::Timeout,
+            Err(Failure::Unanswered(_)) => Outcome::Failure,
+        };
+        self.meters.asked(kind, outcome, begun.elapsed());
+        answer
+    }
+
+    async fn ask_in(&self, slot: Slot, name: Name, kind: RecordType) -> Result<Records, Failure> {
         match slot.ask(self.time, self.resolver.lookup(name.clone(), kind)).await {
             Ok(Ok(lookup)) => {
                 // Records that are not the ones asked for, or without content.
@@ -79,7 +109,7 @@ impl Client {
                 found.ok_or_else(|| Failure::Unanswered("an answer without the records".to_owned()))
             }
             Ok(Err(error)) => Err(failure(error)),
-            Err(why) => Err(Failure::Unanswered(why.to_owned())),
+            Err(why) => Err(Failure::Timeout(why)),
         }
     }
 }
@@ -129,7 +159,7 @@ fn failure(error: NetError) -> Failure {
             }
         }
         NetError::Dns(Negative::ResponseCode(code)) => Failure::Unanswered(code.to_string()),
-        NetError::Timeout => Failure::Unanswered("timeout".to_owned()),
+        NetError::Timeout => Failure::Timeout("timeout"),
         other => Failure::Unanswered(other.to_string()),
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::client::{Client, Failure, Records};
 use super::hosts::Hosts;
+use super::meters::DnsStats;
 use super::names::{self, Target};
 use super::own::OwnListeners;
 use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
@@ -60,6 +61,17 @@ impl Resolver {
         self
     }
 
+    /// Goes on with the counts of the resolver before.
+    pub fn counting_after(mut self, before: &Resolver) -> Resolver {
+        self.client.meters = Arc::clone(&before.client.meters);
+        self
+    }
+
+    /// Counts since the start, and of questions now.
+    pub fn stats(&self) -> DnsStats {
+        self.client.meters.read(self.client.slots().counts())
+    }
+
     /// The hosts for mail to `domain`: a domain in U-labels or A-labels, or an address literal (RFC 5321 section 4.1.3).
     ///
     /// # Errors
@@ -77,7 +89,7 @@ impl Resolver {
                 self.itself(&literal, until).map(Arc::new)
             }
             Some(Target::Domain(domain)) => {
-                let (pace, slot) = (pace_of(self.destinations.last(&domain)), Mutex::new(slot));
+                let (pace, slot) = (self.looked_up(self.destinations.last(&domain)), Mutex::new(slot));
                 let found = self.look_up_destination(&slot, pace, &domain);
                 let mut found = pin!(self.destinations.get(&domain, Instant::now(), found));
                 if let Poll::Ready(found) = poll_fn(|cx| Poll::Ready(found.as_mut().poll(cx))).await {
@@ -147,10 +159,16 @@ impl Resolver {
             None => Err(DnsError::NoAddress(host.to_owned())),
             Some(Target::Literal(address)) => self.usable(host, [address], self.until(self.settings.ttl_max_secs)),
             Some(Target::Domain(host)) => {
-                let pace = pace_of(self.addresses.last(&host));
+                let pace = self.looked_up(self.addresses.last(&host));
                 self.addresses.get(&host, Instant::now(), self.look_up_addresses(pace, &host)).await
             }
         }
+    }
+
+    /// Counts a look-up of a name of which the cache has this, and says how soon its question is answered.
+    fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
+        self.client.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
+        pace_of(last)
     }
 
     pub(super) fn listens_at(&self, port: u16) -> bool {
@@ -182,7 +200,10 @@ impl Resolver {
             // RFC 5321 section 5.1: an implicit MX.
             Err(Failure::NoData { .. }) => self.itself(domain, until),
             Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(domain.to_owned())),
-            Err(Failure::Unanswered(why)) => Err(DnsError::Unanswered { name: domain.to_owned(), why }),
+            Err(failure) => {
+                let why = failure.unanswered().unwrap_or_default();
+                Err(DnsError::Unanswered { name: domain.to_owned(), why })
+            }
         };
         (found.map(Arc::new), until)
     }
@@ -247,9 +268,7 @@ impl Resolver {
                 }
                 Err(failure) => {
                     until = until.min(self.negative_until(&failure));
-                    if let Failure::Unanswered(why) = failure {
-                        unanswered = Some(why);
-                    }
+                    unanswered = failure.unanswered().or(unanswered);
                 }
             }
         }
@@ -281,7 +300,7 @@ impl Resolver {
                 let bounds = (self.settings.ttl_min_secs, self.settings.negative_ttl_max_secs);
                 self.until(u64::from(*ttl_secs).clamp(bounds.0, bounds.1))
             }
-            Failure::Unanswered(_) => self.until(self.settings.failure_secs),
+            Failure::Timeout(_) | Failure::Unanswered(_) => self.until(self.settings.failure_secs),
         }
     }
 
@@ -330,6 +349,36 @@ mod tests {
     use posthaste_dns::{Server, Zone};
 
     use super::*;
+
+    #[tokio::test]
+    async fn questions_are_counted_by_type_and_outcome_also_by_the_next_resolver() {
+        let zone = Zone::default().mx("a.example", 10, "mx.a.example").a("mx.a.example", "192.0.2.1".parse().unwrap());
+        let server = Server::start(zone);
+        let settings = Settings { servers: vec![server.address()], ip: IpStrategy::Ipv4First, ..Settings::default() };
+        let resolver = Resolver::new(&settings).unwrap();
+        for _ in 0..3 {
+            resolver.destination("a.example").await.unwrap();
+        }
+        resolver.addresses("mx.a.example").await.unwrap();
+        resolver.destination("none.example").await.unwrap_err();
+        let next = Resolver::new(&settings).unwrap().counting_after(&resolver);
+        next.destination("a.example").await.unwrap();
+        let slot = next.client.slots().slot(Pace::Quick).await;
+        let stats = next.stats();
+        let counted: Vec<_> = stats.questions.iter().filter(|(.., count)| *count > 0).copied().collect();
+        let expected = [("mx", "answer", 2), ("mx", "no_such_name", 1), ("a", "answer", 1), ("aaaa", "no_data", 1)];
+        assert_eq!(counted, expected);
+        assert_eq!((stats.hits, stats.misses), (2, 4));
+        assert_eq!((stats.asked, stats.waiting), (1, 0));
+        assert_eq!(stats.took_us.counts.iter().sum::<u64>(), 5);
+        drop(slot);
+        let none = Settings { servers: vec!["127.0.0.1:9".parse().unwrap()], timeout_secs: 1, ..Settings::default() };
+        let silent = Resolver::new(&none).unwrap();
+        silent.destination("a.example").await.unwrap_err();
+        let ended: u64 =
+            silent.stats().questions.iter().filter(|(kind, ..)| *kind == "mx").map(|(.., count)| count).sum();
+        assert_eq!((silent.stats().asked, ended), (0, 1), "one that had no answer is counted too");
+    }
 
     #[tokio::test]
     async fn no_slot_is_held_while_another_caller_waits_for_one() {

@@ -44,6 +44,8 @@ type Waiter = Box<dyn FnOnce(Slot) -> Result<(), Slot> + Send>;
 struct State {
     in_use: usize,
     slow_in_use: usize,
+    /// Waiters of both paces.
+    waiting: usize,
     quick: Waiting,
     slow: Waiting,
     slow_is_next: bool,
@@ -84,6 +86,7 @@ impl Slots {
     ) {
         {
             let mut state = self.state();
+            state.waiting += 1;
             let waiting = if pace == Pace::Slow { &mut state.slow } else { &mut state.quick };
             waiting.push(tenant, Box::new(waiter));
         }
@@ -95,6 +98,12 @@ impl Slots {
         let (give, given) = oneshot::channel();
         self.wait(pace, None, |slot| give.send(slot));
         given.await.expect("each waiter has its turn while the slots are there")
+    }
+
+    /// Questions in flight, and those that wait.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.in_use as u64, state.waiting as u64)
     }
 
     /// Gives what is free to those that wait. Calls within calls would be as deep as the lines are long, so one caller does it for all.
@@ -133,6 +142,7 @@ impl State {
             false => (self.quick.pop()?, Pace::Quick),
         };
         self.slow_is_next = !is_slow;
+        self.waiting -= 1;
         self.in_use += 1;
         self.slow_in_use += usize::from(is_slow);
         Some(next)
@@ -301,8 +311,17 @@ mod tests {
             }
             pass(60.0).await;
             assert_eq!(ended.load(Ordering::Relaxed), 3000, "the oldest have their turn as well");
-            assert_eq!(in_use(&slots), (0, 0));
+            assert_eq!((in_use(&slots), slots.counts()), ((0, 0), (0, 0)));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_wait_are_counted() {
+        let slots = Slots::new(4);
+        dead(&slots, Pace::Quick, Some("one"), 10);
+        dead(&slots, Pace::Quick, None, 5);
+        dead(&slots, Pace::Slow, None, 5);
+        assert_eq!(slots.counts(), (4, 16));
     }
 
     #[tokio::test(start_paused = true)]

@@ -187,9 +187,11 @@ impl Queue {
         self.expires.get(&message).copied().unwrap_or_else(|| self.schedule_of(id).expires(received))
     }
 
-    /// Some recipients of a selection, at or behind `from` (`None`: from the beginning), and where to go on; `None` at the end. Reads memory only.
-    pub fn select(&self, selection: &Selection, from: Option<Key>) -> (Vec<Key>, Option<Key>) {
-        let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None) };
+    /// Some recipients of a selection, at or behind `from` (`None`: from the beginning), and where to go on; `None` at the end. And the number of those that
+    /// were looked at. Reads memory only.
+    pub fn select(&self, selection: &Selection, from: Option<Key>) -> (Vec<Key>, Option<Key>, usize) {
+        let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None, 0) };
+        let looked_at = ids.len();
         let is =
             |wanted: &Option<Arc<str>>, name: u32| wanted.as_ref().is_none_or(|wanted| wanted == self.names.get(name));
         let fits = |id: &Id| {
@@ -200,7 +202,7 @@ impl Queue {
                 && is(&selection.domain, domain)
                 && selection.is_held.is_none_or(|is_held| is_held == recipient.is(HELD))
         };
-        (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), Some(next))
+        (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), Some(next), looked_at)
     }
 
     fn suspension_of(&self, message: Lsn, queue: u32, attempts: u8) -> Option<Secs> {

@@ -98,6 +98,14 @@ pub enum HoldReason {
 }
 
 impl Key {
+    /// The last that there may be before it.
+    pub(crate) fn before(self) -> Option<Self> {
+        match self.number.checked_sub(1) {
+            Some(number) => Some(Key { number, ..self }),
+            None => Some(Key { message: Lsn::new(self.message.get().checked_sub(1)?), number: u16::MAX }),
+        }
+    }
+
     /// The next that there may be.
     pub(super) fn next(self) -> Self {
         match self.number.checked_add(1) {

@@ -17,6 +17,13 @@ pub struct QueueId {
     pub(super) serial: u32,
 }
 
+#[cfg(test)]
+impl QueueId {
+    pub(crate) const fn of_tests(place: u32) -> Self {
+        Self { place, serial: 0 }
+    }
+}
+
 /// The names that a queue's recipients share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueName {

@@ -126,7 +126,7 @@ impl Table {
             page.recipients.extend_from_slice(here);
             page.open += here.len() as u16;
             self.open += here.len() as u64;
-            here.iter().for_each(|recipient| self.tallies.add(recipient));
+            here.iter().for_each(|recipient| self.tallies.push(recipient, received));
             (first..first + here.len()).for_each(|index| added(self, place << PAGE_BITS | index as Id));
             recipients = later;
         }

@@ -12,10 +12,14 @@ pub struct QueueTally {
     pub deferred: u64,
     /// Held ones among them.
     pub held: u64,
+    /// Of the held ones, those that have had an attempt.
+    pub held_deferred: u64,
     /// Of them, those under way.
     pub under_way: u64,
     /// Of them, those whose time has come, suspended ones included.
     pub due: u64,
+    /// A bound from below for when they were received.
+    pub oldest: Secs,
 }
 
 /// How much of a queue is suspended.
@@ -36,33 +40,43 @@ pub(super) struct Tallies(Vec<QueueTally>);
 impl QueueTally {
     fn of(recipient: &Recipient) -> Self {
         let is = |what: bool| u64::from(what);
-        let (is_busy, is_held) = (recipient.is(BUSY), recipient.is(HELD));
+        let (is_busy, is_held, is_tried) = (recipient.is(BUSY), recipient.is(HELD), recipient.attempts > 0);
         Self {
             recipients: 1,
-            deferred: is(recipient.attempts > 0),
+            deferred: is(is_tried),
             held: is(is_held && !is_busy),
+            held_deferred: is(is_held && !is_busy && is_tried),
             under_way: is(is_busy),
             due: is(recipient.is(DUE) && !is_busy && !is_held),
+            oldest: 0,
         }
     }
 
     fn each(&mut self, other: Self, change: fn(u64, u64) -> u64) {
-        let Self { recipients, deferred, held, under_way, due } = other;
+        let Self { recipients, deferred, held, held_deferred, under_way, due, oldest: _ } = other;
         self.recipients = change(self.recipients, recipients);
         self.deferred = change(self.deferred, deferred);
         self.held = change(self.held, held);
+        self.held_deferred = change(self.held_deferred, held_deferred);
         self.under_way = change(self.under_way, under_way);
         self.due = change(self.due, due);
     }
 }
 
 impl Tallies {
-    pub fn add(&mut self, recipient: &Recipient) {
+    /// A recipient has come whose message was received then.
+    pub fn push(&mut self, recipient: &Recipient, received: Secs) {
         let place = recipient.queue as usize;
         if self.0.len() <= place {
             self.0.resize(place + 1, QueueTally::default());
         }
-        self.0[place].each(QueueTally::of(recipient), |all, one| all + one);
+        let tally = &mut self.0[place];
+        tally.oldest = if tally.recipients == 0 { received } else { tally.oldest.min(received) };
+        self.add(recipient);
+    }
+
+    fn add(&mut self, recipient: &Recipient) {
+        self.0[recipient.queue as usize].each(QueueTally::of(recipient), |all, one| all + one);
     }
 
     pub fn remove(&mut self, recipient: &Recipient) {

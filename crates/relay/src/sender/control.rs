@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use posthaste_consumer::{ROOM_PATIENCE, append_within};
 use posthaste_smtp::Reply;
@@ -33,6 +34,8 @@ pub struct Filter {
     pub recipient: Option<String>,
     /// After this one, in the order of messages: to go on with a list.
     pub after: Option<Key>,
+    /// Pages of about a thousand recipients that are looked at; `None`: all.
+    pub pages_max: Option<u32>,
 }
 
 /// A recipient that waits.
@@ -91,8 +94,9 @@ pub enum ControlError {
 }
 
 impl Relay {
-    /// Shows the recipients that fit, in the order of their messages, until `show` says no. Blocks: envelopes may be on the disk.
-    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) {
+    /// Shows the recipients that fit, in the order of their messages, until `show` says no. Blocks: envelopes may be on the disk. The last one that was looked at,
+    /// if [`Filter::pages_max`] is used up.
+    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<Key> {
         let shared = &self.0.shared;
         let mut size = (Lsn::ZERO, 0);
         shared.each(filter, true, &mut |keys| {
@@ -122,7 +126,7 @@ impl Relay {
                 }
             }
             true
-        });
+        })
     }
 
     /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. Sites of those that are tried now pause no
@@ -292,14 +296,25 @@ impl Relay {
 type Found = (Key, Option<Arc<Envelope>>);
 
 impl Shared {
-    /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them.
-    pub(super) fn each(&self, filter: &Filter, with_envelopes: bool, use_keys: &mut dyn FnMut(&[Found]) -> bool) {
+    /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them. The last key that was
+    /// looked at, if no more pages may be.
+    pub(super) fn each(
+        &self,
+        filter: &Filter,
+        with_envelopes: bool,
+        use_keys: &mut dyn FnMut(&[Found]) -> bool,
+    ) -> Option<Key> {
         let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
         let of_message = filter.message.map(|message| Key { message, number: 0 });
         let mut from = of_message.max(filter.after);
         let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
+        let mut pages = 0..filter.pages_max.unwrap_or(u32::MAX);
         loop {
-            let (mut keys, next) = self.queue().select(&filter.selection, from);
+            if pages.next().is_none() {
+                return from.and_then(Key::before);
+            }
+            let (mut keys, next, looked_at) = self.queue().select(&filter.selection, from);
+            self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);
             let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
             let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
             keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
@@ -316,7 +331,7 @@ impl Shared {
                 }
             }
             if !use_keys(&found) || is_end {
-                return;
+                return None;
             }
             from = next;
         }

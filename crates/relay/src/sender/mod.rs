@@ -30,6 +30,7 @@ mod gather;
 mod halves;
 mod idle;
 mod last_words;
+mod look;
 mod maps;
 mod messages;
 mod notices;
@@ -279,6 +280,11 @@ impl Relay {
         self.0.shared.set_resolver(resolver);
     }
 
+    /// How hosts are found now.
+    pub fn resolver(&self) -> Arc<Resolver> {
+        self.0.shared.resolver()
+    }
+
     /// Tells senders so from now on.
     pub fn set_notices(&self, notices: Notices) {
         self.0.shared.notices.set(notices);
@@ -321,6 +327,7 @@ impl Relay {
             connections: shared.connections(),
             idle: shared.reuse.idle(),
             unreachable: shared.unreachable.load(Ordering::Relaxed),
+            looked_at: count(&shared.looked_at),
             now: shared.time.now(),
         }
     }

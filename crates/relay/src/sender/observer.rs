@@ -234,6 +234,8 @@ pub struct Stats {
     pub idle: usize,
     /// Sites that cannot be reached now.
     pub unreachable: usize,
+    /// Recipients that were looked at to count or to list some.
+    pub looked_at: u64,
     /// The time of the queue.
     pub now: Secs,
 }

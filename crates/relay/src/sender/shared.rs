@@ -18,6 +18,7 @@ use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::crowd::Crowd;
 use super::gather::NoticesToMake;
+use super::look::RollingLook;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
@@ -30,7 +31,6 @@ use super::routing::Routes;
 use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
-use super::summary::LastLook;
 use super::unrouted::Unrouted;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
@@ -82,7 +82,9 @@ pub(super) struct Shared {
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: what was imported already is asked before each.
     pub importing: Mutex<()>,
-    pub last_look: LastLook,
+    pub look: RollingLook,
+    /// Recipients that were looked at to count or to list some.
+    pub looked_at: AtomicU64,
     pub delivered: AtomicU64,
     pub deferred: AtomicU64,
     pub failed: AtomicU64,
@@ -139,7 +141,8 @@ impl Shared {
             generic: Default::default(),
             is_ending: AtomicBool::new(false),
             connections: Mutex::new(0),
-            last_look: LastLook::default(),
+            look: RollingLook::default(),
+            looked_at: AtomicU64::new(0),
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),

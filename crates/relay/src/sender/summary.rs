@@ -1,8 +1,9 @@
 //! Counts of waiting mail; and a message as it goes out.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_spool::Lsn;
@@ -43,25 +44,11 @@ pub struct Count {
     /// When the next of them is tried; [`Secs::MAX`] if none is before somebody acts.
     pub next: Secs,
     /// The youngest recipient that had an attempt or waits for a host: its reply and limit stand for the group.
-    sample: Option<Key>,
-}
-
-/// A look at each recipient of a large queue: what is not counted as it changes comes from there.
-#[derive(Debug, Default)]
-pub(super) struct LastLook(Mutex<Option<Look>>);
-
-#[derive(Debug, Clone)]
-struct Look {
-    at: Instant,
-    took: Duration,
-    queues: Arc<HashMap<QueueId, Count>>,
+    pub(super) sample: Option<Key>,
 }
 
 /// A queue of at most so many recipients is looked at as a whole each time.
 const LOOKED_AT_MAX: u64 = 20_000;
-/// Of the time, so large a part goes into such looks at most.
-const LOOK_SHARE: u32 = 200;
-
 /// How a destination stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -72,7 +59,7 @@ pub struct Standing {
 }
 
 impl Count {
-    const NONE: Self = Count {
+    pub(super) const NONE: Self = Count {
         recipients: 0,
         deferred: 0,
         held: 0,
@@ -101,9 +88,14 @@ impl Count {
         }
     }
 
-    /// Of a queue: `seen` at the last look, if it was there.
-    fn counted(tally: QueueTally, part: SuspendedPart, seen: Option<&Count>, now: Secs) -> Self {
-        let QueueTally { recipients, deferred, held, under_way, due } = tally;
+    /// Of a queue, those that are held or not, or all; `seen` at looks, if it was there.
+    fn counted(
+        tally: QueueTally,
+        (part, is_held): (SuspendedPart, Option<bool>),
+        seen: Option<&Count>,
+        now: Secs,
+    ) -> Self {
+        let QueueTally { recipients, deferred, held, held_deferred, under_way, due, oldest } = tally;
         let waiting = recipients - held - under_way;
         let suspended = match part {
             SuspendedPart::None => 0,
@@ -117,11 +109,21 @@ impl Count {
             _ if due > suspended => now,
             _ => seen.map_or(now, |seen| seen.next.max(now)),
         };
-        let (oldest, sample) = seen.map_or((now, None), |seen| (seen.oldest, seen.sample));
-        Self { recipients, deferred, held, suspended, under_way, oldest, next, sample }
+        // Each is a bound from below, and what was seen is from later on.
+        let oldest = seen.map_or(oldest, |seen| seen.oldest.max(oldest));
+        let sample = seen.and_then(|seen| seen.sample);
+        let all = Self { recipients, deferred, held, suspended, under_way, oldest, next, sample };
+        match is_held {
+            None => all,
+            Some(true) => {
+                let none = Self { next: Secs::MAX, suspended: 0, under_way: 0, ..all };
+                Self { recipients: held, deferred: held_deferred, ..none }
+            }
+            Some(false) => Self { recipients: recipients - held, deferred: deferred - held_deferred, held: 0, ..all },
+        }
     }
 
-    fn add(&mut self, other: &Count) {
+    pub(super) fn add(&mut self, other: &Count) {
         self.recipients += other.recipients;
         self.deferred += other.deferred;
         self.held += other.held;
@@ -135,7 +137,7 @@ impl Count {
 
 impl Relay {
     /// Counts the recipients that fit, most first. Reads memory only, unless the filter names an address. Of a large queue, when the oldest was received, when the next is tried
-    /// and what the last reply was are as they were at the last look at all of it, which takes a small part of the time. Blocks.
+    /// and what the last reply was are as they were at the last look, which takes minutes to go round ten million. Blocks.
     pub fn summary(&self, filter: &Filter, by: CountBy) -> Vec<(Arc<str>, Count)> {
         let shared = &self.0.shared;
         let queues = match shared.counted(filter) {
@@ -205,18 +207,15 @@ impl Shared {
 
     /// What fits, as it was counted while it changed. `None`: it was not counted so, or the queue is small.
     fn counted(&self, filter: &Filter) -> Option<HashMap<QueueId, Count>> {
-        let Filter { selection, message, number, sender, recipient, after } = filter;
+        let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
         let Selection { tenant, campaign, domain, is_held } = selection;
-        let is_counted = is_held.is_none()
-            && message.is_none()
-            && number.is_none()
-            && sender.is_none()
-            && recipient.is_none()
-            && after.is_none();
+        let is_counted =
+            message.is_none() && number.is_none() && sender.is_none() && recipient.is_none() && after.is_none();
         if !is_counted || self.queue().recipients() <= LOOKED_AT_MAX {
             return None;
         }
-        let look = self.last_look();
+        let now = self.queue().now();
+        let look = self.look.advance(Instant::now(), now, |from| self.part(from));
         let ids = self.queue().queues();
         let mut counts = HashMap::with_capacity(ids.len());
         for id in ids {
@@ -226,24 +225,24 @@ impl Shared {
             let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
             let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
             if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
-                let (part, now) = (queue.suspended_part(id), queue.now());
-                counts.insert(id, Count::counted(tally, part, look.get(&id), now));
+                let part = (queue.suspended_part(id), *is_held);
+                let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
+                if count.recipients > 0 {
+                    counts.insert(id, count);
+                }
             }
         }
         Some(counts)
     }
 
-    /// The last look at the whole queue, or a new one if it is old enough.
-    fn last_look(&self) -> Arc<HashMap<QueueId, Count>> {
-        // One looks at a time; others wait for it.
-        let mut last = self.last_look.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (begun, is_young) = (Instant::now(), |look: &Look| look.at.elapsed() < look.took * LOOK_SHARE);
-        if let Some(look) = last.as_ref().filter(|look| is_young(look)) {
-            return Arc::clone(&look.queues);
-        }
-        let queues = Arc::new(self.looked_at(&Filter::default()));
-        *last = Some(Look { at: Instant::now(), took: begun.elapsed(), queues: Arc::clone(&queues) });
-        queues
+    /// A page of recipients at or behind a place, each counted by itself, and where to go on.
+    fn part(&self, from: Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>) {
+        // Not longer than for one page: mail goes on meanwhile.
+        let queue = self.queue();
+        let (keys, next, looked_at) = queue.select(&Selection::default(), from);
+        self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);
+        let states = keys.into_iter().filter_map(|key| queue.show(key));
+        (states.map(|state| (state.queue, Count::of(&state, queue.now()))).collect(), next)
     }
 }
 
@@ -253,9 +252,11 @@ mod tests {
 
     #[test]
     fn what_is_counted_as_it_changes_wins_over_the_last_look() {
-        let seen = Count { recipients: 9, held: 9, oldest: 50, next: 200, ..Count::NONE };
-        let tally = QueueTally { recipients: 4, deferred: 3, held: 1, under_way: 0, due: 0 };
-        let count = |tally, part, now| Count::counted(tally, part, Some(&seen), now);
+        let seen = Count { oldest: 50, next: 200, ..Count::NONE };
+        let tally =
+            QueueTally { recipients: 4, deferred: 3, held: 1, held_deferred: 1, under_way: 0, due: 0, oldest: 40 };
+        let held = |tally, part, is_held, now| Count::counted(tally, (part, is_held), Some(&seen), now);
+        let count = |tally, part, now| held(tally, part, None, now);
         let expected = Count {
             recipients: 4,
             deferred: 3,
@@ -267,13 +268,18 @@ mod tests {
             sample: None,
         };
         assert_eq!(count(tally, SuspendedPart::None, 100), expected);
+        assert_eq!(count(QueueTally { oldest: 60, ..tally }, SuspendedPart::None, 100).oldest, 60);
         assert_eq!(count(tally, SuspendedPart::None, 300).next, 300, "what the look saw has come");
         assert_eq!(count(QueueTally { due: 1, ..tally }, SuspendedPart::None, 100).next, 100);
         assert_eq!(count(QueueTally { under_way: 1, ..tally }, SuspendedPart::None, 100).next, 100);
         assert_eq!(count(QueueTally { held: 4, ..tally }, SuspendedPart::None, 100).next, Secs::MAX);
         let suspended = count(QueueTally { due: 2, ..tally }, SuspendedPart::All(900), 100);
         assert_eq!((suspended.suspended, suspended.next), (3, 900));
-        let new = Count::counted(QueueTally { held: 0, ..tally }, SuspendedPart::None, None, 100);
-        assert_eq!((new.oldest, new.next), (100, 100), "it has come since the look");
+        let only_held = Count { recipients: 1, deferred: 1, next: Secs::MAX, ..expected };
+        assert_eq!(held(tally, SuspendedPart::None, Some(true), 100), only_held);
+        let free = Count { recipients: 3, deferred: 2, held: 0, ..expected };
+        assert_eq!(held(tally, SuspendedPart::None, Some(false), 100), free);
+        let new = Count::counted(QueueTally { held: 0, ..tally }, (SuspendedPart::None, None), None, 100);
+        assert_eq!((new.oldest, new.next), (40, 100), "it has come since the look");
     }
 }

@@ -151,7 +151,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
             }
             10 => {
                 let mut queue = engine.queue.lock().unwrap();
-                let (keys, _) = queue.select(&Selection::default(), None);
+                let (keys, ..) = queue.select(&Selection::default(), None);
                 let action = [Action::Hold(None), Action::Release, Action::Delete][random.below(3) as usize];
                 let changes: Vec<Change> = keys.into_iter().take(5).filter_map(|key| queue.act(key, action)).collect();
                 drop(queue);

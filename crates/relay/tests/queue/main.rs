@@ -64,16 +64,19 @@ fn assert_counted(queue: &Queue, seed: u64) {
     let mut expected: HashMap<QueueId, (QueueTally, u64)> = HashMap::new();
     let (mut from, all) = (None, Selection::default());
     loop {
-        let (keys, next) = queue.select(&all, from);
+        let (keys, next, _) = queue.select(&all, from);
         for state in keys.into_iter().filter_map(|key| queue.show(key)) {
             let (tally, suspended) = expected.entry(state.queue).or_default();
             let is = |what: bool| u64::from(what);
             tally.recipients += 1;
             tally.deferred += is(state.attempts > 0);
             tally.held += is(matches!(state.waits, Waits::Held(_)));
+            tally.held_deferred += is(matches!(state.waits, Waits::Held(_)) && state.attempts > 0);
             tally.under_way += is(state.waits == Waits::Busy);
             tally.due += is(state.waits == Waits::Due);
             *suspended += is(matches!(state.waits, Waits::Suspended(_)));
+            let oldest = queue.tally(state.queue).expect("a queue").oldest;
+            assert!(oldest <= state.received, "seed {seed}: {oldest} is a bound from below");
         }
         let Some(next) = next else { break };
         from = Some(next);
@@ -82,7 +85,7 @@ fn assert_counted(queue: &Queue, seed: u64) {
     assert_eq!(ids.len(), expected.len(), "seed {seed}");
     for id in ids {
         let (of_recipients, suspended) = expected[&id];
-        let counted = queue.tally(id).expect("a queue");
+        let counted = QueueTally { oldest: 0, ..queue.tally(id).expect("a queue") };
         let waiting = counted.recipients - counted.held - counted.under_way;
         match queue.suspended_part(id) {
             SuspendedPart::None => assert_eq!((suspended, counted), (0, of_recipients), "seed {seed}"),

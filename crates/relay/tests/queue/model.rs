@@ -97,7 +97,7 @@ impl Model {
         let mut keys = Vec::new();
         let mut from = None;
         loop {
-            let (some, next) = queue.select(&Selection::default(), from);
+            let (some, next, _) = queue.select(&Selection::default(), from);
             keys.extend(some);
             from = next;
             if from.is_none() {

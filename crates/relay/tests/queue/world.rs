@@ -223,7 +223,7 @@ impl World {
     pub fn act(&mut self) {
         let last = self.log.last().map_or(0, |(lsn, _)| lsn.get());
         let from = Key { message: Lsn::new(self.random.below(last + 1)), number: 0 };
-        let (keys, _) = self.queue.select(&Selection::default(), Some(from));
+        let (keys, ..) = self.queue.select(&Selection::default(), Some(from));
         let count = if self.random.one_in(10) { 500 } else { 5 };
         let mut changes = Vec::new();
         for key in keys.into_iter().take(count) {

@@ -13,6 +13,7 @@ mod fallback;
 mod forwards;
 mod hosts;
 mod interrupted;
+mod looks;
 mod notices;
 mod panics;
 mod policies;

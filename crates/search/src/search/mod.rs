@@ -25,7 +25,7 @@ use crate::bitmap::Bitmap;
 use crate::error::{IndexError, text_error};
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::header_names::HeaderNames;
-use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
+use crate::query::{self, Flag, Leaf, ParseError, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::tags::digest_of;
 use crate::text::{Priority, fold, id_hash};
@@ -101,6 +101,14 @@ impl Searcher {
     /// The commit of the side store that is read.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Reads a query as of now, with the queries that are saved in this index.
+    ///
+    /// # Errors
+    /// [`ParseError`] with the place.
+    pub fn query(&self, text: &str) -> std::result::Result<Query, ParseError> {
+        query::parse_with(text, &jiff::Zoned::now(), &self.directory().queries)
     }
 
     /// The messages that match.

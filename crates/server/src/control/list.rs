@@ -23,6 +23,8 @@ pub(super) struct Page<'a> {
     pub after: Option<Key>,
     /// So many at most.
     pub most: u64,
+    /// Only a part of a long queue is looked at: whoever asks goes on behind it.
+    pub is_bounded: bool,
     /// The directory of the event log.
     pub events: Option<&'a Path>,
 }
@@ -45,11 +47,13 @@ pub(super) fn key(id: &str) -> Result<Key, String> {
 
 /// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
 pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
-    let Page { of, after, most, events } = *page;
+    let Page { of, after, most, is_bounded, events } = *page;
     let mut listed = Listed::default();
     if most > 0 {
         let logged = of.message.map(|message| Logged::look(relay, of, message, events));
-        relay.waiting(&Filter { after, ..filter(of) }, &mut |waiting| {
+        let needs_envelopes = of.sender.is_some() || of.recipient.is_some();
+        let pages_max = is_bounded.then_some(if needs_envelopes { ENVELOPE_PAGES_MAX } else { PAGES_MAX });
+        let looked_at = relay.waiting(&Filter { after, pages_max, ..filter(of) }, &mut |waiting| {
             listed.count += 1;
             let mut line = line_of(&waiting, relay);
             if let Some(logged) = &logged {
@@ -60,6 +64,9 @@ pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed
             }
             answer(as_json(&line)) && listed.count < most
         });
+        if let Some(Key { message, number }) = looked_at {
+            listed.next = Some(format!("{message}.{number}"));
+        }
     }
     listed
 }
@@ -165,6 +172,10 @@ fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
     }
 }
 
+/// Pages of about a thousand recipients that one part of a list looks at: some dozen milliseconds.
+const PAGES_MAX: u32 = 1000;
+/// Pages of one part where envelopes have to be read.
+const ENVELOPE_PAGES_MAX: u32 = 20;
 /// Recipients of one message whose replies are looked up.
 const LOOKED_UP_MAX: usize = 1000;
 
@@ -235,7 +246,8 @@ mod tests {
                 lines.lock().unwrap().push(line);
                 true
             };
-            list(queue.relay(), &Page { of: &of, after: None, most: u64::MAX, events }, &answer);
+            let page = Page { of: &of, after: None, most: u64::MAX, is_bounded: false, events };
+            list(queue.relay(), &page, &answer);
             let lines = std::mem::take(&mut *lines.lock().unwrap());
             let keys = ["why", "class", "why_unknown"];
             lines.iter().map(|line| keys.map(|key| line[key].as_str().unwrap_or("").to_owned())).collect::<Vec<_>>()
@@ -273,7 +285,8 @@ mod tests {
                 true
             };
             let after = after.map(|id| key(id).unwrap());
-            let listed = list(queue.relay(), &Page { of: &Which::default(), after, most: 2, events: None }, &answer);
+            let page = Page { of: &Which::default(), after, most: 2, is_bounded: true, events: None };
+            let listed = list(queue.relay(), &page, &answer);
             (std::mem::take(&mut *lines.lock().unwrap()), listed.next)
         };
         let id = |number| format!("{message}.{number}");

@@ -15,15 +15,26 @@ use super::cat::in_pieces;
 use super::{Answer, Asker, Outcome};
 use crate::receive::Receiver;
 
-/// Header, text, source of HTML, names of attachments, and source. `mailbox`: where it was delivered, as the event log has it; empty: it waits for other hosts.
-pub(super) fn mail(receiver: &Receiver, asker: &Asker, message: Lsn, mailbox: &str) -> Outcome {
-    let octets = octets_of(receiver, asker, (message, mailbox), SOURCE_BYTES_MAX)?;
+/// Where a message is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// Its number.
+    pub message: Option<Lsn>,
+    /// Where it was delivered, as the event log has it; empty: it waits for other hosts.
+    pub mailbox: &'a str,
+    /// In place of the number, the name of its file there; empty: not known.
+    pub name: &'a str,
+}
+
+/// Header, text, source of HTML, names of attachments, and source.
+pub(super) fn mail(receiver: &Receiver, asker: &Asker, place: Place<'_>) -> Outcome {
+    let octets = octets_of(receiver, asker, place, SOURCE_BYTES_MAX)?;
     Ok(json!({ "done": 1, "mail": as_read(&octets) }))
 }
 
 /// The octets of a file that a message has, by its place among them.
-pub(super) fn file(receiver: &Receiver, asker: &Asker, of: (Lsn, &str), number: u32, answer: Answer<'_>) -> Outcome {
-    let octets = octets_of(receiver, asker, of, FILE_SOURCE_BYTES_MAX)?;
+pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number: u32, answer: Answer<'_>) -> Outcome {
+    let octets = octets_of(receiver, asker, place, FILE_SOURCE_BYTES_MAX)?;
     if octets.len() as u64 == FILE_SOURCE_BYTES_MAX {
         return Err(format!(
             "the message is larger than {FILE_SOURCE_BYTES_MAX} bytes: save its files with a mail program"
@@ -37,15 +48,20 @@ pub(super) fn file(receiver: &Receiver, asker: &Asker, of: (Lsn, &str), number: 
     Ok(in_pieces(std::iter::once(&*part.content), answer))
 }
 
-fn octets_of(
-    receiver: &Receiver,
-    asker: &Asker,
-    (message, mailbox): (Lsn, &str),
-    bytes_max: u64,
-) -> Result<Vec<u8>, String> {
-    match mailbox {
-        "" => of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, asker, message, bytes_max),
-        mailbox => of_mailbox(receiver, mailbox, message, bytes_max),
+fn octets_of(receiver: &Receiver, asker: &Asker, place: Place<'_>, bytes_max: u64) -> Result<Vec<u8>, String> {
+    match place {
+        Place { message: Some(message), mailbox: "", name: "" } => {
+            of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, asker, message, bytes_max)
+        }
+        Place { message: Some(message), mailbox, name: "" } => of_mailbox(receiver, mailbox, message, bytes_max),
+        Place { message: None, mailbox, name } if !mailbox.is_empty() && !name.is_empty() => {
+            let failed = |error: std::io::Error| format!("{mailbox}: {error}");
+            let maildir = maildir_of(receiver, mailbox)?;
+            let found = maildir.find(name).map_err(failed)?;
+            let found = found.ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
+            read_file(&maildir, found.dir, &found.name, bytes_max).map_err(failed)
+        }
+        _ => Err("a message's number, or a mailbox and the name of a file in it".to_owned()),
     }
 }
 
@@ -102,11 +118,22 @@ fn of_queue(relay: &Relay, asker: &Asker, message: Lsn, bytes_max: u64) -> Resul
 /// Files of messages by the part of their names that follows from the message.
 type FilesOf = BTreeMap<Lsn, (Subdir, String)>;
 
-fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Maildir, FilesOf), String> {
+fn maildir_of(receiver: &Receiver, mailbox: &str) -> Result<Maildir, String> {
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is no mailbox: {error}"))?;
     let root = MailRoot::open(&receiver.settings().mail).map_err(failed)?;
-    let maildir = root.existing_mailbox(&path).map_err(failed)?;
+    root.existing_mailbox(&path).map_err(failed)
+}
+
+fn read_file(maildir: &Maildir, dir: Subdir, name: &str, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut octets = Vec::new();
+    maildir.open_message(dir, name)?.take(bytes_max).read_to_end(&mut octets)?;
+    Ok(octets)
+}
+
+fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Maildir, FilesOf), String> {
+    let failed = |error: std::io::Error| format!("{mailbox}: {error}");
+    let maildir = maildir_of(receiver, mailbox)?;
     let mut found = FilesOf::new();
     for dir in [Subdir::New, Subdir::Cur] {
         let keep = |name: &str| {
@@ -123,11 +150,7 @@ fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Mai
 fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn, bytes_max: u64) -> Result<Vec<u8>, String> {
     let (maildir, mut files) = files_of(receiver, mailbox, &[message])?;
     let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
-    let failed = |error: std::io::Error| format!("{mailbox}: {error}");
-    let mut octets = Vec::new();
-    let file = maildir.open_message(dir, &name).map_err(failed)?;
-    file.take(bytes_max).read_to_end(&mut octets).map_err(failed)?;
-    Ok(octets)
+    read_file(&maildir, dir, &name, bytes_max).map_err(|error| format!("{mailbox}: {error}"))
 }
 
 /// As JSON. HTML is text like everything else: nobody shows it as more.
@@ -169,7 +192,7 @@ fn text_of(octets: &[u8]) -> Option<String> {
 }
 
 /// The beginning of a field in a list.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     text.chars().take(FIELD_CHARS_MAX).collect()
 }
 

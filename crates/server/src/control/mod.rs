@@ -19,6 +19,7 @@ mod list;
 mod logins;
 mod mail;
 mod scopes;
+mod search;
 mod summary;
 mod suppression;
 pub(crate) mod suspend;
@@ -321,8 +322,16 @@ fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answe
             let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
             find::find(settings.events.as_deref(), &wanted, &bounds, answer)
         }
-        Request::Mail { message, mailbox } => mail::mail(receiver, asker, *message, mailbox),
-        Request::File { message, mailbox, number } => mail::file(receiver, asker, (*message, mailbox), *number, answer),
+        Request::Mail { message, mailbox, name } => {
+            mail::mail(receiver, asker, mail::Place { message: *message, mailbox, name })
+        }
+        Request::File { message, mailbox, name, number } => {
+            let place = mail::Place { message: *message, mailbox, name };
+            mail::file(receiver, asker, place, *number, answer)
+        }
+        Request::Search { query, secs, skip, limit } => {
+            search::search(receiver, query, &search::Part { secs: *secs, skip: *skip, limit: *limit }, answer)
+        }
         Request::Subjects { of } => mail::subjects(receiver, of, answer),
         Request::ForgetGuesses { of } => logins::forget(receiver, asker.uid, of),
         _ => return None,
@@ -351,7 +360,9 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
     if let Request::List { of, limit, after } = request {
         let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
         let after = after.as_deref().map(list::key).transpose()?;
-        let wanted = list::Page { of, after, most, events: events.as_deref() };
+        // At the socket a list is whole.
+        let is_bounded = !asker.token.is_empty();
+        let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
         let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(relay, &wanted, answer));
         let transports = receiver.transports().filter(|_| listed.count < most);
         let others =
@@ -396,6 +407,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::Mail { .. }
         | Request::File { .. }
         | Request::Subjects { .. }
+        | Request::Search { .. }
         | Request::Account { .. }
         | Request::Reload {}
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),

@@ -21,6 +21,7 @@ pub(super) fn filter(of: &Which) -> Filter {
         sender: of.sender.clone(),
         recipient: of.recipient.clone(),
         after: None,
+        pages_max: None,
     }
 }
 

@@ -1,0 +1,203 @@
+//! A look at the recipients of a large queue, a part at a time. What is not counted as it changes comes from there: when the oldest was received,
+//! when the next is tried, what the last reply was.
+//!
+//! Looks go round the queue from its oldest message to its youngest. A request takes a part of at most [`PART`] recipients, one in each [`PAUSE`].
+//! So its cost does not depend on the length of the queue; only the age of its answer does.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::summary::Count;
+use crate::queue::{Key, QueueId, Secs};
+
+/// Recipients of one part, but for those of its last page.
+pub(super) const PART: usize = 16_384;
+/// Between two parts.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A look that goes round.
+#[derive(Debug, Default)]
+pub(super) struct RollingLook(Mutex<Rounds>);
+
+/// Findings of the rounds of a look.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    /// When the last part began.
+    at: Option<Instant>,
+    /// Where the next part begins; `None`: at the beginning of the queue.
+    from: Option<Key>,
+    round: u32,
+    /// Recipients that are not held, by queue; and the others.
+    seen: [HashMap<QueueId, Glance>; 2],
+}
+
+/// Recipients of one queue as they were seen.
+#[derive(Debug)]
+struct Glance {
+    /// The last round that has seen one.
+    round: u32,
+    oldest: Secs,
+    next: Secs,
+    sample: Option<Key>,
+    /// Suspended ones of this round so far, and of the one before.
+    suspended: u64,
+    suspended_before: u64,
+}
+
+impl Glance {
+    /// The first of a round: it is the oldest. What the round before saw of the next attempt and of replies counts until more is seen.
+    fn begin(before: Option<&Glance>, one: &Count, round: u32, now: Secs) -> Self {
+        Self {
+            round,
+            oldest: one.oldest,
+            // A time that is over was that of a recipient which has had its turn.
+            next: before
+                .map(|before| before.next)
+                .filter(|next| *next > now)
+                .map_or(one.next, |next| next.min(one.next)),
+            sample: one.sample.or(before.and_then(|before| before.sample)),
+            suspended: one.suspended,
+            suspended_before: before.map_or(0, |before| before.suspended),
+        }
+    }
+
+    fn add(&mut self, one: &Count) {
+        self.oldest = self.oldest.min(one.oldest);
+        self.next = self.next.min(one.next);
+        self.sample = one.sample.or(self.sample);
+        self.suspended += one.suspended;
+    }
+}
+
+impl RollingLook {
+    /// Looks at the next part if it is time. `page` gives what is at or behind a place, and where to go on; `None`: that was the end.
+    pub fn advance(
+        &self,
+        at: Instant,
+        now: Secs,
+        mut page: impl FnMut(Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>),
+    ) -> MutexGuard<'_, Rounds> {
+        // One looks at a time; others wait for its part.
+        let mut rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if rounds.at.is_some_and(|last| at.duration_since(last) < PAUSE) {
+            return rounds;
+        }
+        rounds.at = Some(at);
+        let mut looked = 0;
+        while looked < PART {
+            let (found, next) = page(rounds.from);
+            looked += found.len();
+            found.iter().for_each(|(queue, one)| rounds.add(*queue, one, now));
+            rounds.from = next;
+            if next.is_none() {
+                rounds.end_round();
+                break;
+            }
+        }
+        rounds
+    }
+}
+
+impl Rounds {
+    fn add(&mut self, queue: QueueId, one: &Count, now: Secs) {
+        let (round, seen) = (self.round, &mut self.seen[usize::from(one.held > 0)]);
+        match seen.get_mut(&queue) {
+            Some(glance) if glance.round == round => glance.add(one),
+            before => {
+                let glance = Glance::begin(before.as_deref(), one, round, now);
+                seen.insert(queue, glance);
+            }
+        }
+    }
+
+    /// Queues that the round has not seen are gone.
+    fn end_round(&mut self) {
+        let round = self.round;
+        self.seen.iter_mut().for_each(|seen| seen.retain(|_, glance| glance.round == round));
+        self.round = round.wrapping_add(1);
+    }
+
+    /// Times and samples of a queue's recipients that are held, or not; `is_held` is `None`: of all. Counts are left at 0.
+    pub fn of(&self, queue: QueueId, is_held: Option<bool>) -> Option<Count> {
+        let halves = self.seen.iter().zip([false, true]).filter(|(_, of)| is_held.is_none_or(|is_held| is_held == *of));
+        let glances = halves.filter_map(|(seen, _)| seen.get(&queue)).map(|glance| Count {
+            oldest: glance.oldest,
+            next: glance.next,
+            sample: glance.sample,
+            suspended: glance.suspended.max(glance.suspended_before),
+            ..Count::NONE
+        });
+        glances.reduce(|mut all, one| {
+            all.add(&one);
+            all
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_spool::Lsn;
+
+    use super::*;
+
+    const QUEUE: QueueId = QueueId::of_tests(1);
+
+    fn key(number: u64) -> Key {
+        Key { message: Lsn::new(number), number: 0 }
+    }
+
+    /// Looks at pages of 1000 of a queue of so many recipients, each a second younger than the one before. How many were looked at.
+    fn look_at(look: &RollingLook, at: Instant, len: u64) -> usize {
+        let mut given = 0;
+        let page = |from: Option<Key>| {
+            let from = from.map_or(0, |from| from.message.get());
+            let to = len.min(from + 1000);
+            given += (to - from) as usize;
+            let one = |number| (QUEUE, Count { oldest: 100 + number as Secs, ..Count::NONE });
+            ((from..to).map(one).collect(), (to < len).then(|| key(to)))
+        };
+        drop(look.advance(at, 0, page));
+        given
+    }
+
+    #[test]
+    fn a_part_is_as_long_in_any_queue_and_rounds_see_all() {
+        for len in [40_000, 200_000, 10_000_000] {
+            let (look, begun) = (RollingLook::default(), Instant::now());
+            assert_eq!(look_at(&look, begun, len), 17_000);
+            assert_eq!(look_at(&look, begun + PAUSE / 2, len), 0, "too soon");
+            assert_eq!(look_at(&look, begun + PAUSE, len), 17_000);
+        }
+        let (look, begun) = (RollingLook::default(), Instant::now());
+        let all: usize = (0..12).map(|part| look_at(&look, begun + PAUSE * part, 200_000)).sum();
+        assert_eq!(all, 200_000);
+        let oldest = || look.0.lock().unwrap().of(QUEUE, None).unwrap().oldest;
+        assert_eq!(oldest(), 100);
+        // The oldest have left: the next round says so with its first part.
+        let page = |_: Option<Key>| (vec![(QUEUE, Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
+        drop(look.advance(begun + PAUSE * 12, 0, page));
+        assert_eq!(oldest(), 50_100);
+        let nothing = |_: Option<Key>| (Vec::new(), None);
+        drop(look.advance(begun + PAUSE * 13, 0, nothing));
+        drop(look.advance(begun + PAUSE * 14, 0, nothing));
+        assert_eq!(look.0.lock().unwrap().of(QUEUE, None), None, "a queue that is gone is forgotten");
+    }
+
+    #[test]
+    fn held_ones_are_told_apart_and_times_that_are_over_do_not_count() {
+        let look = RollingLook::default();
+        let one = |held, oldest, next| (QUEUE, Count { held, oldest, next, ..Count::NONE });
+        let page = |_: Option<Key>| (vec![one(0, 7, 90), one(1, 5, Secs::MAX), one(0, 9, 80)], None);
+        let begun = Instant::now();
+        let rounds = look.advance(begun, 50, page);
+        let of = |rounds: &Rounds, is_held| rounds.of(QUEUE, is_held).map(|of| (of.oldest, of.next));
+        assert_eq!(of(&rounds, Some(true)), Some((5, Secs::MAX)));
+        assert_eq!(of(&rounds, Some(false)), Some((7, 80)));
+        assert_eq!(of(&rounds, None), Some((5, 80)));
+        assert_eq!(rounds.of(QueueId::of_tests(2), None), None);
+        drop(rounds);
+        let later = |_: Option<Key>| (vec![one(0, 7, 300)], None);
+        assert_eq!(of(&look.advance(begun + PAUSE, 85, later), Some(false)), Some((7, 300)));
+    }
+}
