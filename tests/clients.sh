@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs, reads it by IMAP and POP3 and changes it.
-# Needs swaks, curl, openssl, python3, neomutt, mbsync, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Needs swaks, curl, openssl, python3 with dkim and nacl, neomutt, mbsync, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -41,7 +41,7 @@ tls = "implicit"
 file = "passwords"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login", "frank"]
+users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login", "frank", "signed"]
 TOML
 for user in dave frank; do
     echo secret | "$POSTHASTE" password --scram "$user@example.org"
@@ -417,6 +417,40 @@ the_first_minute() {
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$(cat posthaste-data/password)" | grep -x $'\''world\r'\''
     ' - "$dir/first" "$POSTHASTE"
 }
+# A message of a login has a signature by each key, and dkimpy verifies both.
+dkimpy_verifies() {
+    local new="$dir/posthaste-data/mail/example.org/signed/Maildir/new"
+    (cd "$dir" && "$POSTHASTE" dkim new example.org --json) >"$dir/dkim.json" || return 1
+    swaks --silent 1 --server 127.0.0.1 --port "$submission" --tls --auth PLAIN --auth-user dave@example.org --auth-password secret \
+        --from dave@example.org --to signed@example.org --header 'X-Other: x' --body '  signed  text ' || return 1
+    for _ in $(seq 300); do [ -n "$(ls "$new" 2>/dev/null)" ] && break; sleep 0.1; done
+    KEYS=$dir/dkim.json NEW=$new /usr/bin/python3 - <<'PY'
+import dkim, glob, json, os
+keys = json.load(open(os.environ["KEYS"]))["made"]
+records = {key["record"]["name"] + ".": key["record"]["value"].encode() for key in keys}
+def txt(name, timeout=5):
+    return records.get(name.decode() if isinstance(name, bytes) else name)
+[file] = glob.glob(os.environ["NEW"] + "/*")
+message = open(file, "rb").read().replace(b"\n", b"\r\n")
+assert message.count(b"DKIM-Signature: ") == 2, message
+for index in (0, 1):
+    assert dkim.DKIM(message).verify(idx=index, dnsfunc=txt), (index, message)
+changed = message.replace(b"signed  text", b"changed text")
+try:
+    assert not dkim.DKIM(changed).verify(dnsfunc=txt)
+except dkim.ValidationError as error:
+    assert "body hash mismatch" in str(error), error
+added = message.replace(b"Subject: ", b"Subject: another\r\nSubject: ", 1)
+assert not dkim.DKIM(added).verify(dnsfunc=txt)
+PY
+}
+# The keys that were made are keys to OpenSSL, and RSA's numbers fit each other.
+openssl_knows_the_keys() {
+    local file
+    for file in "$dir"/posthaste-data/dkim/example.org/*.pem; do
+        openssl pkey -in "$file" -check -noout || return 1
+    done
+}
 stops() {
     kill -TERM "$server"
     wait "$server"
@@ -508,6 +542,8 @@ check "fetchmail reads by POP3, and nothing twice" with_fetchmail
 check "mpop reads by POP3, and nothing twice" with_mpop
 check "mpop logs in by SCRAM-SHA-256" with_mpop_by_scram_alone
 check "fetchmail deletes by POP3" with_fetchmail_that_deletes
+check "dkimpy verifies the signatures of a login's mail" dkimpy_verifies
+check "openssl knows the keys" openssl_knows_the_keys
 if unshare -n true 2>/dev/null; then
     check "the first minute: IMAP and POP3 with the password that the server made" the_first_minute
 else

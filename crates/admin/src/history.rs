@@ -17,6 +17,10 @@ pub struct Counters {
     pub refused: u64,
     /// Attempts that failed for now.
     pub deferred: u64,
+    /// Messages that were signed.
+    pub signed: u64,
+    /// Messages that could not be signed, as a key of their domain could not be used.
+    pub not_signed: u64,
 }
 
 /// Rates of the last minute, a value for each second, the newest last.

@@ -11,13 +11,15 @@ use crate::{Counters, QueueStatus, RelayStatus, ServerStatus};
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 33] = [
+pub(crate) static METRICS: [Metric; 34] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
     Metric("posthaste_recipients_delivered_total", "counter", "Recipients that got their message since the start."),
     Metric("posthaste_refusals_total", "counter", "Senders, recipients and messages refused since the start."),
     Metric("posthaste_attempts_deferred_total", "counter", "Attempts that failed for now since the start."),
+    Metric("posthaste_dkim_signed_total", "counter", "Messages signed with DKIM since the start."),
+    Metric("posthaste_dkim_failed_total", "counter", "Messages that a key could not sign, since the start."),
     Metric(ACCEPT, "histogram", "From the first octet of a message to its 250."),
     Metric("posthaste_sync_seconds", "histogram", "Syncs of the spool's log."),
     Metric("posthaste_commit_records", "histogram", "Batches that one sync makes durable."),
@@ -66,6 +68,8 @@ pub(crate) fn text(
     out.one("posthaste_recipients_delivered_total", counters.delivered as f64);
     out.one("posthaste_refusals_total", counters.refused as f64);
     out.one("posthaste_attempts_deferred_total", counters.deferred as f64);
+    out.one("posthaste_dkim_signed_total", counters.signed as f64);
+    out.one("posthaste_dkim_failed_total", counters.not_signed as f64);
     out.distributions(distributions);
     if let Some(status) = status {
         let urgencies = [(Urgency::Broken, "broken"), (Urgency::Warning, "warning"), (Urgency::Note, "note")];
@@ -237,7 +241,7 @@ mod tests {
             others: 999,
             ..QueueStatus::default()
         };
-        let counters = Counters { received: 12, delivered: 11, refused: 1, deferred: 2 };
+        let counters = Counters { received: 12, delivered: 11, refused: 1, deferred: 2, signed: 6, not_signed: 1 };
         let latency = Histogram::new(&LATENCY_US);
         [100, 2000, 20_000_000].into_iter().for_each(|us| latency.count(us));
         let of = |name| Distribution::new(name, latency.read()).in_millionths();

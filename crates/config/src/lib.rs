@@ -9,6 +9,7 @@
 
 mod auth;
 mod check;
+mod dkim;
 mod error;
 mod http;
 mod identity;
@@ -38,6 +39,7 @@ use posthaste_message::address::is_domain;
 use serde::{Deserialize, Serialize};
 
 pub use auth::{Auth, ListenerAuth};
+pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
 pub use identity::Identity;
@@ -108,6 +110,9 @@ pub struct Config {
     /// Mail to other hosts.
     #[serde(default, deserialize_with = "values::table")]
     pub relay: Relay,
+    /// Signatures of mail.
+    #[serde(default, deserialize_with = "values::table")]
+    pub dkim: Dkim,
     /// How mail hosts are found.
     #[serde(default, deserialize_with = "values::table")]
     pub dns: Dns,
@@ -152,6 +157,7 @@ impl Default for Config {
             http: Http::default(),
             transport: Transport::default(),
             relay: Relay::default(),
+            dkim: Dkim::default(),
             dns: Dns::default(),
             search: Search::default(),
             events: Events::default(),
@@ -246,6 +252,9 @@ impl Config {
         }
         if self.events.dir.as_os_str().is_empty() {
             self.events.dir = self.storage.data.join("events");
+        }
+        if self.dkim.dir.as_os_str().is_empty() {
+            self.dkim.dir = self.storage.data.join("dkim");
         }
         if self.pickup.directory.as_os_str().is_empty() {
             self.pickup.directory = self.storage.data.join("pickup");

@@ -120,6 +120,7 @@ impl Config {
             auth: new.auth,
             quota: new.quota,
             http: new.http,
+            dkim: new.dkim,
             dns: new.dns,
             networks: new.networks,
             webhooks: new.webhooks,

@@ -15,6 +15,7 @@ mod complete;
 mod completions;
 mod config_arg;
 mod count;
+mod dkim;
 mod doctor;
 mod exclude;
 mod export;
@@ -116,6 +117,9 @@ enum Command {
     /// Make, list and remove tokens for HTTP: the API and the page
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Make, list and change the keys that sign mail (DKIM)
+    #[command(subcommand)]
+    Dkim(dkim::DkimCommand),
     /// Print a link that opens the page of a running server in a browser, once, within 10 minutes
     Page(page::PageArgs),
     /// Index Maildirs for `find`: everything the first time, then only changes
@@ -185,8 +189,8 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Account, Config, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression,
-            Token, Trace,
+            Account, Config, Dkim, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve,
+            Suppression, Token, Trace,
         };
         matches!(
             self,
@@ -202,6 +206,7 @@ impl Command {
                 | Suppression(_)
                 | Logins(_)
                 | Token(_)
+                | Dkim(_)
                 | Page(_)
                 | Trace(_)
                 | Sendmail(_)
@@ -394,6 +399,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Route(args) => return route::run(args),
         Command::Password(args) => args.run()?,
         Command::Token(command) => return command.run(),
+        Command::Dkim(command) => return dkim::run(command),
         Command::Page(args) => args.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),

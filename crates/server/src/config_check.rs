@@ -13,6 +13,7 @@ use posthaste_units::{about_bytes, show_bytes};
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::dkim::DomainSigners;
 use crate::privileges::PrivilegeError;
 use crate::start_files::StartFiles;
 use posthaste_config::{Config, DEFAULT_FILE, Listener, Loaded, OwnerRules, Rights, SYSTEM_FILE, Storage, Users};
@@ -150,6 +151,11 @@ fn warnings(config: &Config) -> Vec<String> {
     let events = Some(("events.dir", &config.events.dir)).filter(|_| config.events.enabled);
     warnings.extend(index.into_iter().chain(events).filter_map(|(key, path)| unmakeable(key, path)));
     warnings.extend(crate::certificates::exposed_keys(config));
+    if let Ok(signers) = DomainSigners::read(config) {
+        warnings.extend(
+            signers.unreadable().map(|why| format!("a DKIM key cannot be used, mail of its domain waits: {why}")),
+        );
+    }
     warnings.extend(crate::expiry::warnings(config, std::time::SystemTime::now()));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));

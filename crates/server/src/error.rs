@@ -62,6 +62,9 @@ pub enum ServeError {
     /// The file of passwords cannot be used; nothing was touched.
     #[error("auth.file: {0}")]
     Logins(#[from] posthaste_accounts::LoginsError),
+    /// The keys of signatures cannot be used; nothing was touched.
+    #[error(transparent)]
+    Dkim(#[from] crate::dkim::DkimError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

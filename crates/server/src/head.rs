@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_directory::Address;
 use posthaste_directory::names::folded_domain;
+use posthaste_dkim::Draft;
 use posthaste_intake::PieceFilter;
 use posthaste_message::rewrite::AddressMap;
 use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, sole_mailbox};
@@ -40,6 +41,8 @@ pub(crate) struct HeaderRules {
     pub canonical: Option<Arc<AddressMap>>,
     /// Blind copies are taken out, and the author and what is missing are noted.
     pub is_submission: bool,
+    /// The message is kept in mind as a signature needs it, and its author is noted.
+    pub may_sign: bool,
     /// Results of this service (the folded form of its name) are taken out: whoever sends the message cannot know them.
     pub foreign_results: Option<Arc<str>>,
 }
@@ -56,10 +59,12 @@ pub(crate) struct HeaderFacts {
     pub labels: Labels,
     /// A field that has no name in it.
     pub invalid: Option<Arc<str>>,
-    /// Of a submission.
+    /// Of a submission, and of a message that may be signed.
     pub author: Author,
     /// A submission has a Date.
     pub has_date: bool,
+    /// Of a message that may be signed.
+    pub draft: Option<Box<Draft>>,
 }
 
 /// Author and resender as a submission names them.
@@ -85,16 +90,15 @@ impl HeaderRules {
     fn has_any(&self) -> bool {
         let LabelFields { tenant, campaign, pool } = &self.fields;
         let has_fields = tenant.is_some() || campaign.is_some() || pool.is_some();
-        has_fields || self.canonical.is_some() || self.is_submission || self.foreign_results.is_some()
+        has_fields || self.canonical.is_some() || self.is_submission || self.may_sign || self.foreign_results.is_some()
     }
 }
 
 impl Head {
     /// A message of `hops_max` hops is refused.
     pub fn new(scan: HeaderScan, hops_max: usize, rules: HeaderRules) -> Self {
-        let edits = rules
-            .has_any()
-            .then(|| Box::new(Edits { editor: HeaderEditor::default(), rules, facts: HeaderFacts::default() }));
+        let facts = HeaderFacts { draft: rules.may_sign.then(Box::default), ..HeaderFacts::default() };
+        let edits = rules.has_any().then(|| Box::new(Edits { editor: HeaderEditor::default(), rules, facts }));
         Self { scan, edits, hops_max, heard: Default::default() }
     }
 
@@ -108,8 +112,12 @@ impl PieceFilter for Head {
     type Refusal = HeaderRefusal;
 
     fn push(&mut self, piece: Bytes) -> Bytes {
-        let piece = match self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over()) {
-            Some(edits) => edits.push(piece),
+        let piece = match self.edits.as_deref_mut() {
+            Some(edits) if !edits.editor.is_over() => edits.push(piece),
+            Some(edits) => {
+                edits.facts.body(&piece);
+                piece
+            }
             None => piece,
         };
         self.scan.push(&piece);
@@ -143,6 +151,7 @@ impl Edits {
     fn push(&mut self, piece: Bytes) -> Bytes {
         let mut out = Vec::with_capacity(piece.len().min(HEADER_BYTES_USUAL));
         let taken = self.editor.push(&piece, &mut out, &mut |field| self.rules.edit(field, &mut self.facts));
+        self.facts.body(&piece[taken..]);
         match &piece[taken..] {
             // Most headers stay as they are, and their bodies are not copied.
             _ if out == piece[..taken] => piece,
@@ -152,6 +161,25 @@ impl Edits {
                 out.extend_from_slice(rest);
                 out.into()
             }
+        }
+    }
+}
+
+impl HeaderFacts {
+    /// Octets that follow the header.
+    fn body(&mut self, piece: &[u8]) {
+        if let Some(draft) = &mut self.draft {
+            draft.body(piece);
+        }
+    }
+
+    /// A field as it is stored; of one that is too large only its name is known.
+    fn stored(&mut self, field: &RawField<'_>) {
+        let Some(draft) = &mut self.draft else { return };
+        match field.is_whole {
+            true => draft.field(field.bytes),
+            false if posthaste_dkim::is_signed(field.name) => draft.field_too_large(),
+            false => {}
         }
     }
 }
@@ -177,6 +205,8 @@ impl HeaderRules {
                 return Edit::Remove;
             }
             facts.has_date |= field.is("Date");
+        }
+        if self.is_submission || self.may_sign {
             facts.author.note(field);
         }
         if let Some(service) = &self.foreign_results
@@ -185,8 +215,16 @@ impl HeaderRules {
         {
             return Edit::Remove;
         }
-        let other = self.canonical.as_ref().and_then(|map| map.field(field));
-        other.map_or(Edit::Keep, Edit::Replace)
+        match self.canonical.as_ref().and_then(|map| map.field(field)) {
+            Some(other) => {
+                facts.stored(&RawField { bytes: &other, ..*field });
+                Edit::Replace(other)
+            }
+            None => {
+                facts.stored(field);
+                Edit::Keep
+            }
+        }
     }
 
     /// The name of a field that is a label, and the label.
@@ -215,6 +253,11 @@ impl Author {
             self.from = if matches!(self.from, Claim::Missing) { Claim::of(field) } else { Claim::Unclear };
             self.from_fields = self.from_fields.saturating_add(1);
         }
+    }
+
+    /// The one whose domain signs: of a message that somebody has sent again, nobody.
+    pub fn signing(&self) -> Option<&Address> {
+        if let (Claim::One(address), false) = (&self.from, self.is_resent) { Some(address) } else { None }
     }
 
     /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.

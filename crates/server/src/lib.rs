@@ -12,6 +12,7 @@ mod control;
 mod destinations;
 mod detail_folders;
 mod disks;
+mod dkim;
 mod error;
 mod events;
 mod expiry;

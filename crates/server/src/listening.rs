@@ -17,6 +17,7 @@ use posthaste_smtp::server::Config as SmtpConfig;
 
 use crate::bound::BoundListeners;
 use crate::certificates::TlsInForce;
+use crate::dkim::DomainSigners;
 use crate::error::ServeError;
 use crate::logins::mechanisms;
 use crate::receive::Receiver;
@@ -31,6 +32,7 @@ pub(crate) struct Listeners {
     /// Of each, in their order.
     tls: Vec<TlsInForce>,
     logins: Arc<Logins>,
+    signers: Arc<DomainSigners>,
     /// Until the drain.
     running: Option<RunningServer>,
 }
@@ -51,6 +53,7 @@ pub(crate) struct Sockets {
     server: BoundServer,
     tls: Vec<TlsInForce>,
     pub logins: Arc<Logins>,
+    pub signers: Arc<DomainSigners>,
 }
 
 /// Where clients connect.
@@ -73,7 +76,7 @@ impl Listeners {
     /// # Errors
     /// [`ServeError::Service`].
     pub fn start(
-        Sockets { server, tls, logins }: Sockets,
+        Sockets { server, tls, logins, signers }: Sockets,
         receiver: Receiver,
     ) -> Result<(Self, Addresses), ServeError> {
         let running = server.start(receiver.clone());
@@ -85,7 +88,7 @@ impl Listeners {
             http: Vec::new(),
             backlog: running.backlog(),
         };
-        Ok((Self { receiver, tls, logins, running: Some(running) }, addresses))
+        Ok((Self { receiver, tls, logins, signers, running: Some(running) }, addresses))
     }
 }
 
@@ -109,7 +112,19 @@ impl Service for Listeners {
                 kept.push("logins");
             }
         }
-        self.receiver.replace(Settings::new(config, Arc::clone(directory), Arc::clone(&self.logins)));
+        match DomainSigners::read(config) {
+            Ok(signers) => {
+                signers.unreadable().for_each(log_unreadable);
+                self.signers = signers;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "the DKIM keys stay as they were");
+                kept.push("DKIM keys");
+            }
+        }
+        let settings_now = Settings::new(config, Arc::clone(directory), Arc::clone(&self.logins));
+        self.receiver.replace(settings_now.signing(Arc::clone(&self.signers)));
         let Some(running) = &self.running else { return kept };
         running.set_limits(connection_limits(config));
         let mechanisms = mechanisms(&self.logins);
@@ -147,7 +162,7 @@ const NAME: &str = "listeners";
 /// # Errors
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
-    let StartFiles { tls, logins, relay } = StartFiles::read_or_first(config, directory)?;
+    let StartFiles { tls, logins, signers, relay } = StartFiles::read_or_first(config, directory)?;
     let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
     for (listener, tls) in config.listeners.iter().zip(tls) {
         match listener.protocol {
@@ -157,6 +172,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
         }
     }
     let tls = of_mail;
+    signers.unreadable().for_each(log_unreadable);
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match builder(config, &tls, &mechanisms(&logins)).bind() {
@@ -164,13 +180,17 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
                 std::thread::sleep(Duration::from_millis(50));
             }
             bound => {
-                let sockets = Sockets { server: bound?, tls, logins };
+                let sockets = Sockets { server: bound?, tls, logins, signers };
                 let http = BoundListeners::bind(config, config.http_listeners(), of_http, deadline)?;
                 let reading = BoundListeners::bind(config, config.reading_listeners(), of_reading, deadline)?;
                 return Ok(Bound { sockets, relay, http, reading });
             }
         }
     }
+}
+
+fn log_unreadable(why: &str) {
+    tracing::error!(why, "a DKIM key cannot be used: mail of its domain waits, unless dkim.unsigned is set");
 }
 
 pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<Logins>, LoginsError> {

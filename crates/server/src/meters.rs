@@ -26,6 +26,9 @@ pub(crate) struct Meters {
     /// Times that hosts became unreachable, and that TLS with one was given up for a while.
     back_offs: AtomicU64,
     tls_avoided: AtomicU64,
+    /// Messages that were signed, and those that were not since a key could not be used.
+    signed: AtomicU64,
+    not_signed: AtomicU64,
     /// Which are told of events.
     pub webhooks: Arc<WebhookStates>,
 }
@@ -45,6 +48,8 @@ impl Default for Meters {
             behind: Mutex::default(),
             back_offs: AtomicU64::new(0),
             tls_avoided: AtomicU64::new(0),
+            signed: AtomicU64::new(0),
+            not_signed: AtomicU64::new(0),
             webhooks: Arc::default(),
         }
     }
@@ -74,6 +79,21 @@ impl Meters {
     /// A recipient of this age is tried again.
     pub fn deferred(&self, age_secs: u32) {
         self.deferred.count(age_secs.into());
+    }
+
+    /// A message was signed with DKIM.
+    pub fn signed(&self) {
+        self.signed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message waits, or has gone without, since a key could not be used.
+    pub fn not_signed(&self) {
+        self.not_signed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Messages signed, and not signed for want of a key.
+    pub fn of_signatures(&self) -> (u64, u64) {
+        (self.signed.load(Ordering::Relaxed), self.not_signed.load(Ordering::Relaxed))
     }
 
     /// Hosts cannot be reached from now on.

@@ -99,11 +99,14 @@ impl ServerView for Overview {
         let streams = destinations.intake().spool().streams();
         streams.iter().for_each(|stream| meters.behind(&stream.name, stream.entries));
         let figures = destinations.figures();
+        let (signed, not_signed) = meters.of_signatures();
         Counters {
             received: destinations.intake().accepted(),
             delivered: figures.delivered,
             refused: self.receiver.refused(),
             deferred: figures.failed_attempts,
+            signed,
+            not_signed,
         }
     }
 

@@ -15,13 +15,15 @@ use posthaste_relay::sender::{
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
-use posthaste_spool::{Entry, Spool};
+use posthaste_spool::{Entry, FrontFields, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use crate::dkim::{NotSigned, draft_of};
 use crate::error::ServeError;
 use crate::events::Recorder;
 use crate::forward::Back;
+use crate::ids::unix_micros;
 use crate::opening::log_damaged;
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
@@ -359,9 +361,25 @@ impl Receiver {
             return Err("its mailbox cannot be served now".to_owned());
         }
         let destinations = self.destinations();
-        let (mail, body) = (Mail { also, ..mail }, Body::Memory(written.message));
+        let front = self.sign_notice(&written)?;
+        let (mail, body) = (Mail { also, front, ..mail }, Body::Memory(written.message));
         let kept = destinations.intake().accept(destinations.list(), &mail, body).await;
         kept.map(|_| true).map_err(|error| error.to_string())
+    }
+
+    /// The signature of a notification, by the nearest domain above our name that has a key. Blocks for the time of a signature.
+    fn sign_notice(&self, written: &Written) -> Result<FrontFields, String> {
+        let settings = self.settings();
+        let Some(domain) = settings.signers.at_or_above(&settings.authserv_id) else {
+            return Ok(FrontFields::default());
+        };
+        let now = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
+        match settings.signers.sign(domain, &draft_of(&written.message), now, 0) {
+            Ok(fields) => FrontFields::new(fields.into_bytes()).map_err(|error| error.to_string()),
+            Err(NotSigned::Key(why)) => Err(why),
+            // It says what became of a message all the same.
+            Err(NotSigned::Draft(_)) => Ok(FrontFields::default()),
+        }
     }
 
     /// A notification for mailboxes of ours.

@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     OverQuota,
     /// A recipient cannot be verified: its next hop cannot be asked.
     NotVerified,
+    /// A key of its domain cannot be used: 451 4.7.5.
+    NotSigned,
     /// A client's message is refused for a fault of its own.
     Refused,
     /// A client's recipient is refused.
@@ -77,6 +79,7 @@ impl Kind {
             Self::NoMemory => "no memory for recipients",
             Self::QueueFull => "too much mail waits for other hosts",
             Self::OverQuota => "an account is at its limit of recipients",
+            Self::NotSigned => "mail cannot be signed",
             Self::NotVerified => "recipients cannot be verified",
             Self::Refused => "message refused",
             Self::RefusedRecipient => "recipient refused",

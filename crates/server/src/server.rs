@@ -208,7 +208,7 @@ async fn start_services(
     events.into_iter().for_each(|events| services.add_stopping_last(events));
     let Bound { sockets, relay, http, reading: of_readers } = bound;
     let receiver = Receiver::new(
-        Settings::new(config, directory, Arc::clone(&sockets.logins)),
+        Settings::new(config, directory, Arc::clone(&sockets.logins)).signing(Arc::clone(&sockets.signers)),
         destinations,
         memory,
         &config.storage.spool,

@@ -13,6 +13,7 @@ use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 use posthaste_units::Rate;
 
+use crate::dkim::DomainSigners;
 use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
@@ -54,6 +55,8 @@ pub(crate) struct Settings {
     pub quota_is_permanent: bool,
     pub tenants: Tenants,
     pub maps: Maps,
+    /// The keys of signatures.
+    pub signers: Arc<DomainSigners>,
     /// A notification of a failure returns a message up to this size whole.
     pub returned_bytes: u64,
     /// For each listener of mail, in their order.
@@ -111,10 +114,16 @@ impl Settings {
             quota_is_permanent: config.quota.permanent,
             tenants: Tenants::new(config),
             maps: Maps::new(&config.relay),
+            signers: Arc::default(),
             returned_bytes: config.relay.returned_bytes,
             limits: limits.collect(),
             local: config.limits.clone().into(),
         }
+    }
+
+    /// With these keys.
+    pub fn signing(self, signers: Arc<DomainSigners>) -> Self {
+        Self { signers, ..self }
     }
 
     /// True if mail of this session for any domain is sent on.
@@ -143,6 +152,15 @@ impl Settings {
         matches!(session.peer, Peer::Local { .. } | Peer::Token { .. }) || self.login(session).is_some()
     }
 
+    /// True if mail of this session is signed, should its author be of a domain with a key. A server that hands over by LMTP has mail of strangers.
+    fn may_sign(&self, session: &Session) -> bool {
+        let is_from_here = match session.peer {
+            Peer::Local { .. } => self.signers.signs_local(),
+            _ => session.protocol != Protocol::Lmtp && (self.is_submission(session) || self.is_trusted_client(session)),
+        };
+        is_from_here && !self.signers.is_empty()
+    }
+
     /// How the headers of this session's mail are treated.
     pub fn header_rules(&self, session: &Session) -> HeaderRules {
         let (is_submission, reads_labels) = (self.is_submission(session), self.is_trusted_client(session));
@@ -153,6 +171,7 @@ impl Settings {
             reads_labels,
             canonical: self.maps.canonical().filter(|_| self.is_trusted(session)).cloned(),
             is_submission,
+            may_sign: self.may_sign(session),
             foreign_results: (!is_checked).then(|| Arc::clone(&self.authserv_id)),
         }
     }

@@ -1,4 +1,4 @@
-//! Everything that a configuration names and that is not there to be written to: certificates, passwords, secrets, rules, templates. Read by a start, before
+//! Everything that a configuration names and that is not there to be written to: certificates, passwords, keys, secrets, rules, templates. Read by a start, before
 //! it binds, and by `config check`, so that the two cannot differ.
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use posthaste_relay::sender::{BounceFiles, Notices, Routing};
 use posthaste_relay::shaping::Rules;
 
 use crate::certificates::TlsInForce;
+use crate::dkim::DomainSigners;
 use crate::error::ServeError;
 use crate::forward::Forwarding;
 use posthaste_config::Config;
@@ -20,6 +21,7 @@ pub(crate) struct StartFiles {
     /// Of each listener, in their order.
     pub tls: Vec<TlsInForce>,
     pub logins: Arc<Logins>,
+    pub signers: Arc<DomainSigners>,
     pub relay: RelayFiles,
 }
 
@@ -44,9 +46,10 @@ impl StartFiles {
         let mut problems = Vec::new();
         let tls = kept(TlsInForce::load_all(config), &mut problems);
         let logins = kept(crate::listening::load_logins(config, directory), &mut problems);
-        match (tls, logins, RelayFiles::read(config)) {
-            (Some(tls), Some(logins), Ok(relay)) => Ok(Self { tls, logins, relay }),
-            (_, _, relay) => {
+        let signers = kept(DomainSigners::read(config), &mut problems);
+        match (tls, logins, signers, RelayFiles::read(config)) {
+            (Some(tls), Some(logins), Some(signers), Ok(relay)) => Ok(Self { tls, logins, signers, relay }),
+            (_, _, _, relay) => {
                 problems.extend(relay.err().unwrap_or_default());
                 Err(problems)
             }

@@ -124,6 +124,12 @@ impl Tenants {
         !is_bound || of_address(&self.senders, sender).is_some_and(|of| *of == *tenant)
     }
 
+    /// True if a client that sends on this tenant's account, or on nobody's, may sign as this address: it is not another tenant's.
+    pub fn owns(&self, tenant: &str, author: &Address) -> bool {
+        let is_of_other = of_address(&self.senders, author).is_some_and(|owner| *owner != *tenant);
+        !is_of_other && (tenant.is_empty() || self.may_send_as(tenant, author))
+    }
+
     /// A pool that a client has named and that does not exist.
     pub fn unknown_pool<'a>(&self, labels: &'a Labels) -> Option<&'a str> {
         labels.pool.as_deref().filter(|pool| !self.known_pools.contains(*pool))
@@ -189,6 +195,21 @@ mod tests {
         check("ann@else.example", Some("d"));
         check("x@else.example", None);
         check("", None);
+    }
+
+    #[test]
+    fn no_client_signs_as_another_tenant() {
+        let text = "[[relay.tenant]]\nname = 'a'\nsender_domains = ['a.example']\n[[relay.tenant]]\nname = 'open'\n";
+        let tenants = Tenants::new(&Config::parse(Path::new("test"), text).unwrap());
+        let check = |tenant: &str, author: &str, expected: bool| {
+            assert_eq!(tenants.owns(tenant, &Address::parse(author).unwrap()), expected, "{tenant:?} {author}");
+        };
+        check("a", "x@a.example", true);
+        check("a", "x@b.example", false);
+        check("open", "x@a.example", false);
+        check("open", "x@b.example", true);
+        check("", "x@a.example", false);
+        check("", "x@b.example", true);
     }
 
     #[test]

@@ -34,7 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["dns"],
     &["net"],
     &["maildir"],
-    &["message"],
+    &["message", "dkim"],
     &["fsops"],
     &["units", "random", "scram", "watch"],
 ];

@@ -13,6 +13,7 @@ mod config_check;
 mod corpus;
 mod crash;
 mod detail_folders;
+mod dkim;
 mod documents;
 mod events;
 mod explain;

@@ -20,7 +20,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// Of `Config` only the keys before its first section.
-const TABLES: [Table; 31] = [
+const TABLES: [Table; 32] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
@@ -55,6 +55,7 @@ const TABLES: [Table; 31] = [
     table("### TLS policies", "", &[("relay/src/sender/source_section.rs", "TlsSection")]),
     table("A source:", "", &[("relay/src/sender/source_section.rs", "SourceSection")]),
     table("A pool:", "", &[("relay/src/sender/source_section.rs", "PoolSection")]),
+    table("## `[dkim]`", "/dkim", &[("config/src/dkim.rs", "Dkim")]),
     table("## `[dns]`", "/dns", &[("relay/src/dns/section.rs", "Settings")]),
     table("## `[search]`", "/search", &[("search/src/section.rs", "Section")]),
     table("## `[events]`", "/events", &[("events/src/section.rs", "Section")]),

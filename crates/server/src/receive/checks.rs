@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_dkim::Draft;
 use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
 use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
@@ -18,6 +19,7 @@ use super::message::{MissingFields, TraceField};
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
 };
+use super::signatures::Signatures;
 use crate::future;
 use crate::head::Author;
 use crate::ids::unix_micros;
@@ -81,7 +83,7 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 19] = [
+static CHECKS: [&dyn Check; 20] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
@@ -101,6 +103,7 @@ static CHECKS: [&dyn Check; 19] = [
     &Complaints,
     &TraceField,
     &MissingFields,
+    &Signatures,
 ];
 
 /// As [`CheckList::patience`], by default.
@@ -159,6 +162,8 @@ pub(super) struct ReadMessage<'a> {
     pub author: &'a Author,
     /// A submission has a Date.
     pub has_date: bool,
+    /// Header and body as a signature needs them, if the message may be signed.
+    pub draft: Option<Box<Draft>>,
     pub body: &'a StoredBody,
     /// Its recipients.
     pub transaction: &'a mut Transaction,
@@ -172,6 +177,16 @@ pub(super) struct ReadMessage<'a> {
     pub front: Vec<u8>,
     /// The Message-ID that was added.
     pub new_message_id: Option<String>,
+}
+
+impl ReadMessage<'_> {
+    /// Adds a field below those that are in front already.
+    pub fn add_front(&mut self, field: &str) {
+        self.front.extend_from_slice(field.as_bytes());
+        if let Some(draft) = &mut self.draft {
+            draft.field(field.as_bytes());
+        }
+    }
 }
 
 impl Checking<'_> {

@@ -59,6 +59,7 @@ impl Receiver {
             labels: said.labels,
             author: &said.author,
             has_date: said.has_date,
+            draft: said.draft,
             body: &gathered.body,
             transaction: &mut transaction,
             mail: Mail::default(),
@@ -313,11 +314,11 @@ impl Check for MissingFields {
         if message.settings.is_submission(message.session) {
             if !message.has_date {
                 let date = DateTime::from_unix(unix_micros() / 1_000_000);
-                message.front.extend_from_slice(format!("Date: {date}\r\n").as_bytes());
+                message.add_front(&format!("Date: {date}\r\n"));
             }
             if message.summary.message_id.is_none() {
                 let id = format!("<{}@{}>", message.received_id, message.settings.authserv_id);
-                message.front.extend_from_slice(format!("Message-ID: {id}\r\n").as_bytes());
+                message.add_front(&format!("Message-ID: {id}\r\n"));
                 message.new_message_id = Some(id);
             }
         }

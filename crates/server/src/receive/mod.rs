@@ -6,6 +6,7 @@ mod injected;
 mod message;
 mod readers;
 mod recipient;
+mod signatures;
 #[cfg(test)]
 mod tests;
 
@@ -498,6 +499,7 @@ impl Receiver {
             Kind::OverQuota => {
                 "is its password stolen, or a program abused? `auth.recipient_rate` sets the limit".to_owned()
             }
+            Kind::NotSigned => "`posthaste dkim list` shows the key that cannot be used".to_owned(),
             Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
             Kind::Login | Kind::FailedLogin => String::new(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::FailedTls | Kind::Abandoned => {

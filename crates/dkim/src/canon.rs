@@ -1,0 +1,196 @@
+//! The relaxed forms of fields and bodies (RFC 6376 section 3.4), which survive what relays do to white space.
+
+use ring::digest::{Context, Digest, SHA256};
+
+/// The relaxed form of a header field (RFC 6376 section 3.4.2), without a line end.
+pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
+    let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
+    let (name, value) = field.split_at(colon);
+    let mut out: Vec<u8> = name.trim_ascii_end().to_ascii_lowercase();
+    if value.is_empty() {
+        return out;
+    }
+    out.push(b':');
+    let start = out.len();
+    let mut has_space = false;
+    for (at, &octet) in value.iter().enumerate().skip(1) {
+        match octet {
+            b' ' | b'\t' => has_space = true,
+            // A line end, which is CRLF on the wire. What follows is the white space of a fold.
+            b'\n' => {}
+            b'\r' if value.get(at + 1) == Some(&b'\n') => {}
+            octet => {
+                if has_space && out.len() > start {
+                    out.push(b' ');
+                }
+                has_space = false;
+                out.push(octet);
+            }
+        }
+    }
+    out
+}
+
+/// Hashes the relaxed form of a body (RFC 6376 section 3.4.4) with SHA-256, however it is cut.
+#[derive(Clone)]
+pub struct BodyHasher {
+    hash: Context,
+    /// Line ends that count once more text follows.
+    line_ends: u64,
+    /// White space that counts once more text of its line follows.
+    has_space: bool,
+    /// A CR that may begin a line end.
+    has_cr: bool,
+    has_text: bool,
+}
+
+impl std::fmt::Debug for BodyHasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BodyHasher").finish_non_exhaustive()
+    }
+}
+
+impl Default for BodyHasher {
+    fn default() -> Self {
+        Self { hash: Context::new(&SHA256), line_ends: 0, has_space: false, has_cr: false, has_text: false }
+    }
+}
+
+impl BodyHasher {
+    /// Takes the next octets. A line that ends with LF alone counts as it goes on the wire, with CRLF.
+    pub fn push(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            let end = piece.iter().position(|octet| *octet == b'\n');
+            let (line, rest) = match end {
+                Some(end) => (&piece[..end], &piece[end + 1..]),
+                None => (piece, &[][..]),
+            };
+            self.text(line);
+            if end.is_some() {
+                self.has_cr = false;
+                self.has_space = false;
+                self.line_ends += 1;
+            }
+            piece = rest;
+        }
+    }
+
+    /// The hash of all of it.
+    pub fn finish(mut self) -> Digest {
+        if self.has_cr {
+            self.octets(b"\r");
+        }
+        if self.has_text {
+            self.hash.update(b"\r\n");
+        }
+        self.hash.finish()
+    }
+
+    /// Octets of one line.
+    fn text(&mut self, text: &[u8]) {
+        let (text, ends_with_cr) = text.strip_suffix(b"\r").map_or((text, false), |text| (text, true));
+        if !text.is_empty() {
+            if std::mem::take(&mut self.has_cr) {
+                self.octets(b"\r");
+            }
+            match is_relaxed(text) && !self.has_space {
+                // Most lines are.
+                true => self.octets(text),
+                false => self.words(text),
+            }
+        }
+        if ends_with_cr {
+            if self.has_cr {
+                self.octets(b"\r");
+            }
+            self.has_cr = true;
+        }
+    }
+
+    fn words(&mut self, text: &[u8]) {
+        for word in text.split_inclusive(|octet| is_blank(*octet)) {
+            let (word, is_cut) = match word.split_last() {
+                Some((&last, word)) if is_blank(last) => (word, true),
+                _ => (word, false),
+            };
+            if !word.is_empty() {
+                self.octets(word);
+            }
+            self.has_space |= is_cut;
+        }
+    }
+
+    /// Octets that count as they are, after those that were held back.
+    fn octets(&mut self, octets: &[u8]) {
+        self.has_text = true;
+        for _ in 0..std::mem::take(&mut self.line_ends) {
+            self.hash.update(b"\r\n");
+        }
+        if std::mem::take(&mut self.has_space) {
+            self.hash.update(b" ");
+        }
+        self.hash.update(octets);
+    }
+}
+
+fn is_blank(octet: u8) -> bool {
+    matches!(octet, b' ' | b'\t')
+}
+
+/// True if nothing of it would change. No early end, so that the loop is done by vectors.
+fn is_relaxed(text: &[u8]) -> bool {
+    let mut changes = text.last().is_none_or(|last| is_blank(*last)) | (text[0] == b'\t');
+    for pair in text.windows(2) {
+        changes |= (pair[0] == b' ') & (pair[1] == b' ') | (pair[1] == b'\t');
+    }
+    !changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(body: &[u8], piece: usize) -> Vec<u8> {
+        let mut hasher = BodyHasher::default();
+        body.chunks(piece.max(1)).for_each(|part| hasher.push(part));
+        hasher.finish().as_ref().to_vec()
+    }
+
+    fn check(body: &str, relaxed: &str) {
+        let expected = ring::digest::digest(&SHA256, relaxed.as_bytes());
+        for piece in 1..=body.len().max(1) {
+            assert_eq!(hash(body.as_bytes(), piece), expected.as_ref(), "{body:?} in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn bodies_of_the_standard_and_worse_ones() {
+        // RFC 6376 section 3.4.5.
+        check(" C \r\nD \t E\r\n\r\n\r\n", " C\r\nD E\r\n");
+        check("", "");
+        check("\r\n\r\n", "");
+        check(" \t\r\n \r\n", "");
+        check("a", "a\r\n");
+        check("a\r\n\r\nb  c\t\r\n", "a\r\n\r\nb c\r\n");
+        check("\r\n\r\na", "\r\n\r\na\r\n");
+        check("a\nb \n\n", "a\r\nb\r\n");
+        check("a\rb\r\r\n", "a\rb\r\r\n");
+        check("a \r b\r", "a \r b\r\r\n");
+        check("\ta", " a\r\n");
+        check("a  ", "a\r\n");
+    }
+
+    #[test]
+    fn fields_of_the_standard_and_worse_ones() {
+        let check = |field: &str, relaxed: &str| {
+            assert_eq!(String::from_utf8(relaxed_field(field.as_bytes())).unwrap(), relaxed, "{field:?}");
+        };
+        check("A: X\r\n", "a:X");
+        check("B : Y\t\r\n\tZ  \r\n", "b:Y Z");
+        check("Subject:\r\n", "subject:");
+        check("SUBJect \t:\r\n a\r\n  \tb:c\r\n", "subject:a b:c");
+        check("a: b\n c\n", "a:b c");
+        check("a: b\rc\r\n", "a:b\rc");
+        check("no field\r\n", "no field");
+    }
+}

@@ -1,0 +1,27 @@
+//! DKIM (RFC 6376, RFC 8463): keys, their DNS records, and signatures of mail that streams by.
+//!
+//! For every program that hands mail to other hosts. A [`Draft`] takes the fields of a header, then the body in pieces. It keeps the fields to sign and a hash.
+//! A [`Signer`] makes a `DKIM-Signature` field of it. [`KeyDirectory`] keeps the keys in files. Nothing here verifies, opens a socket or reads a clock.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod canon;
+mod der;
+mod draft;
+mod generate;
+mod key;
+mod key_file;
+mod names;
+mod record;
+mod signature;
+mod store;
+
+pub use canon::{BodyHasher, relaxed_field};
+pub use draft::{Draft, DraftError, HEADER_BYTES_MAX, SIGNED_FIELDS_MAX, is_signed};
+pub use generate::{GenerateError, generate};
+pub use key::{Algorithm, KeyError, SigningKey};
+pub use key_file::{KEY_FILE_BYTES_MAX, KeyFile, KeyFileError, KeyState};
+pub use names::{is_domain, is_selector};
+pub use record::{KeyRecord, RecordError};
+pub use signature::{SignError, Signer};
+pub use store::{DomainKeys, KeyDirectory, StoreError, StoredKey};

@@ -1,0 +1,365 @@
+//! The keys of all domains in a directory: `DOMAIN/SELECTOR.pem`, each written by `rename`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use crate::generate::{GenerateError, generate};
+use crate::key::{Algorithm, KeyError};
+use crate::key_file::{KEY_FILE_BYTES_MAX, KeyFile, KeyState};
+use crate::names::{is_domain, is_selector};
+
+/// The directory of keys.
+#[derive(Debug, Clone)]
+pub struct KeyDirectory {
+    dir: PathBuf,
+}
+
+/// The keys of a domain, in the order of their selectors.
+#[derive(Debug)]
+pub struct DomainKeys {
+    /// Its name in lower-case A-labels.
+    pub domain: String,
+    /// At least one, of which some may be unreadable.
+    pub keys: Vec<StoredKey>,
+}
+
+/// A key in its file.
+#[derive(Debug)]
+pub struct StoredKey {
+    /// The selector under which it is published.
+    pub selector: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The contents, or why they cannot be used.
+    pub file: Result<KeyFile, String>,
+}
+
+/// Why the directory cannot be used, or a change of it is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The system refuses.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Other users could read or change a key.
+    #[error("{}: other users can open it; run chmod 600, and make a new key if they may have read it", .0.display())]
+    Exposed(PathBuf),
+    /// No name of a domain in lower-case A-labels.
+    #[error("`{0}` is no domain")]
+    Domain(String),
+    /// The domain has keys already.
+    #[error("{0} has keys; `posthaste dkim rotate {0}` makes the next ones")]
+    Known(String),
+    /// The domain has no key that signs.
+    #[error("{0} has no key; `posthaste dkim new {0}` makes the first ones")]
+    Unknown(String),
+    /// The next keys of the domain are there.
+    #[error("{0} has its next keys; `posthaste dkim activate {0}` has them sign")]
+    HasNext(String),
+    /// The domain has no next key.
+    #[error("{0} has no next key; `posthaste dkim rotate {0}` makes it")]
+    NoNext(String),
+    /// A key of the domain cannot be read, so nothing of it is changed.
+    #[error("{}: {why}", path.display())]
+    Unreadable {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// No key can be made.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A key that was good is refused.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+impl KeyDirectory {
+    /// The keys below `dir`, which need not be there.
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// All keys, by domain; none if there is no such directory. Blocks.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or others can read a key. A key that cannot be used is told in its place.
+    pub fn read(&self) -> Result<Vec<DomainKeys>, StoreError> {
+        let mut all = Vec::new();
+        for name in names(&self.dir)? {
+            if is_domain(&name) && self.dir.join(&name).is_dir() {
+                let keys = self.keys(&name)?;
+                if !keys.is_empty() {
+                    all.push(DomainKeys { domain: name, keys });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The keys of a domain in the order of their selectors. Blocks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn keys(&self, domain: &str) -> Result<Vec<StoredKey>, StoreError> {
+        if !is_domain(domain) {
+            return Err(StoreError::Domain(domain.chars().take(300).collect()));
+        }
+        let dir = self.dir.join(domain);
+        let names = match names(&dir) {
+            // As a key that cannot be read: nobody knows if there is one.
+            Err(StoreError::Io { path, error }) => {
+                return Ok(vec![StoredKey { selector: "?".to_owned(), path, file: Err(error.to_string()) }]);
+            }
+            names => names?,
+        };
+        let selectors = names.iter().filter_map(|name| name.strip_suffix(SUFFIX)).filter(|name| is_selector(name));
+        selectors
+            .map(|selector| {
+                let path = dir.join(format!("{selector}{SUFFIX}"));
+                let file = read_file(&path)?;
+                Ok(StoredKey { selector: selector.to_owned(), path, file })
+            })
+            .collect()
+    }
+
+    /// Makes the first keys of a domain, which sign at once. Their selectors begin with `month`, such as `2611`. `now` is in seconds since 1970. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Known`], or a key cannot be made or written.
+    pub fn create(
+        &self,
+        domain: &str,
+        algorithms: &[Algorithm],
+        month: &str,
+        now: u64,
+    ) -> Result<Vec<StoredKey>, StoreError> {
+        let _lock = self.lock()?;
+        if !self.keys(domain)?.is_empty() {
+            return Err(StoreError::Known(domain.to_owned()));
+        }
+        self.make(domain, algorithms, (month, KeyState::Active, now))
+    }
+
+    /// Makes the next key for each one of a domain that signs; they wait until [`activate`](Self::activate). Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::HasNext`], or a key cannot be read, made or written.
+    pub fn rotate(&self, domain: &str, month: &str, now: u64) -> Result<Vec<StoredKey>, StoreError> {
+        let _lock = self.lock()?;
+        let keys = readable(self.keys(domain)?)?;
+        let of = |state| keys.iter().filter(move |(_, file)| file.state == state).map(|(_, file)| file.key.algorithm());
+        if of(KeyState::Next).next().is_some() {
+            return Err(StoreError::HasNext(domain.to_owned()));
+        }
+        let mut algorithms: Vec<Algorithm> = of(KeyState::Active).collect();
+        algorithms.sort();
+        algorithms.dedup();
+        if algorithms.is_empty() {
+            return Err(StoreError::Unknown(domain.to_owned()));
+        }
+        self.make(domain, &algorithms, (month, KeyState::Next, now))
+    }
+
+    /// Has the next keys of a domain sign, and then those that have signed no more. Returns all of its keys. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::NoNext`], or a key cannot be read or written.
+    pub fn activate(&self, domain: &str, now: u64) -> Result<Vec<StoredKey>, StoreError> {
+        let _lock = self.lock()?;
+        let keys = readable(self.keys(domain)?)?;
+        if !keys.iter().any(|(_, file)| file.state == KeyState::Next) {
+            return Err(StoreError::NoNext(domain.to_owned()));
+        }
+        // After a crash in between, old and new keys sign.
+        for (from, to) in [(KeyState::Next, KeyState::Active), (KeyState::Active, KeyState::Old)] {
+            for (path, file) in keys.iter().filter(|(_, file)| file.state == from) {
+                write(path, &KeyFile { state: to, since: now, key: file.key.again()? })?;
+            }
+        }
+        self.keys(domain)
+    }
+
+    fn make(
+        &self,
+        domain: &str,
+        algorithms: &[Algorithm],
+        (month, state, since): (&str, KeyState, u64),
+    ) -> Result<Vec<StoredKey>, StoreError> {
+        let dir = self.dir.join(domain);
+        make_dir(&dir)?;
+        let mut made = Vec::new();
+        for algorithm in algorithms {
+            let letter = if *algorithm == Algorithm::Rsa { 'r' } else { 'e' };
+            let numbered = (2..).map(|number| format!("{month}{letter}{number}"));
+            let mut selectors = std::iter::once(format!("{month}{letter}")).chain(numbered);
+            let path = |selector: &str| dir.join(format!("{selector}{SUFFIX}"));
+            let selector = selectors.find(|selector| !path(selector).exists()).expect("numbers have no end");
+            let path = path(&selector);
+            let file = KeyFile { state, since, key: generate(*algorithm)? };
+            write(&path, &file)?;
+            made.push(StoredKey { selector, path, file: Ok(file) });
+        }
+        Ok(made)
+    }
+
+    /// One change at a time.
+    fn lock(&self) -> Result<fs::File, StoreError> {
+        make_dir(&self.dir)?;
+        let path = self.dir.join("lock");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(&path);
+        let locked = file.and_then(|file| {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+        locked.map_err(at(&path))
+    }
+}
+
+/// The names in a directory, sorted; none without it.
+fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(at(dir))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        // A name that is no text is none of ours.
+        names.extend(entry.map_err(at(dir))?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn readable(keys: Vec<StoredKey>) -> Result<Vec<(PathBuf, KeyFile)>, StoreError> {
+    let each = keys.into_iter().map(|StoredKey { path, file, .. }| match file {
+        Ok(file) => Ok((path, file)),
+        Err(why) => Err(StoreError::Unreadable { path, why }),
+    });
+    each.collect()
+}
+
+fn read_file(path: &Path) -> Result<Result<KeyFile, String>, StoreError> {
+    let mut text = String::new();
+    let mut read = || {
+        let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(path)?;
+        let found = file.metadata()?;
+        let is_exposed = found.mode() & 0o007 != 0;
+        if found.is_file() && !is_exposed {
+            file.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+        }
+        Ok::<_, io::Error>((found.is_file(), is_exposed))
+    };
+    match read() {
+        Err(error) => Ok(Err(error.to_string())),
+        Ok((false, _)) => Ok(Err("this is no regular file".to_owned())),
+        Ok((true, true)) => Err(StoreError::Exposed(path.to_owned())),
+        Ok((true, false)) => Ok(KeyFile::parse(&text).map_err(|error| error.to_string())),
+    }
+}
+
+fn write(path: &Path, file: &KeyFile) -> Result<(), StoreError> {
+    let text = file.to_string();
+    let written = posthaste_fsops::replace_file(path, Mode::RUSR | Mode::WUSR, text.as_bytes());
+    written.map_err(|error| at(path)(error.into()))
+}
+
+fn make_dir(dir: &Path) -> Result<(), StoreError> {
+    posthaste_fsops::make_dir(dir).map_err(at(dir))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |error| StoreError::Io { path: path.to_owned(), error }
+}
+
+/// A link is not followed, and a pipe in place of a file does not hold up whoever opens it.
+fn nofollow() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+const SUFFIX: &str = ".pem";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const ED: [Algorithm; 1] = [Algorithm::Ed25519];
+
+    fn states(keys: &[StoredKey]) -> Vec<(&str, KeyState, u64)> {
+        let state = |key: &StoredKey| key.file.as_ref().map(|file| (file.state, file.since)).unwrap();
+        keys.iter().map(|key| (key.selector.as_str(), state(key).0, state(key).1)).collect()
+    }
+
+    #[test]
+    fn keys_are_made_rotated_and_activated() {
+        let place = tempfile::tempdir().unwrap();
+        let store = KeyDirectory::new(&place.path().join("dkim"));
+        assert!(store.read().unwrap().is_empty());
+        assert!(matches!(store.rotate("a.example", "2611", 1), Err(StoreError::Unknown(_))));
+        let made = store.create("a.example", &[Algorithm::Rsa, Algorithm::Ed25519], "2611", 5).unwrap();
+        assert_eq!(states(&made), [("2611r", KeyState::Active, 5), ("2611e", KeyState::Active, 5)]);
+        assert_eq!(fs::metadata(&made[0].path).unwrap().mode() & 0o7777, 0o600);
+        assert!(matches!(store.create("a.example", &ED, "2611", 6), Err(StoreError::Known(_))));
+        assert!(matches!(store.activate("a.example", 6), Err(StoreError::NoNext(_))));
+        store.rotate("a.example", "2611", 7).unwrap();
+        assert!(matches!(store.rotate("a.example", "2612", 7), Err(StoreError::HasNext(_))));
+        let all = store.activate("a.example", 8).unwrap();
+        let expected = [
+            ("2611e", KeyState::Old, 8),
+            ("2611e2", KeyState::Active, 8),
+            ("2611r", KeyState::Old, 8),
+            ("2611r2", KeyState::Active, 8),
+        ];
+        assert_eq!(states(&all), expected);
+        let read = store.read().unwrap();
+        assert_eq!((read.len(), read[0].domain.as_str(), states(&read[0].keys)), (1, "a.example", expected.to_vec()));
+        let key = |keys: &[StoredKey], at: usize| keys[at].file.as_ref().unwrap().key.public();
+        assert_eq!(key(&all, 2), key(&made, 0), "a state changes, and no key");
+    }
+
+    #[test]
+    fn no_name_leaves_the_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let store = KeyDirectory::new(place.path());
+        for name in ["", "..", "../x", "/tmp", "A.example", "a/b"] {
+            assert!(matches!(store.create(name, &ED, "2611", 1), Err(StoreError::Domain(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_unreadable_key_is_told_and_an_exposed_one_stops_all() {
+        let place = tempfile::tempdir().unwrap();
+        let store = KeyDirectory::new(place.path());
+        for domain in ["a.example", "b.example"] {
+            store.create(domain, &ED, "2611", 1).unwrap();
+        }
+        let path = place.path().join("a.example/2611e.pem");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        let all = store.read().unwrap();
+        assert!(all[0].keys[0].file.is_err() && all[1].keys[0].file.is_ok());
+        for changed in [store.rotate("a.example", "2612", 2), store.activate("a.example", 2)] {
+            assert!(matches!(changed, Err(StoreError::Unreadable { .. })));
+        }
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(place.path().join("b.example/2611e.pem"), &path).unwrap();
+        assert!(store.read().unwrap()[0].keys[0].file.is_err(), "a link is not followed");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, &text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(store.read(), Err(StoreError::Exposed(_))));
+    }
+}

@@ -1,0 +1,308 @@
+//! Signatures of mail that is sent from here, verified at the next hop.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use posthaste_dkim::KeyRecord;
+use serde_json::Value;
+
+use crate::auth::{hello, line, plain};
+use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
+use crate::relaying::unused_port;
+use crate::support::{Client, Server, Stored, command};
+
+#[path = "../../../dkim/tests/verifier/mod.rs"]
+mod verifier;
+
+const THERE: &str = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:PORT\"\n\
+                     [[domain]]\nname = \"there.example\"\n";
+
+/// Logins from 127.0.0.1, and a network that relays.
+const HERE: &str = "host_name = \"mx.here.example\"\n[auth]\nfile = \"passwords\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\nauth = \"offered\"\n[[listener]]\naddress = \"127.0.0.2:0\"\nrelay = true\n\
+    [[domain]]\nname = \"here.example\"\nusers = [\"ann\", \"cid\"]\n\
+    [relay]\nport = PORT\nlocal_users = true\nunreachable_secs = 1\n\
+    [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
+
+struct Rig {
+    here: tempfile::TempDir,
+    server: Server,
+    config: String,
+    _there: tempfile::TempDir,
+    next: Server,
+}
+
+impl Rig {
+    fn start(users: &str) -> Self {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let port = unused_port().to_string();
+        let next = Server::start(there.path(), &(THERE.replace("PORT", &port) + users));
+        let logins = [
+            line(here.path(), "ann@here.example", "secret"),
+            line(here.path(), "cid@here.example", "secret").trim_end().to_owned() + ":senders=any\n",
+        ];
+        std::fs::write(here.path().join("passwords"), logins.concat()).unwrap();
+        let config = HERE.replace("PORT", &port);
+        let server = Server::start(here.path(), &config);
+        Self { here, server, config, _there: there, next }
+    }
+
+    fn login(&self, user: &str) -> Client {
+        let (mut client, _) = hello(self.server.addresses[0]);
+        client.expect(&plain(&format!("{user}@here.example"), "secret"), 235);
+        client
+    }
+
+    /// One message for a user there, as it has arrived.
+    fn arrived(&self, user: &str) -> Vec<u8> {
+        to_crlf(&self.next.wait_for_mail("there.example", user, 1)[0].bytes)
+    }
+
+    fn stop(self) {
+        self.server.stop();
+        self.next.stop();
+    }
+}
+
+fn dkim(dir: &Path, args: &[&str]) -> Value {
+    let output = command(dir, &[&["dkim"], args, &["--json"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn records(keys: &Value) -> Vec<KeyRecord> {
+    let keys = keys.as_array().unwrap();
+    keys.iter().map(|key| KeyRecord::parse(key["record"]["value"].as_str().unwrap()).unwrap()).collect()
+}
+
+fn text(message: &[u8]) -> String {
+    String::from_utf8_lossy(message).into_owned()
+}
+
+/// Each of the records verifies one signature: the field of the other is taken out.
+fn assert_signed(message: &[u8], records: &[KeyRecord]) {
+    // Others may have signed it before.
+    let count = text(message).matches("d=here.example;").count();
+    assert_eq!(count, records.len(), "{}", text(message));
+    for record in records {
+        let of = format!("a={}-sha256;", record.algorithm.name());
+        let (header, body) = verifier::split(message);
+        let (mut kept, mut is_kept) = (Vec::new(), true);
+        for line in header.split_inclusive(|octet| *octet == b'\n') {
+            if !line.starts_with(b"\t") {
+                is_kept = !line.starts_with(b"DKIM-Signature: ") || text(line).contains(&of);
+            }
+            if is_kept {
+                kept.extend_from_slice(line);
+            }
+        }
+        kept.extend_from_slice(b"\r\n");
+        kept.extend_from_slice(body);
+        assert_eq!(verifier::verify(&kept, record), Ok(()), "{of} {}", text(message));
+    }
+}
+
+fn send(client: &mut Client, from: &str, to: &str, message: &str) -> (u16, String) {
+    let reply = client.try_message(from, &[&format!("{to}@there.example")], message.as_bytes()).unwrap();
+    (reply.code, reply.text)
+}
+
+#[test]
+fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
+    let rig = Rig::start("");
+    let made = dkim(rig.here.path(), &["new", "Here.Example"]);
+    assert_eq!(made["reloaded"], true);
+    let records = records(&made["made"]);
+    assert_eq!(records.len(), 2);
+    let mut ann = rig.login("ann");
+    let message = "From: Ann <ann@HERE.example>\r\nBcc: x@y\r\nTo: a@there.example\r\nSubject: one\r\n two  \r\n\r\n body  text \r\n\r\n\r\n";
+    assert_eq!(send(&mut ann, "ann@here.example", "login", message).0, 250);
+    let arrived = rig.arrived("login");
+    assert_signed(&arrived, &records);
+    // From the top: signatures, Received, then Date and Message-ID, which are signed.
+    let at = |name: &str| text(&arrived).find(&format!("\r\n{name}: ")).unwrap();
+    let received = text(&arrived).rfind("\r\nReceived: ").unwrap();
+    assert!(
+        at("DKIM-Signature") < received && received < at("Date") && at("Message-ID") < at("From"),
+        "{}",
+        text(&arrived)
+    );
+    assert!(text(&arrived).contains("Date:Date:") || text(&arrived).replace("\r\n\t", "").contains("Date:Date:"));
+
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    assert_eq!(send(&mut relaying, "x@else.example", "network", "From: ann@here.example\r\n\r\nx\r\n").0, 250);
+    assert_signed(&rig.arrived("network"), &records);
+    let large = format!("From: ann@here.example\r\n\r\n{}", "0123456789 abcdef \r\n".repeat(1 << 17));
+    assert_eq!(send(&mut relaying, "ann@here.example", "large", &large).0, 250);
+    assert_signed(&rig.arrived("large"), &records);
+
+    let mut child = command(rig.here.path(), &["sendmail", "-f", "ann@here.example", "program@there.example"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"From: cron@here.example\n\nx\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_signed(&rig.arrived("program"), &records);
+    drop((ann, relaying));
+    rig.stop();
+}
+
+#[test]
+fn mail_that_is_nobodys_own_is_not_signed() {
+    let rig = Rig::start("");
+    dkim(rig.here.path(), &["new", "here.example", "--keys", "ed25519"]);
+    let (mut ann, mut cid) = (rig.login("ann"), rig.login("cid"));
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    let resent = "Resent-From: ann@here.example\r\nFrom: ann@here.example\r\n\r\nx\r\n";
+    assert_eq!(send(&mut ann, "ann@here.example", "resent", resent).0, 250);
+    assert_eq!(send(&mut cid, "cid@here.example", "any", "From: ann@here.example\r\n\r\nx\r\n").0, 250);
+    assert_eq!(send(&mut cid, "cid@here.example", "own", "From: cid@here.example\r\n\r\nx\r\n").0, 250);
+    assert_eq!(send(&mut relaying, "x@else.example", "else", "From: x@sub.here.example\r\n\r\nx\r\n").0, 250);
+    assert_eq!(
+        send(&mut relaying, "x@else.example", "two", "From: a@here.example, b@here.example\r\n\r\nx\r\n").0,
+        250
+    );
+    for (user, signed) in [("resent", false), ("any", false), ("own", true), ("else", false), ("two", false)] {
+        let arrived = text(&rig.arrived(user));
+        assert_eq!(arrived.contains("DKIM-Signature: "), signed, "{user}: {arrived}");
+    }
+    // A stranger's mail for a mailbox here, whoever it says that it is from.
+    let (mut stranger, _) = hello(rig.server.addresses[0]);
+    stranger.deliver(&["ann@here.example"], b"From: ann@here.example\r\n\r\nx\r\n");
+    let kept: &Stored = &rig.server.wait_for_mail("here.example", "ann", 1)[0];
+    assert!(!kept.text().contains("DKIM-Signature"), "{}", kept.text());
+    drop((ann, cid, relaying, stranger));
+    rig.stop();
+}
+
+#[test]
+fn notices_of_the_server_are_signed_by_the_domain_above_its_name() {
+    let rig = Rig::start("users = [\"bob\"]\n");
+    let made = dkim(rig.here.path(), &["new", "here.example", "--keys", "rsa"]);
+    let mut ann = rig.login("ann");
+    assert_eq!(send(&mut ann, "ann@here.example", "nobody", "From: ann@here.example\r\n\r\nx\r\n").0, 250);
+    let notice = to_crlf(&rig.server.wait_for_mail("here.example", "ann", 1)[0].bytes);
+    assert!(text(&notice).contains("From: Mail Delivery System <MAILER-DAEMON@mx.here.example>"), "{}", text(&notice));
+    // The returned header has the signature of the message.
+    let (header, body) = verifier::split(&notice);
+    assert!(text(header).contains(" d=here.example; "), "{}", text(header));
+    let records = records(&made["made"]);
+    assert_eq!(verifier::verify(&[header, &b"\r\n"[..], body].concat(), &records[0]), Ok(()));
+    drop(ann);
+    rig.stop();
+}
+
+#[test]
+fn the_next_key_signs_once_it_is_activated() {
+    let rig = Rig::start("");
+    let dir = rig.here.path();
+    let first = records(&dkim(dir, &["new", "here.example", "--keys", "ed25519"])["made"]);
+    let next = records(&dkim(dir, &["rotate", "here.example"])["next"]);
+    let mut ann = rig.login("ann");
+    let message = "From: ann@here.example\r\n\r\nx\r\n";
+    assert_eq!(send(&mut ann, "ann@here.example", "before", message).0, 250);
+    assert_signed(&rig.arrived("before"), &first);
+    let keys = dkim(dir, &["activate", "here.example"]);
+    let old = keys["keys"].as_array().unwrap().iter().find(|key| key["state"] == "old").unwrap();
+    // Five days in the queue, and two.
+    assert_eq!(old["record_needed_until"].as_u64().unwrap() - old["since"].as_u64().unwrap(), 7 * 86_400);
+    assert_eq!(send(&mut ann, "ann@here.example", "after", message).0, 250);
+    assert_signed(&rig.arrived("after"), &next);
+    let output = command(dir, &["dkim", "list", "here.example"]).output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(listed.contains("  ed25519  old since ") && listed.contains("its record is needed until "), "{listed}");
+    assert!(listed.contains("._domainkey.here.example.  TXT  \"v=DKIM1; k=ed25519; p="), "{listed}");
+    for (args, why) in [
+        (&["new", "here.example"][..], "here.example has keys"),
+        (&["rotate", "else.example"], "else.example has no key"),
+        (&["activate", "here.example"], "here.example has no next key"),
+        (&["new", "no domain"], "`no domain` is no domain"),
+    ] {
+        let output = command(dir, &[&["dkim"], args].concat()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    }
+    drop(ann);
+    rig.stop();
+}
+
+#[test]
+fn one_unreadable_key_defers_the_mail_of_its_domain_and_no_other() {
+    let rig = Rig::start("");
+    let dir = rig.here.path();
+    let made = dkim(dir, &["new", "here.example", "--keys", "ed25519"]);
+    dkim(dir, &["new", "else.example", "--keys", "ed25519"]);
+    let file = Path::new(made["made"][0]["file"].as_str().unwrap()).to_owned();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::write(&file, "state: active\n").unwrap();
+    rig.server.reload(&rig.config);
+    rig.server.wait_for_log("a DKIM key cannot be used");
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    let message = "From: ann@here.example\r\n\r\nx\r\n";
+    let reply = send(&mut relaying, "ann@here.example", "waits", message);
+    assert_eq!(reply, (451, "4.7.5 Mail of this domain cannot be signed now, try again later".to_owned()));
+    let told = rig.server.wait_for_log("posthaste dkim list");
+    assert!(told.contains("here.example"), "{told}");
+    assert_eq!(send(&mut relaying, "ann@else.example", "else", "From: ann@else.example\r\n\r\nx\r\n").0, 250);
+    assert!(text(&rig.arrived("else")).contains("DKIM-Signature: "));
+    rig.server.reload(&format!("{}[dkim]\nunsigned = true\n", rig.config));
+    rig.server.wait_for_log_again("a DKIM key cannot be used", 2);
+    let mut reply = send(&mut relaying, "ann@here.example", "unsigned", message);
+    // The reload is in force after its line.
+    for _ in 0..1000 {
+        if reply.0 == 250 {
+            break;
+        }
+        reply = send(&mut relaying, "ann@here.example", "unsigned", message);
+    }
+    assert_eq!(reply.0, 250);
+    assert!(!text(&rig.arrived("unsigned")).contains("DKIM-Signature: "));
+    drop(relaying);
+    rig.stop();
+}
+
+#[test]
+fn each_message_of_the_corpus_is_signed_delivered_and_verified() {
+    let rig = Rig::start("");
+    let records = records(&dkim(rig.here.path(), &["new", "here.example", "--keys", "ed25519"])["made"]);
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    let mut sent = Vec::new();
+    for (number, file) in messages_in(&corpus_dir()).into_iter().enumerate() {
+        let wire = to_wire(std::fs::read(&file).unwrap());
+        // One author of ours in place of its own.
+        let message = [&b"From: ann@here.example\r\n"[..], &without_from(&wire)].concat();
+        let user = format!("m{number}");
+        let to = format!("{user}@there.example");
+        let reply = relaying.try_message("ann@here.example", &[&to], &message).unwrap();
+        match reply.code {
+            250 => sent.push((file, user, message)),
+            // As docs/smtp.md says of what is in it.
+            code => assert!([550, 554].contains(&code), "{}: {reply:?}", file.display()),
+        }
+    }
+    assert!(sent.len() >= 30, "only {} were taken", sent.len());
+    for (file, user, message) in &sent {
+        let arrived = rig.arrived(user);
+        assert_signed(&arrived, &records);
+        assert!(arrived.ends_with(message), "{}", file.display());
+    }
+    drop(relaying);
+    rig.stop();
+}
+
+/// The message without its From fields.
+fn without_from(wire: &[u8]) -> Vec<u8> {
+    let (mut kept, mut is_kept, mut is_header) = (Vec::new(), true, true);
+    for line in wire.split_inclusive(|octet| *octet == b'\n') {
+        is_header &= line != b"\r\n";
+        if is_header && !line.starts_with(b" ") && !line.starts_with(b"\t") {
+            let name = line.split(|octet| *octet == b':').next().unwrap().trim_ascii();
+            is_kept = !name.eq_ignore_ascii_case(b"From");
+        }
+        if is_kept || !is_header {
+            kept.extend_from_slice(line);
+        }
+    }
+    kept
+}
