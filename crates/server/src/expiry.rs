@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use posthaste_config::Config;
+use posthaste_config::{Config, Listener};
 
 /// Certificates of listeners that have expired or soon will. Blocks. Files that cannot be read are left out: others tell of them.
 pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<String> {
@@ -19,7 +19,7 @@ pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
 }
 
 fn files(config: &Config) -> Vec<PathBuf> {
-    let files = config.listeners.iter().filter_map(|listener| Some(listener.certificate_files()?.0.to_owned()));
+    let files = config.listeners.iter().flat_map(Listener::certificate_files).map(|files| files.chain);
     let mut files: Vec<PathBuf> = files.collect();
     files.sort();
     files.dedup();

@@ -231,7 +231,7 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
     let requires_tls = tls.mode == ListenerTls::Required;
     let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
-    ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate.clone() }
+    ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate() }
 }
 
 /// Rules of who may connect to a listener.
