@@ -72,7 +72,6 @@ fn listeners_have_the_tls_that_their_place_suggests() {
 #[test]
 fn tls_without_what_it_needs_is_a_mistake() {
     let listener = |keys: &str| error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
-    assert!(listener("tls = \"starttls\"").contains("3:7: needs `certificate`, here or below [tls]"));
     assert!(listener("tls = \"on\"").contains("3:7: "));
     assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: a key alone is for nothing"));
     assert!(listener("certificate = [\"c\", \"\"]").contains("3:15: a file's name is empty"));
@@ -82,6 +81,21 @@ fn tls_without_what_it_needs_is_a_mistake() {
     assert!(error_of("[tls]\ncertificate = \"\"\n").contains("2:15: "));
     let unix = error_of("[[listener]]\nunix = \"s\"\ntls = \"starttls\"\ncertificate = \"c\"\nkey = \"k\"\n");
     assert!(unix.contains("3:7: only for `address`"), "{unix}");
+}
+
+#[test]
+fn a_listener_may_have_tls_without_a_certificate_of_its_own() {
+    let auth = "[auth]\nfile = 'p'\n";
+    for keys in [
+        "address = '[::]:25'\ntls = 'starttls'",
+        "address = '[::]:465'\ntls = 'implicit'\nauth = 'required'",
+        "address = '[::]:143'\ntls = 'required'\nprotocol = 'imap'",
+        "address = '[::]:443'\ntls = 'implicit'\nprotocol = 'http'",
+    ] {
+        let config = Config::parse(Path::new("x"), &format!("{auth}[[listener]]\n{keys}\n")).unwrap();
+        assert!(config.listeners[0].tls_mode() != ListenerTls::Off && files(&config.listeners[0]).is_empty());
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    }
 }
 
 #[test]

@@ -134,14 +134,10 @@ impl Listener {
     /// Finds what cannot be meant about TLS. Files are not looked at.
     pub(super) fn check_tls(&self) -> Result<(), Problem> {
         let none = PemFiles::default();
-        let certificates = self.certificate.as_ref().unwrap_or(&none);
-        check_keys(certificates, self.key.as_ref().unwrap_or(&none))?;
+        check_keys(self.certificate.as_ref().unwrap_or(&none), self.key.as_ref().unwrap_or(&none))?;
         match self.tls_mode() {
             ListenerTls::Off => Ok(()),
             _ if self.socket.unix.is_some() => Err(Problem::new(["tls".into()], "only for `address`")),
-            _ if certificates.0.is_empty() => {
-                Err(Problem::new(["tls".into()], "needs `certificate`, here or below [tls]"))
-            }
             _ => Ok(()),
         }
     }

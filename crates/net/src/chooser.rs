@@ -54,7 +54,11 @@ impl CertificateChooser {
     }
 }
 
-/// Judges as clients do: alternative names only, a wildcard stands for one label (RFC 6125 section 6.4.3).
+/// True if clients take the certificate for this host name: alternative names only, and a wildcard stands for one label (RFC 6125 section 6.4.3).
+pub fn certificate_has_name(one: &CertifiedKey, name: &str) -> bool {
+    ServerName::try_from(name).is_ok_and(|name| has_name(one, &name))
+}
+
 fn has_name(one: &CertifiedKey, name: &ServerName<'_>) -> bool {
     let parsed = one.cert.first().and_then(|own| ParsedCertificate::try_from(own).ok());
     parsed.is_some_and(|parsed| verify_server_name(&parsed, name).is_ok())

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_net::{CertificateChooser, CertificateList};
+use posthaste_net::CertificateList;
 use posthaste_smtp::driver::{Certificate, TlsFacts};
 use posthaste_smtp::tls::{TlsError, certified_key, server_config_with};
 use rustls::sign::CertifiedKey;
 
+use crate::own_certificates::OwnCertificates;
 use posthaste_config::{CertificateFiles, Config, Listener, ListenerTls};
 
 /// The TLS that is in force at a listener.
@@ -19,6 +20,7 @@ pub(crate) struct TlsInForce {
     pub mode: ListenerTls,
     certificate: Certificate,
     configured: Arc<Configured>,
+    own: OwnCertificates,
 }
 
 /// Why a listener has no TLS although it should.
@@ -35,11 +37,11 @@ pub struct CertificateError {
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl TlsInForce {
-    /// Reads what the listener is to have. Blocks, for a second longer if a key belongs to another certificate.
+    /// Reads what the listener is to have; `own` are for all listeners. Blocks, for a second longer if a key belongs to another certificate.
     ///
     /// # Errors
     /// [`CertificateError`]: a file cannot be read, or the two do not fit each other.
-    pub fn load(listener: &Listener) -> Result<Self, CertificateError> {
+    pub fn load(listener: &Listener, own: &OwnCertificates) -> Result<Self, CertificateError> {
         let failed = |error| CertificateError { listener: listener.to_string(), error };
         let mut pairs = Vec::new();
         for files in listener.certificate_files() {
@@ -53,7 +55,8 @@ impl TlsInForce {
         }
         let configured = Arc::new(Configured::default());
         configured.set(pairs);
-        let mut tls = Self { mode: listener.tls_mode(), certificate: Certificate::default(), configured };
+        let mut tls =
+            Self { mode: listener.tls_mode(), certificate: Certificate::default(), configured, own: own.clone() };
         tls.accept().map_err(failed)?;
         Ok(tls)
     }
@@ -62,8 +65,8 @@ impl TlsInForce {
     ///
     /// # Errors
     /// The first [`CertificateError`].
-    pub fn load_all(config: &Config) -> Result<Vec<Self>, CertificateError> {
-        config.listeners.iter().map(Self::load).collect()
+    pub fn load_all(config: &Config, own: &OwnCertificates) -> Result<Vec<Self>, CertificateError> {
+        config.listeners.iter().map(|listener| Self::load(listener, own)).collect()
     }
 
     /// For handshakes. None if the mode is off.
@@ -77,7 +80,7 @@ impl TlsInForce {
     /// Makes what takes handshakes, if TLS is on and there is none yet. It outlives reloads, as the list of certificates does.
     fn accept(&mut self) -> Result<(), TlsError> {
         if self.mode != ListenerTls::Off && !self.certificate.is_there() {
-            let chooser = CertificateChooser::new(vec![Arc::clone(&self.configured.list)], Arc::default());
+            let chooser = self.own.chooser(&self.configured.list);
             self.certificate = Certificate::new(server_config_with(Arc::new(chooser))?);
         }
         Ok(())
@@ -92,8 +95,8 @@ impl TlsInForce {
         if !is_whole {
             tokio::spawn(Arc::clone(&self.configured).look_again(files, attempt));
         }
-        // Without a certificate there is no TLS to begin with.
-        if listener.tls_mode() == ListenerTls::Off || !self.configured.list.get().is_empty() {
+        // With no certificate of those that the configuration names, TLS does not begin.
+        if is_whole || !self.configured.list.get().is_empty() {
             self.mode = listener.tls_mode();
         }
         if let Err(error) = self.accept() {
@@ -234,7 +237,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = listener(dir.path());
         let (first, other) = (certify(dir.path(), "a", "a.key"), certify(dir.path(), "b", "b.key"));
-        let mut tls = TlsInForce::load(&listener).unwrap();
+        let mut tls = TlsInForce::load(&listener, &OwnCertificates::default()).unwrap();
         assert_eq!(in_force(&tls), [first.clone(), other]);
 
         // A program has replaced one file of the first pair so far, and all of the second.

@@ -150,7 +150,8 @@ fn warnings(config: &Config) -> Vec<String> {
     let events = Some(("events.dir", &config.events.dir)).filter(|_| config.events.enabled);
     warnings.extend(index.into_iter().chain(events).filter_map(|(key, path)| unmakeable(key, path)));
     warnings.extend(crate::certificates::exposed_keys(config));
-    warnings.extend(crate::expiry::warnings(config, std::time::SystemTime::now()));
+    let of_certificates = crate::expiry::warnings(config, std::time::SystemTime::now());
+    warnings.extend(of_certificates.iter().map(ToString::to_string));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));

@@ -19,6 +19,7 @@ use crate::bound::BoundListeners;
 use crate::certificates::TlsInForce;
 use crate::error::ServeError;
 use crate::logins::mechanisms;
+use crate::own_certificates::OwnCertificates;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
 use crate::settings::Settings;
@@ -39,6 +40,8 @@ pub(crate) struct Listeners {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub sockets: Sockets,
+    /// The certificates that all listeners have beside those of the configuration.
+    pub own: OwnCertificates,
     pub relay: RelayFiles,
     pub http: BoundListeners,
     /// Of IMAP and POP3.
@@ -147,7 +150,7 @@ const NAME: &str = "listeners";
 /// # Errors
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
-    let StartFiles { tls, logins, relay } = StartFiles::read_or_first(config, directory)?;
+    let StartFiles { tls, own, logins, relay } = StartFiles::read_or_first(config, directory)?;
     let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
     for (listener, tls) in config.listeners.iter().zip(tls) {
         match listener.protocol {
@@ -167,7 +170,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
                 let sockets = Sockets { server: bound?, tls, logins };
                 let http = BoundListeners::bind(config, config.http_listeners(), of_http, deadline)?;
                 let reading = BoundListeners::bind(config, config.reading_listeners(), of_reading, deadline)?;
-                return Ok(Bound { sockets, relay, http, reading });
+                return Ok(Bound { sockets, own, relay, http, reading });
             }
         }
     }

@@ -90,7 +90,7 @@ fn one_file(file: &Path, names: &[&str]) -> CertificateDer<'static> {
 const EACH_PROTOCOL: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"implicit\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"implicit\"\nprotocol = \"lmtp\"\n\
-    [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"starttls\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"starttls\"\nauth = \"offered\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"implicit\"\nprotocol = \"imap\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"implicit\"\nprotocol = \"pop3\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"implicit\"\nprotocol = \"http\"\n\
@@ -192,4 +192,51 @@ fn config_check_speaks_of_every_certificate() {
     std::fs::write(dir.path().join("old.pem"), "").unwrap();
     let (code, text) = check();
     assert!(code == Some(2) && text.contains("cannot read old.pem: no certificate in it"), "{text}");
+}
+
+#[test]
+fn a_tls_listener_without_a_certificate_uses_a_self_made_one() {
+    let dir = tempfile::tempdir().unwrap();
+    passwords(dir.path());
+    let server = Server::start(dir.path(), EACH_PROTOCOL);
+    let made = shown(server.addresses[0], Some("mx.example.org"));
+    for at in implicit(&server) {
+        assert_eq!(shown(at, None), made, "all listeners have one");
+        assert_eq!(shown(at, Some("unknown.example")), made);
+    }
+    let file = dir.path().join("posthaste-data/self-made.pem");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("-BEGIN PRIVATE KEY-") && text.contains("-BEGIN CERTIFICATE-"), "{text}");
+
+    // It is told of everywhere.
+    let line = server.wait_for_log("self-made certificate, which clients do not trust, at 127.0.0.1:0");
+    assert!(line.contains("WARN"), "{line}");
+    let check = command(dir.path(), &["config", "check"]).output().unwrap();
+    let text = String::from_utf8(check.stdout).unwrap();
+    assert!(check.status.success() && text.contains("self-made certificate, which clients do not trust"), "{text}");
+    let measured = metrics(dir.path(), &server);
+    assert!(measured.contains("self-made.pem\"}"), "{measured}");
+    assert!(measured.contains("posthaste_attention{urgency=\"warning\"} 1"), "{measured}");
+
+    // A password over it counts as encrypted.
+    let mut client = before_handshake(server.addresses[2]);
+    client.encrypt(&unverified(true)).unwrap();
+    assert!(client.expect("EHLO client.example.net", 250).text.contains("AUTH "));
+    drop(client);
+
+    // Kept over a restart; another host name has another certificate, without one.
+    server.stop();
+    let server = Server::start_as_it_is(dir.path());
+    assert_eq!(shown(server.addresses[0], None), made);
+    server.reload(&EACH_PROTOCOL.replace("mx.example.org", "mail.example.org"));
+    server.wait_for_log("made a certificate");
+    assert_ne!(shown(server.addresses[0], None), made);
+
+    // A better one takes its place at once.
+    let better = one_file(&dir.path().join("mx.pem"), &["mail.example.org"]);
+    server.reload(&format!("{EACH_PROTOCOL}[tls]\ncertificate = \"mx.pem\"\n"));
+    server.wait_for_log_again("configuration reloaded", 2);
+    implicit(&server).into_iter().for_each(|at| assert_eq!(shown(at, Some("elsewhere.example")), better));
+    server.stop();
 }
