@@ -96,7 +96,7 @@ impl Listener {
             _ if self.protocol.of_mail().is_none() => return Ok(()),
             _ if self.protocol == ListenerProtocol::Lmtp => "not with LMTP",
             _ if self.auth_needs_tls() && self.tls_mode() == ListenerTls::Off => {
-                "passwords would cross the network in the clear: set `tls`, and `certificate` and `key`"
+                "passwords would cross the network in the clear: set `tls`"
             }
             _ if auth.file().is_none() => "nobody could log in: set `file` below [auth]",
             _ => return Ok(()),

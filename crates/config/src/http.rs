@@ -74,7 +74,7 @@ impl Listener {
                 Err(Problem::new(["tls".into()], "HTTP has \"implicit\" or \"off\""))
             }
             ListenerTls::Off if !is_near => {
-                let message = "tokens would cross the network in the clear: set tls = \"implicit\", and `certificate` and `key`, or listen on a loopback address behind a web server";
+                let message = "tokens would cross the network in the clear: set tls = \"implicit\", or listen on a loopback address behind a web server";
                 Err(Problem::new(["address".into()], message))
             }
             _ => Ok(()),

@@ -61,7 +61,7 @@ pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use posthaste_transport::Section as Transport;
 pub use quota::{AccountQuota, Quota};
 pub use reload::NeedsRestart;
-pub use tls::{ListenerTls, Tls};
+pub use tls::{CertificateFiles, ListenerTls, PemFiles, Tls};
 pub use values::{Rates, SpoolShare};
 pub use webhooks::Webhook;
 
@@ -92,7 +92,7 @@ pub struct Config {
     /// What is done with messages that break the rules of the line.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
-    /// The certificate of listeners that name none.
+    /// The certificates of listeners that name none.
     #[serde(default, deserialize_with = "values::table")]
     pub tls: Tls,
     /// Who may log in.

@@ -32,6 +32,27 @@ fn a_listener_that_relays_says_for_whom() {
     }
 }
 
+/// Certificates and keys, in their order.
+fn files(listener: &Listener) -> String {
+    let each = listener.certificate_files();
+    each.iter().map(|of| format!("{} {}", of.chain.display(), of.key.display())).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn certificates_are_a_file_or_a_list_and_may_have_their_keys_in_them() {
+    let check = |tls: &str, own: &str, expected: &str| {
+        let text = format!("[tls]\n{tls}\n[[listener]]\naddress = '[::]:465'\n{own}\n");
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        assert_eq!(files(&config.listeners[0]), expected, "{text}");
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    };
+    check("certificate = 'a.pem'", "", "a.pem a.pem");
+    check("certificate = ['a.pem', 'b.pem']", "", "a.pem a.pem, b.pem b.pem");
+    check("certificate = ['a', 'b']\nkey = ['k', 'b']", "", "a k, b b");
+    check("certificate = ['a', 'b']\nkey = ['k', 'l']", "certificate = 'c.pem'", "c.pem c.pem");
+    check("certificate = 'a'\nkey = 'k'", "certificate = ['c', 'd']\nkey = ['l', 'm']", "c l, d m");
+}
+
 #[test]
 fn listeners_have_the_tls_that_their_place_suggests() {
     let text = "[tls]\ncertificate = 'c'\nkey = 'k'\n[[listener]]\naddress = '[::]:25'\n[[listener]]\naddress = '[::]:465'\n\
@@ -43,12 +64,7 @@ fn listeners_have_the_tls_that_their_place_suggests() {
     let modes: Vec<ListenerTls> = config.listeners.iter().map(Listener::tls_mode).collect();
     use ListenerTls::{Implicit, Off, Required, StartTls};
     assert_eq!(modes, [StartTls, Implicit, Off, Off, Required, Off, StartTls]);
-    let files = |listener: &Listener| Some(listener.certificate_files()?.0.display().to_string());
-    let files: Vec<_> = config.listeners.iter().map(files).collect();
-    assert_eq!(files.iter().map(Option::as_deref).collect::<Vec<_>>(), {
-        let c = Some("c");
-        [c, c, None, None, c, None, Some("c2")]
-    });
+    assert_eq!(config.listeners.iter().map(files).collect::<Vec<_>>(), ["c k", "c k", "", "", "c k", "", "c2 k2"]);
     let without = Config::parse(Path::new("x"), "[[listener]]\naddress = '[::]:465'\n").unwrap();
     assert_eq!(without.listeners[0].tls, Some(Off));
 }
@@ -56,14 +72,30 @@ fn listeners_have_the_tls_that_their_place_suggests() {
 #[test]
 fn tls_without_what_it_needs_is_a_mistake() {
     let listener = |keys: &str| error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
-    assert!(listener("tls = \"starttls\"").contains("3:7: needs `certificate` and `key`, here or below [tls]"));
     assert!(listener("tls = \"on\"").contains("3:7: "));
-    assert!(listener("certificate = \"c\"").contains("3:15: `certificate` and `key` belong together"));
-    assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: `certificate` and `key` belong together"));
-    assert!(error_of("[tls]\nkey = \"k\"\n").contains("2:7: `certificate` and `key` belong together"));
-    assert!(error_of("[tls]\ncertificate = \"c\"\n").contains("2:15: `certificate` and `key` belong together"));
+    assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: a key alone is for nothing"));
+    assert!(listener("certificate = [\"c\", \"\"]").contains("3:15: a file's name is empty"));
+    let counts = listener("certificate = [\"c\", \"d\"]\nkey = \"k\"");
+    assert!(counts.contains("4:7: `certificate` names 2, so name as many keys"), "{counts}");
+    assert!(error_of("[tls]\nkey = \"k\"\n").contains("2:7: a key alone is for nothing"));
+    assert!(error_of("[tls]\ncertificate = \"\"\n").contains("2:15: "));
     let unix = error_of("[[listener]]\nunix = \"s\"\ntls = \"starttls\"\ncertificate = \"c\"\nkey = \"k\"\n");
     assert!(unix.contains("3:7: only for `address`"), "{unix}");
+}
+
+#[test]
+fn a_listener_may_have_tls_without_a_certificate_of_its_own() {
+    let auth = "[auth]\nfile = 'p'\n";
+    for keys in [
+        "address = '[::]:25'\ntls = 'starttls'",
+        "address = '[::]:465'\ntls = 'implicit'\nauth = 'required'",
+        "address = '[::]:143'\ntls = 'required'\nprotocol = 'imap'",
+        "address = '[::]:443'\ntls = 'implicit'\nprotocol = 'http'",
+    ] {
+        let config = Config::parse(Path::new("x"), &format!("{auth}[[listener]]\n{keys}\n")).unwrap();
+        assert!(config.listeners[0].tls_mode() != ListenerTls::Off && files(&config.listeners[0]).is_empty());
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    }
 }
 
 #[test]

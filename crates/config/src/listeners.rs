@@ -1,7 +1,5 @@
 //! The `[[listener]]` and `[[network]]` tables: sockets, and what applies there in place of `[limits]` and `[policy]`.
 
-use std::path::PathBuf;
-
 use posthaste_net::section::{Networks, Socket};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{IpNet, UnixAccess};
@@ -12,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::auth::ListenerAuth;
 use super::limits::LimitOverrides;
-use super::tls::ListenerTls;
+use super::tls::{ListenerTls, PemFiles};
 use super::values::Table;
 use crate::identity;
 
@@ -100,12 +98,12 @@ pub struct Listener {
     /// means before a password. Default: see [below](#tls).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
-    /// Another certificate for this listener, with its `key`. Default: that of `[tls]`.
+    /// Other certificates for this listener: a file or a list, as in `[tls]`. Default: those of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificate: Option<PathBuf>,
-    /// Its private key. Default: that of `[tls]`.
+    pub certificate: Option<PemFiles>,
+    /// Their private keys, as in `[tls]`. Default: those of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<PathBuf>,
+    pub key: Option<PemFiles>,
     /// With HTTP: clients of these networks bring mail without a token ([http.md](http.md#without-a-token)). It is of the tenant of their `[[network]]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inject_from: Option<Networks>,

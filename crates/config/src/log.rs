@@ -106,7 +106,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = "posthaste_server";
 /// Its modules that have some: a test of the server compares them with its files.
-pub const LOG_MODULES: [&str; 28] = [
+pub const LOG_MODULES: [&str; 30] = [
     "certificates",
     "control",
     "events",
@@ -120,6 +120,7 @@ pub const LOG_MODULES: [&str; 28] = [
     "maildirs",
     "message_log",
     "opening",
+    "own_certificates",
     "panics",
     "pickup",
     "ready",
@@ -128,6 +129,7 @@ pub const LOG_MODULES: [&str; 28] = [
     "relay_log",
     "repeats",
     "returned",
+    "self_made",
     "serve",
     "services",
     "stuck",

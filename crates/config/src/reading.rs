@@ -18,7 +18,7 @@ impl Listener {
         self.check_no_mail_keys()?;
         let name = self.protocol.name();
         if self.auth_needs_tls() && self.tls_mode() == ListenerTls::Off {
-            let message = "passwords would cross the network in the clear: set `tls`, and `certificate` and `key`";
+            let message = "passwords would cross the network in the clear: set `tls`";
             return Err(Problem::new(["protocol".into()], message));
         }
         if auth.file().is_none() {

@@ -387,7 +387,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     first("limits = { errors = 0 }", "3:21: must be at least 1");
     first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "cannot be forbidden");
     first("cidr = \"10.0.0.0/8\"", "there is no key `cidr` here; it belongs below a [[network]]");
-    first("starttls = true", "and `certificate` and `key`, here or below [tls]");
+    first("starttls = true", "its certificate is named here or below [tls]");
     first(
         "auth_required = true",
         "3:1: a listener has `auth`, which is \"offered\" or \"required\", and `file` below [auth] names the file of passwords",

@@ -1,20 +1,49 @@
 //! `[tls]`, and what of a `[[listener]]` is about TLS.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use posthaste_units::values::Table;
+use posthaste_units::values::{Table, one_or_list};
 use posthaste_units::words::Problem;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Listener, ListenerProtocol};
 
-/// The certificate of listeners that name none.
+/// The certificates of listeners that name none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// The chain of certificates, your own first, such as certbot's `fullchain.pem`.
-    pub certificate: PathBuf,
-    /// Its private key: PKCS #8, PKCS #1 or SEC 1, without a password.
+    /// The chain of certificates, your own first, such as certbot's `fullchain.pem`; or a list of such files, of which each client gets the one that has
+    /// the name it asks for.
+    pub certificate: PemFiles,
+    /// Its private key: PKCS #8, PKCS #1 or SEC 1, without a password; or a list, in the order of `certificate`. Not set: each file of `certificate` has its
+    /// key in it.
+    pub key: PemFiles,
+}
+
+/// PEM files: one in quotes, or a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PemFiles(pub Vec<PathBuf>);
+
+impl<'de> Deserialize<'de> for PemFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one_or_list(
+            deserializer,
+            "a file such as \"/etc/posthaste/tls/mx.pem\", or a list of files",
+            |file| Ok(Some(file).filter(|file| !file.is_empty()).map(|file| Self(vec![file.into()]))),
+            |files| match files.iter().any(String::is_empty) {
+                true => Err("a file's name is empty".to_owned()),
+                false => Ok(Self(files.into_iter().map(PathBuf::from).collect())),
+            },
+        )
+    }
+}
+
+/// Files of one certificate, which may be one and the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CertificateFiles {
+    /// Of the chain, leaf first.
+    pub chain: PathBuf,
+    /// Of its private key.
     pub key: PathBuf,
 }
 
@@ -39,17 +68,24 @@ impl Table for Tls {
 
 impl Tls {
     fn is_set(&self) -> bool {
-        !self.certificate.as_os_str().is_empty()
+        !self.certificate.0.is_empty()
     }
 
     /// Finds what cannot be meant. Files are not looked at.
     pub(super) fn check(&self) -> Result<(), Problem> {
-        match (self.is_set(), !self.key.as_os_str().is_empty()) {
-            (true, false) => Err(Problem::new([Self::NAME.into(), "certificate".into()], TOGETHER)),
-            (false, true) => Err(Problem::new([Self::NAME.into(), "key".into()], TOGETHER)),
-            _ => Ok(()),
-        }
+        check_keys(&self.certificate, &self.key).map_err(|problem| problem.within([Self::NAME.into()]))
     }
+}
+
+/// Each certificate has one key.
+fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
+    let message = match (certificates.0.len(), keys.0.len()) {
+        (_, 0) => return Ok(()),
+        (0, _) => "a key alone is for nothing: set `certificate` too".to_owned(),
+        (all, keys) if all == keys => return Ok(()),
+        (all, _) => format!("`certificate` names {all}, so name as many keys, or none if those files have them"),
+    };
+    Err(Problem::new(["key".into()], message))
 }
 
 impl Listener {
@@ -58,10 +94,14 @@ impl Listener {
         self.tls.unwrap_or_default()
     }
 
-    /// The files of the certificate and of its key, if there is TLS.
-    pub fn certificate_files(&self) -> Option<(&Path, &Path)> {
-        let files = self.certificate.as_deref().zip(self.key.as_deref());
-        files.filter(|_| self.tls_mode() != ListenerTls::Off)
+    /// The files of its certificates, in their order. None without TLS.
+    pub fn certificate_files(&self) -> Vec<CertificateFiles> {
+        let Some(certificates) = self.certificate.as_ref().filter(|_| self.tls_mode() != ListenerTls::Off) else {
+            return Vec::new();
+        };
+        let keys = self.key.as_ref().filter(|keys| !keys.0.is_empty()).unwrap_or(certificates);
+        let each = certificates.0.iter().zip(&keys.0);
+        each.map(|(chain, key)| CertificateFiles { chain: chain.clone(), key: key.clone() }).collect()
     }
 
     /// Fills in what `[tls]` says.
@@ -81,7 +121,8 @@ impl Listener {
             _ => ListenerTls::Off,
         });
         if names_none && mode != ListenerTls::Off && default.is_set() {
-            (self.certificate, self.key) = (Some(default.certificate.clone()), Some(default.key.clone()));
+            self.certificate = Some(default.certificate.clone());
+            self.key = Some(default.key.clone()).filter(|keys| !keys.0.is_empty());
         }
     }
 
@@ -92,18 +133,12 @@ impl Listener {
 
     /// Finds what cannot be meant about TLS. Files are not looked at.
     pub(super) fn check_tls(&self) -> Result<(), Problem> {
-        match (self.tls_mode(), &self.certificate, &self.key) {
-            (_, Some(_), None) => Err(Problem::new(["certificate".into()], TOGETHER)),
-            (_, None, Some(_)) => Err(Problem::new(["key".into()], TOGETHER)),
-            (ListenerTls::Off, ..) => Ok(()),
+        let none = PemFiles::default();
+        check_keys(self.certificate.as_ref().unwrap_or(&none), self.key.as_ref().unwrap_or(&none))?;
+        match self.tls_mode() {
+            ListenerTls::Off => Ok(()),
             _ if self.socket.unix.is_some() => Err(Problem::new(["tls".into()], "only for `address`")),
-            (_, None, None) => {
-                let message = "needs `certificate` and `key`, here or below [tls]";
-                Err(Problem::new(["tls".into()], message))
-            }
             _ => Ok(()),
         }
     }
 }
-
-const TOGETHER: &str = "`certificate` and `key` belong together: set both";

@@ -19,7 +19,7 @@ fn other_name(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {
         "starttls" | "implicit_tls" | "tls_certificate" | "tls_key" => Some(
-            "a listener has `tls`, which is \"starttls\", \"required\" or \"implicit\", and `certificate` and `key`, here or below [tls]",
+            "a listener has `tls`, which is \"starttls\", \"required\" or \"implicit\"; its certificate is named here or below [tls]",
         ),
         "auth_required" | "authentication" | "passwords" | "password_file" => Some(
             "a listener has `auth`, which is \"offered\" or \"required\", and `file` below [auth] names the file of passwords",

@@ -36,6 +36,8 @@
 mod accept;
 mod admission;
 mod bind;
+#[cfg(feature = "tls")]
+mod chooser;
 mod gate;
 mod listen;
 mod networks;
@@ -55,6 +57,9 @@ pub mod tls;
 pub use accept::{Connection, Goodbye, Listeners, Service};
 pub use admission::{Admission, Proxies, Refusal, Rules};
 pub use bind::{ListenError, Place, bind};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use chooser::{CertificateChooser, CertificateList, certificate_has_name};
 pub use gate::{Limits, NetworkLimits};
 pub use listen::{Backlog, Bound, Listener, UnixAccess};
 pub use networks::{ByNetwork, IpNet, NetworkError, is_much_of_the_internet, network};

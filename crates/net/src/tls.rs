@@ -7,6 +7,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ResolvesServerCert;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
 /// Which certificates are good to a client.
@@ -74,12 +76,29 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result
 /// # Errors
 /// When a file cannot be read, or the two do not fit each other.
 pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    server_config_from(certificates(chain)?, private_key(key)?).map_err(|error| match error {
-        TlsError::Library(rustls::Error::InconsistentKeys(_)) => {
-            TlsError::OtherKey { chain: chain.to_owned(), key: key.to_owned() }
-        }
-        error => error,
+    server_config_with(Arc::new(SingleCertAndKey::from(certified_key(chain, key)?)))
+}
+
+/// A chain of certificates, leaf first, and its private key, from PEM files, which may be one and the same.
+///
+/// # Errors
+/// As [`server_config`].
+pub fn certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
+    let read = CertifiedKey::from_der(certificates(chain)?, private_key(key)?, &ring::default_provider());
+    read.map(Arc::new).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { chain: chain.to_owned(), key: key.to_owned() },
+        error => TlsError::Library(error),
     })
+}
+
+/// The server's side of TLS 1.2 and 1.3 with the certificates of `resolver`.
+///
+/// # Errors
+/// [`TlsError::Library`]: only with a faulty build of the library.
+pub fn server_config_with(resolver: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, TlsError> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+    Ok(Arc::new(builder.with_cert_resolver(resolver)))
 }
 
 fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -106,9 +125,8 @@ pub fn server_config_from(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
-    Ok(Arc::new(builder.with_single_cert(chain, key)?))
+    let one = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+    server_config_with(Arc::new(SingleCertAndKey::from(one)))
 }
 
 /// What the system says, without the library's words around it.

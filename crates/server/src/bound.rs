@@ -101,7 +101,7 @@ pub(crate) struct ServedListener {
 
 impl ServedListener {
     pub fn new(config: &Config, listener: &Listener, tls: TlsInForce) -> Self {
-        let certificate = Arc::new(RwLock::new(tls.certificate.clone()));
+        let certificate = Arc::new(RwLock::new(tls.certificate()));
         Self { tls, certificate, admission: Admission::new(rules(config, listener)) }
     }
 
@@ -114,8 +114,9 @@ impl ServedListener {
     pub fn reload(&mut self, config: &Config, listener: &Listener) -> bool {
         let is_read = self.tls.reload(listener);
         // TLS stays on offer, so a certificate stays too.
-        if self.tls.certificate.is_there() {
-            *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = self.tls.certificate.clone();
+        let certificate = self.tls.certificate();
+        if certificate.is_there() {
+            *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = certificate;
         }
         self.admission.replace(rules(config, listener));
         is_read

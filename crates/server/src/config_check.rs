@@ -156,7 +156,8 @@ fn warnings(config: &Config) -> Vec<String> {
             signers.unreadable().map(|why| format!("a DKIM key cannot be used, mail of its domain waits: {why}")),
         );
     }
-    warnings.extend(crate::expiry::warnings(config, std::time::SystemTime::now()));
+    let of_certificates = crate::expiry::warnings(config, std::time::SystemTime::now());
+    warnings.extend(of_certificates.iter().map(ToString::to_string));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));

@@ -6,11 +6,33 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use posthaste_config::Config;
+use crate::self_made;
+use posthaste_config::{Config, Listener};
 
-/// Certificates of listeners that have expired or soon will. Blocks. Files that cannot be read are left out: others tell of them.
-pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<String> {
-    files(config).iter().filter_map(|file| warning(file, now)).collect()
+/// What somebody has to do about a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CertificateWarning {
+    pub what: String,
+    pub help: &'static str,
+}
+
+impl std::fmt::Display for CertificateWarning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.what, self.help)
+    }
+}
+
+/// Certificates of listeners that have expired or soon will, and listeners that have none of the configuration. Blocks. Files that cannot be read are left
+/// out: others tell of them.
+pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarning> {
+    let expiring = configured(config).into_iter().filter_map(|file| warning(&file, now));
+    let expiring = expiring.map(|what| CertificateWarning { what, help: "renew it, then reload the server" });
+    let users: Vec<String> = self_made::users(config).map(ToString::to_string).collect();
+    let self_made = (!users.is_empty()).then(|| CertificateWarning {
+        what: format!("self-made certificate, which clients do not trust, at {}", users.join(", ")),
+        help: "set `certificate` below [tls]",
+    });
+    self_made.into_iter().chain(expiring).collect()
 }
 
 /// When each certificate of a listener ends, in seconds since 1970. Blocks. Files that cannot be read are left out.
@@ -18,12 +40,23 @@ pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
     files(config).into_iter().filter_map(|file| end(&file).map(|end| (file, end))).collect()
 }
 
+/// Those of the configuration, and the self-made one where it is in use.
 fn files(config: &Config) -> Vec<PathBuf> {
-    let files = config.listeners.iter().filter_map(|listener| Some(listener.certificate_files()?.0.to_owned()));
+    let self_made = self_made::users(config).next().map(|_| self_made::file(config));
+    configured(config).into_iter().chain(self_made).collect()
+}
+
+fn configured(config: &Config) -> Vec<PathBuf> {
+    let files = config.listeners.iter().flat_map(Listener::certificate_files).map(|files| files.chain);
     let mut files: Vec<PathBuf> = files.collect();
     files.sort();
     files.dedup();
     files
+}
+
+/// The end of a certificate.
+pub(crate) fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    not_after(certificate).map(|end| UNIX_EPOCH + Duration::from_secs(end))
 }
 
 fn end(file: &Path) -> Option<u64> {
@@ -201,7 +234,8 @@ mod tests {
             let now = UNIX_EPOCH + Duration::from_secs((1_935_792_000 - hours * 3600) as u64);
             let expected: Vec<String> =
                 expected.iter().map(|text| format!("{place}/c: this certificate {text}")).collect();
-            assert_eq!(warnings(&config, now), expected, "{hours}");
+            let found: Vec<String> = warnings(&config, now).into_iter().map(|warning| warning.what).collect();
+            assert_eq!(found, expected, "{hours}");
         };
         check(15 * 24, &[]);
         check(14 * 24, &["expires in 14 days"]);

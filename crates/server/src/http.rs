@@ -106,7 +106,7 @@ fn settings(config: &Config) -> HttpSettings {
 /// True if HSTS is sent: on port 443, with a certificate of an authority.
 fn is_strict(listener: &Listener) -> bool {
     let is_usual = listener.socket.address.as_ref().is_some_and(|address| address.ends_with(":443"));
-    is_usual && listener.certificate_files().is_some_and(|(file, _)| crate::expiry::is_of_authority(file))
+    is_usual && listener.certificate_files().first().is_some_and(|files| crate::expiry::is_of_authority(&files.chain))
 }
 
 /// Proxies that name their clients in a field of the request.

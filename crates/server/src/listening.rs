@@ -20,6 +20,7 @@ use crate::certificates::TlsInForce;
 use crate::dkim::DomainSigners;
 use crate::error::ServeError;
 use crate::logins::mechanisms;
+use crate::own_certificates::OwnCertificates;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
 use crate::settings::Settings;
@@ -41,6 +42,8 @@ pub(crate) struct Listeners {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub sockets: Sockets,
+    /// The certificates that all listeners have beside those of the configuration.
+    pub own: OwnCertificates,
     pub relay: RelayFiles,
     pub http: BoundListeners,
     /// Of IMAP and POP3.
@@ -162,7 +165,7 @@ const NAME: &str = "listeners";
 /// # Errors
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
-    let StartFiles { tls, logins, signers, relay } = StartFiles::read_or_first(config, directory)?;
+    let StartFiles { tls, own, logins, signers, relay } = StartFiles::read_or_first(config, directory)?;
     let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
     for (listener, tls) in config.listeners.iter().zip(tls) {
         match listener.protocol {
@@ -183,7 +186,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
                 let sockets = Sockets { server: bound?, tls, logins, signers };
                 let http = BoundListeners::bind(config, config.http_listeners(), of_http, deadline)?;
                 let reading = BoundListeners::bind(config, config.reading_listeners(), of_reading, deadline)?;
-                return Ok(Bound { sockets, relay, http, reading });
+                return Ok(Bound { sockets, own, relay, http, reading });
             }
         }
     }
@@ -251,7 +254,7 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
     let requires_tls = tls.mode == ListenerTls::Required;
     let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
-    ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate.clone() }
+    ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate() }
 }
 
 /// Rules of who may connect to a listener.

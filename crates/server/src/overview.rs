@@ -18,6 +18,7 @@ use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 use serde_json::{Value, json};
 
 use crate::disks::{Disks, FileSystem};
+use crate::expiry::CertificateWarning;
 use crate::inject::{InjectDoor, InjectKeys};
 use crate::receive::Receiver;
 use crate::watch::CHECKPOINT_HANGS;
@@ -39,7 +40,7 @@ pub(crate) struct Overview {
 struct Shown {
     config: Config,
     /// Certificates that expire, all with their ends, and when they were looked at.
-    expiring: Option<(Instant, Vec<String>, Vec<CertificateEnd>)>,
+    expiring: Option<(Instant, Vec<CertificateWarning>, Vec<CertificateEnd>)>,
 }
 
 /// The time between two looks at certificates.
@@ -70,7 +71,7 @@ impl Overview {
     }
 
     /// The configuration, certificates that expire, and all of them with their ends.
-    fn shown(&self) -> (Storage, String, Vec<String>, Vec<CertificateEnd>) {
+    fn shown(&self) -> (Storage, String, Vec<CertificateWarning>, Vec<CertificateEnd>) {
         let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let Shown { config, expiring } = &mut *shown;
         if expiring.as_ref().is_none_or(|(at, ..)| at.elapsed() >= CERTIFICATES_EVERY) {
@@ -152,10 +153,11 @@ impl ServerView for Overview {
             let what = "a checkpoint of the spool hangs: nothing is freed";
             attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
         }
-        attention.extend(expiring.into_iter().map(|what| {
-            let help = "renew it, then reload the server";
-            Attention::new(Urgency::Warning, &what.clone(), what, help)
-        }));
+        attention.extend(
+            expiring
+                .into_iter()
+                .map(|CertificateWarning { what, help }| Attention::new(Urgency::Warning, &what.clone(), what, help)),
+        );
         ServerStatus {
             host_name,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -24,6 +24,7 @@ use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::{self, Mailboxes, of_users};
 use crate::maildirs::{MailAlerts, OpenedMail, note_stuck_mounts, open_mail};
 use crate::opening::{OpenedSpool, Restored, open_spool};
+use crate::own_certificates::CertificateService;
 use crate::page_door::PageDoor;
 use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
@@ -206,7 +207,8 @@ async fn start_services(
     let has_events = events.is_some();
     // What delivery says until its end is to be written as well.
     events.into_iter().for_each(|events| services.add_stopping_last(events));
-    let Bound { sockets, relay, http, reading: of_readers } = bound;
+    let Bound { sockets, own, relay, http, reading: of_readers } = bound;
+    services.add(CertificateService::start(own, config).await?);
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)).signing(Arc::clone(&sockets.signers)),
         destinations,

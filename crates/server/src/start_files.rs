@@ -13,6 +13,7 @@ use crate::certificates::TlsInForce;
 use crate::dkim::DomainSigners;
 use crate::error::ServeError;
 use crate::forward::Forwarding;
+use crate::own_certificates::OwnCertificates;
 use posthaste_config::Config;
 
 /// Files that a start has read.
@@ -20,6 +21,8 @@ use posthaste_config::Config;
 pub(crate) struct StartFiles {
     /// Of each listener, in their order.
     pub tls: Vec<TlsInForce>,
+    /// The certificates that they have beside those of the configuration.
+    pub own: OwnCertificates,
     pub logins: Arc<Logins>,
     pub signers: Arc<DomainSigners>,
     pub relay: RelayFiles,
@@ -43,12 +46,12 @@ impl StartFiles {
     /// # Errors
     /// All problems, at least one.
     pub fn read(config: &Config, directory: &Directory) -> Result<Self, Vec<ServeError>> {
-        let mut problems = Vec::new();
-        let tls = kept(TlsInForce::load_all(config), &mut problems);
+        let (mut problems, own) = (Vec::new(), OwnCertificates::default());
+        let tls = kept(TlsInForce::load_all(config, &own), &mut problems);
         let logins = kept(crate::listening::load_logins(config, directory), &mut problems);
         let signers = kept(DomainSigners::read(config), &mut problems);
         match (tls, logins, signers, RelayFiles::read(config)) {
-            (Some(tls), Some(logins), Some(signers), Ok(relay)) => Ok(Self { tls, logins, signers, relay }),
+            (Some(tls), Some(logins), Some(signers), Ok(relay)) => Ok(Self { tls, own, logins, signers, relay }),
             (_, _, _, relay) => {
                 problems.extend(relay.err().unwrap_or_default());
                 Err(problems)

@@ -5,6 +5,7 @@ mod auth;
 mod blocked;
 mod bounces;
 mod bounds;
+mod certificates;
 mod cli;
 mod compare;
 mod compare_tags;
