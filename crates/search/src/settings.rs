@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use crate::disk;
 use crate::flag_tags::is_flag_tag;
-use crate::header_names::{HEADERS_MAX, HeaderNames, check_header_name};
+use crate::text::{HEADERS_MAX, HeaderNames, check_header_name};
 use crate::query::{Query, SavedQueries, parse_with};
 use crate::state::Snapshot;
 use crate::tags::{TagStore, check_tag};

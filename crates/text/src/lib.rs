@@ -1,27 +1,40 @@
-//! From a message's bytes to what is searched: MIME and charsets, HTML to text, folding, tokens.
+//! The text of a mail as people search it: MIME and charsets, HTML to text, folding, tokens.
+//!
+//! For an index of mail, and for a search that reads the mail itself: with [`extract`] and [`Tokens`] both see the same words, and a [`Needle`]
+//! says the same of either. Nothing here does IO or knows an index.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
+mod addresses;
 mod alternatives;
-pub(crate) mod extract;
+mod extract;
 mod extracted;
-pub(crate) mod fold;
+mod fold;
 mod hash;
-pub(crate) mod header;
+mod header;
+mod header_names;
 mod html;
+mod mail;
+mod needle;
 #[cfg(test)]
 mod nested;
-pub(crate) mod parts;
-pub(crate) mod prune;
+mod parts;
+mod prune;
 mod runs;
-pub(crate) mod tokens;
+mod tokens;
 
+pub use addresses::split_addresses;
 pub use extract::{extract, extract_whole, extract_with};
 pub use extracted::{Extracted, Priority, Traits};
 pub use fold::fold;
-pub(crate) use hash::{id_hash, subject_hash};
+pub use hash::{id_hash, subject_hash};
+pub use header::is_trace;
+pub use header_names::{HEADERS_MAX, HeaderNames, OTHER_HEADERS, check_header_name};
 pub use html::html_to_text;
+pub use mail::{MailText, SearchedField};
+pub use needle::{Needle, NeedlePiece};
 pub use parts::{Part, html_parts, parts, safe_file_name};
 pub use posthaste_message::mime::{BaseSubject, base_subject};
 pub use prune::prune_into;
-pub(crate) use runs::eight_at;
-pub use tokens::{Kind, TOKEN_BYTES_MAX, Tokens, tokens};
-pub(crate) use tokens::{Octets, random_key};
+pub use runs::eight_at;
+pub use tokens::{Kind, Octets, TOKEN_BYTES_MAX, Tokens, random_key, tokens};

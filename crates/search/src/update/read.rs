@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::UpdateOptions;
 use super::diff::Candidate;
-use crate::header_names::HeaderNames;
+use crate::text::HeaderNames;
 use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::stop::Stop;
