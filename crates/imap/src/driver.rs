@@ -7,15 +7,16 @@ mod mail;
 mod serve;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use posthaste_mailstore::Mailstore;
+use posthaste_mailstore::{MailboxFiles, Mailstore};
 use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
-use crate::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use crate::session::{ImapConfig, ImapCredentials, LoginRefusal, TextAnswer, TextKey};
 
 /// Checks passwords.
 pub trait Authenticator: Send + Sync + 'static {
@@ -60,6 +61,19 @@ pub trait Authenticator: Send + Sync + 'static {
         let _ = (peer, proof);
         async { Err(LoginRefusal::Wrong) }
     }
+}
+
+/// An index of the text of mail.
+///
+/// What it says of a message is what [`MailText`](posthaste_text::MailText) says of its file, so that an answer never depends on how far it is: a
+/// message that it does not know is read.
+pub trait TextSearch: Send + Sync + 'static {
+    /// Which of these messages have the texts, for each key in its place; `None`: nothing is known of a key.
+    fn find(
+        &self,
+        files: Arc<dyn MailboxFiles>,
+        keys: Vec<TextKey>,
+    ) -> Pin<Box<dyn Future<Output = Vec<Option<TextAnswer>>> + Send>>;
 }
 
 /// Time limits of a session (decision 16).
@@ -111,6 +125,7 @@ const ORDER_KIB_MAX: usize = 64 << 10;
 pub struct ImapService<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,
+    text: Option<Arc<dyn TextSearch>>,
     config: Arc<ImapConfig>,
     timeouts: ImapTimeouts,
     implicit_tls: bool,
@@ -127,6 +142,7 @@ impl<A: Authenticator> ImapService<A> {
         Self {
             store,
             authenticator,
+            text: None,
             config: Arc::new(config),
             timeouts: ImapTimeouts::default(),
             implicit_tls: false,
@@ -140,6 +156,13 @@ impl<A: Authenticator> ImapService<A> {
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: ImapTimeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// With an index, so that a search for text reads only messages that it does not know.
+    #[must_use]
+    pub fn with_text_search(mut self, text: Arc<dyn TextSearch>) -> Self {
+        self.text = Some(text);
         self
     }
 

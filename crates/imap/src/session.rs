@@ -29,6 +29,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use posthaste_message::mime::Encoding;
 use posthaste_scram::{ScramFirst, ScramProof};
+use posthaste_text::{Needle, SearchedField};
 
 use crate::command::StatusItem;
 use crate::set::NumberSet;
@@ -123,6 +124,8 @@ pub enum ImapEvent {
     Rows { set: MessageChoice, sizes: bool },
     /// *Asks* for the next message. Answer with [`ImapMachine::row`].
     NextRow,
+    /// *Asks* which messages have these texts, as far as an index knows. Answer with [`ImapMachine::text_found`].
+    FindText(Vec<TextKey>),
     /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`].
     Header { uid: u32 },
     /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
@@ -162,6 +165,24 @@ pub enum ImapEvent {
     Quota { mailbox: Option<String> },
     /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
     Manage(MailboxChange),
+}
+
+/// A text that is looked for in messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextKey {
+    /// The place where it is looked for.
+    pub field: SearchedField,
+    /// The text.
+    pub needle: Needle,
+}
+
+/// The knowledge of an index about a [`TextKey`]: the same that reading the messages would tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextAnswer {
+    /// UIDs of messages of which it knows whether they have the text. The others are read.
+    pub known: NumberSet,
+    /// UIDs of those that have it.
+    pub found: NumberSet,
 }
 
 /// Flags that become those of messages, or are added or removed.

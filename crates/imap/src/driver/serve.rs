@@ -322,6 +322,13 @@ async fn messages<A: Authenticator>(
                 let next = next.as_ref().map(|row| row.as_ref().map(mail::row));
                 line.machine.row(next.map_err(mail::refusal));
             }
+            ImapEvent::FindText(keys) => {
+                let found = match service.text.as_deref().zip(view.files()) {
+                    Some((text, files)) => text.find(files, keys).await,
+                    None => Vec::new(),
+                };
+                line.machine.text_found(found);
+            }
             ImapEvent::Header { uid } => {
                 let header = of_message(uid, |uid| view.header(uid)).await;
                 line.machine.header(header.as_deref().map_err(mail::refusal));

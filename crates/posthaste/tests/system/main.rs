@@ -21,6 +21,7 @@ mod http;
 mod imap;
 mod imap_changes;
 mod imap_extensions;
+mod imap_search;
 mod indexing;
 mod inject;
 mod inject_from;
