@@ -3,6 +3,7 @@
 mod binary;
 mod changes;
 mod connection;
+mod deflate;
 mod mail;
 mod serve;
 
@@ -139,6 +140,7 @@ pub struct ImapService<A> {
 impl<A: Authenticator> ImapService<A> {
     /// A service without TLS.
     pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: ImapConfig) -> Self {
+        let config = ImapConfig { compress: true, ..config };
         Self {
             store,
             authenticator,

@@ -44,6 +44,8 @@ pub struct ImapConfig {
     pub host_name: String,
     /// Offer STARTTLS. Set it only if the driver can do the handshake.
     pub starttls: bool,
+    /// Offer COMPRESS=DEFLATE. Set it only if the driver can do it.
+    pub compress: bool,
     /// Logins need TLS from this machine, too.
     pub needs_tls: bool,
     /// The answer to ID, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
@@ -56,7 +58,8 @@ impl ImapConfig {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
-        Self { host_name: host_name.into(), starttls: false, needs_tls: false, id, limits: ImapLimits::default() }
+        let limits = ImapLimits::default();
+        Self { host_name: host_name.into(), starttls: false, compress: false, needs_tls: false, id, limits }
     }
 }
 
@@ -103,6 +106,8 @@ pub enum ImapEvent {
     Close,
     /// *Asks*: write the output, do the handshake, then call [`ImapMachine::tls_started`]. The input is empty.
     StartTls,
+    /// Write the output; all octets after it are DEFLATE, in both directions (RFC 4978). The input is empty.
+    Compress,
     /// *Asks*: answer with [`ImapMachine::logged_in`].
     Login(ImapCredentials),
     /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`ImapMachine::scram_begun`].
