@@ -66,10 +66,10 @@ pub trait Authenticator: Send + Sync + 'static {
 
 /// An index of the text of mail.
 ///
-/// What it says of a message is what [`MailText`](posthaste_text::MailText) says of its file, so that an answer never depends on how far it is: a
-/// message that it does not know is read.
+/// Of a message's file it says the same as [`MailText`](posthaste_text::MailText). Messages that it does not know are read, so an answer never
+/// depends on how far it is.
 pub trait TextSearch: Send + Sync + 'static {
-    /// Which of these messages have the texts, for each key in its place; `None`: nothing is known of a key.
+    /// Looks for texts in these messages. The answers have the order of the keys; `None`: nothing is known of a key.
     fn find(
         &self,
         files: Arc<dyn MailboxFiles>,

@@ -13,7 +13,7 @@ pub const OTHER_HEADERS: &str = "*";
 pub struct HeaderNames(Vec<String>);
 
 impl HeaderNames {
-    /// Of those that differ in case alone, the first counts.
+    /// Collects names; the first of those that differ in case alone counts.
     pub fn of(names: Vec<impl Into<String>>) -> Self {
         let mut all = Self::default();
         names.into_iter().for_each(|name| all.add(name.into()));

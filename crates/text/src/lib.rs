@@ -1,7 +1,7 @@
 //! The text of a mail as people search it: MIME and charsets, HTML to text, folding, tokens.
 //!
-//! For an index of mail, and for a search that reads the mail itself: with [`extract`] and [`Tokens`] both see the same words, and a [`Needle`]
-//! says the same of either. Nothing here does IO or knows an index.
+//! An index of mail and a search that reads the mail itself see the same words with [`extract`] and [`Tokens`], and a [`Needle`] says the same
+//! of either. Nothing here does IO or knows an index.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

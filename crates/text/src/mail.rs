@@ -67,7 +67,7 @@ impl MailText {
         Self { from, to, cc, bcc, subject: head.subject, others, named, body, is_certain }
     }
 
-    /// Whether the text is there; `None` if more of the message has to be known.
+    /// True if the text is there; `None` if more of the message has to be known.
     pub fn has(&self, field: &SearchedField, needle: &Needle) -> Option<bool> {
         match field {
             SearchedField::Header(name) => self.is_certain.then(|| self.header_has(name, needle)),

@@ -5,8 +5,8 @@ use crate::tokens::{Kind, Tokens};
 
 /// A text to look for: a substring, without regard to case and accents, in which a run of blanks and punctuation stands for any such run.
 ///
-/// It is made of words. One that is alone is part of a word; of several the first ends a word, the last begins one, and the others are
-/// whole words that follow each other. A blank or mark at an end of the text is the border of a word.
+/// It is made of words. A single one is part of a word. Of several, the first ends a word, the last begins one, and those between are whole
+/// words; they follow each other. A blank or mark at an end of the text is the border of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needle {
     pieces: Vec<NeedlePiece>,

@@ -1,7 +1,7 @@
 //! COMPRESS=DEFLATE (RFC 4978): both directions of a connection as raw DEFLATE (RFC 1951).
 //!
-//! However much the client's octets unpack to, no more than [`UNPACKED_AT_ONCE`] of it is in memory before the session has used what came
-//! before: a client that sends zeros costs what one without compression costs.
+//! At most [`UNPACKED_AT_ONCE`] octets are unpacked before the session has used those before them. So a client that sends zeros costs as much
+//! memory as one without compression.
 
 use bytes::BytesMut;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};

@@ -104,7 +104,7 @@ pub struct Host {
     rows: Vec<MessageRow>,
     body: Option<Arc<dyn MailBody>>,
     writer: Option<Box<dyn MessageWriter>>,
-    /// What an index says.
+    /// Answers in place of an index.
     pub index: Option<Index>,
     /// Messages that were read or whose header was.
     pub reads: usize,

@@ -25,7 +25,7 @@ impl FolderFiles {
         self.0.get(&hash(name.as_bytes())).copied().filter(|number| *number != AMBIGUOUS)
     }
 
-    /// How many there are.
+    /// Number of files, those of one key counted once.
     pub fn len(&self) -> usize {
         self.0.len()
     }
