@@ -238,7 +238,10 @@ mod tests {
         assert!(short.ends_with(" 3) \"mixed\")"), "{short}");
         check(
             "Content-Type: multipart/mixed; boundary=b\n\nnothing\n",
-            &format!("({} NIL NIL NIL NIL) \"mixed\" (\"boundary\" \"b\") NIL NIL NIL)", std::str::from_utf8(EMPTY_TEXT).unwrap()),
+            &format!(
+                "({} NIL NIL NIL NIL) \"mixed\" (\"boundary\" \"b\") NIL NIL NIL)",
+                std::str::from_utf8(EMPTY_TEXT).unwrap()
+            ),
         );
         check(
             "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nAAAA",

@@ -38,8 +38,12 @@ impl Client {
         let (ours, stream) = UnixStream::pair().unwrap();
         let service = ImapService::new(Arc::new(store.clone()), Judge, ImapConfig::new("mail.example.org"))
             .with_timeouts(ImapTimeouts::default());
-        let connection =
-            Connection { id: 1, stream: Stream::Unix(ours), peer: Peer::Unix, phase: Arc::new(CurrentPhase::default()) };
+        let connection = Connection {
+            id: 1,
+            stream: Stream::Unix(ours),
+            peer: Peer::Unix,
+            phase: Arc::new(CurrentPhase::default()),
+        };
         tokio::spawn(async move { service.serve(connection).await });
         Self { stream, heard: Vec::new(), deflate: None, octets_in: 0 }
     }

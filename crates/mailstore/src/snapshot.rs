@@ -12,8 +12,8 @@ use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxFiles, MailboxView, MessageRows, RowOptions, SelectMode,
-    StoredFlags, ViewChanges,
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxFiles, MailboxView, MessageRows, RowOptions,
+    SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
@@ -389,7 +389,8 @@ impl<S: Source> MailboxFiles for SnapshotFiles<S> {
     }
 
     fn for_each(&self, each: &mut dyn FnMut(Uid, &str)) {
-        let named = self.messages.messages.iter().filter_map(|message| Some((message.uid, S::file_name(&message.file)?)));
+        let named =
+            self.messages.messages.iter().filter_map(|message| Some((message.uid, S::file_name(&message.file)?)));
         named.for_each(|(number, name)| each(uid(number), name));
     }
 }

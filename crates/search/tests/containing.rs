@@ -18,7 +18,8 @@ const FIELDS: [&str; 9] =
 /// With a header of its own each, so that no two have the same.
 fn mails() -> Vec<Vec<u8>> {
     let made = (0..120).map(|n| {
-        let line = |k: usize| ["rye bread", "rye-bread", "bread, rye", "prye breadth", "Stra\u{df}e 東京都"][(n + k) % 5];
+        let line =
+            |k: usize| ["rye bread", "rye-bread", "bread, rye", "prye breadth", "Stra\u{df}e 東京都"][(n + k) % 5];
         format!(
             "From: Ann {n} <ann{n}@example.org>\nSubject: {} {n}\nX-Tuid: t{n}x\nReceived: from relay{n}\n\n{}\n{}\n",
             line(0),

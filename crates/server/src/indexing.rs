@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_search::settings::add_headers;
-use posthaste_search::{HookRunner, IndexError, OTHER_HEADERS, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
+use posthaste_search::{
+    HookRunner, IndexError, OTHER_HEADERS, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch,
+};
 
 use tokio::time::Instant;
 

@@ -68,7 +68,10 @@ impl TextSearch for IndexSearch {
             match answers {
                 Ok(Ok(answers)) => answers,
                 Ok(Err(error)) => {
-                    tracing::debug!(error = error.to_string(), "a search of IMAP reads the mail: the index cannot be read");
+                    tracing::debug!(
+                        error = error.to_string(),
+                        "a search of IMAP reads the mail: the index cannot be read"
+                    );
                     Vec::new()
                 }
                 Err(_) => Vec::new(),
@@ -137,7 +140,9 @@ impl Opened {
         let files = Arc::new(self.searcher.files_in(mail, &folder)?);
         let mut folders = lock(&self.folders);
         folders.push_back((folder, Arc::clone(&files)));
-        let count = |folders: &VecDeque<(String, Arc<FolderFiles>)>| -> usize { folders.iter().map(|(_, files)| files.len()).sum() };
+        let count = |folders: &VecDeque<(String, Arc<FolderFiles>)>| -> usize {
+            folders.iter().map(|(_, files)| files.len()).sum()
+        };
         while folders.len() > FOLDERS_MAX || folders.len() > 1 && count(&folders) > FILES_MAX {
             folders.pop_front();
         }

@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
 
-use crate::header_names::HeaderNames;
 use crate::alternatives::says_more;
 use crate::extracted::{Extracted, ITEMS_MAX};
 use crate::header::{Head, one_line, take_headers};
+use crate::header_names::HeaderNames;
 use crate::html::html_to_text;
 use crate::prune::prune_into;
 

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, TextAnswer, TextKey};
+use posthaste_imap::session::{
+    ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, TextAnswer, TextKey,
+};
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,

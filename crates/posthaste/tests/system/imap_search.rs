@@ -85,7 +85,8 @@ fn a_search_says_the_same_with_an_index_and_reads_less() {
     until_indexed(dir.path(), MESSAGES);
     imap.ok("SEARCH TEXT nowhere");
     let before = octets_read(&server);
-    for search in ["SEARCH TEXT nowhere", "SEARCH TEXT number7", "SEARCH SUBJECT wheat", "SEARCH HEADER X-Tuid tuid39"] {
+    for search in ["SEARCH TEXT nowhere", "SEARCH TEXT number7", "SEARCH SUBJECT wheat", "SEARCH HEADER X-Tuid tuid39"]
+    {
         imap.ok(search);
     }
     let read = octets_read(&server) - before;

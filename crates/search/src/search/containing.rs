@@ -81,15 +81,8 @@ impl Searcher {
                 Some(SearchedFields { fields: vec![(others, false)], others: Others::Name })
             }
             SearchedField::Anywhere => {
-                let mut all = vec![
-                    fields.body,
-                    fields.subject,
-                    fields.from,
-                    fields.to,
-                    fields.cc,
-                    fields.bcc,
-                    fields.file,
-                ];
+                let mut all =
+                    vec![fields.body, fields.subject, fields.from, fields.to, fields.cc, fields.bcc, fields.file];
                 let named = self.headers().iter().filter(|name| *name != OTHER_HEADERS && !is_trace(name.as_bytes()));
                 all.extend(named.filter_map(|name| self.text.header_field(name)));
                 let mut all: Vec<(Field, bool)> = all.into_iter().map(|field| (field, true)).collect();

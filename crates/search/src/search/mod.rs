@@ -26,10 +26,10 @@ use std::sync::OnceLock;
 use crate::bitmap::Bitmap;
 use crate::error::{IndexError, text_error};
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
-use crate::text::HeaderNames;
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::tags::digest_of;
+use crate::text::HeaderNames;
 use crate::text::{Priority, fold, id_hash};
 use crate::text_index::{TextIndex, numbers_in};
 

@@ -248,7 +248,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`].
-    pub(crate) fn for_each_name_in(&self, folder: u32, mut each: impl FnMut(u32, u64, &[u8])) -> Result<(), StateError> {
+    pub(crate) fn for_each_name_in(
+        &self,
+        folder: u32,
+        mut each: impl FnMut(u32, u64, &[u8]),
+    ) -> Result<(), StateError> {
         for index in 0..self.chunks() {
             let count = self.directory.count(index);
             let (offset, width) = chunk::place(Column::Folder, count);
