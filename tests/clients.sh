@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs, reads it by IMAP and POP3 and changes it.
-# Needs swaks, curl, openssl, python3 with dkim and nacl, neomutt, mbsync, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Needs swaks, curl, openssl, python3 with dkim and nacl, neomutt, mbsync, offlineimap, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -41,9 +41,9 @@ tls = "implicit"
 file = "passwords"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login", "frank", "signed"]
+users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login", "frank", "signed", "grace"]
 TOML
-for user in dave frank; do
+for user in dave frank grace; do
     echo secret | "$POSTHASTE" password --scram "$user@example.org"
 done >"$dir/passwords"
 (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
@@ -307,6 +307,55 @@ RC
     [ "$before" = "$(cd "$near" && find . -type f ! -name '.*' | sort)" ] &&
         [ "$inbox" = "$(curl -sS --max-time 30 -u frank@example.org:secret "imap://127.0.0.1:$imap/INBOX" -X 'UID FETCH 1:* (FLAGS)')" ]
 }
+# As with mbsync, with the mail of grace.
+with_offlineimap() {
+    local near="$dir/offlineimap" url="imap://127.0.0.1:$imap/INBOX" ask=(curl -sS --max-time 30 -u grace@example.org:secret) n
+    for n in 1 2 3; do
+        printf 'Subject: mail %s\r\nMessage-ID: <%s@example.org>\r\n\r\nnumber %s\r\n' $n $n $n >"$dir/grace.eml"
+        "${ask[@]}" -T "$dir/grace.eml" "$url" || return 1
+    done
+    cat >"$dir/offlineimaprc" <<RC
+[general]
+accounts = grace
+metadata = $dir/offlineimap.meta
+ui = basic
+[Account grace]
+localrepository = near
+remoterepository = far
+[Repository near]
+type = Maildir
+localfolders = $near
+[Repository far]
+type = IMAP
+remotehost = 127.0.0.1
+remoteport = $imap
+remoteuser = grace@example.org
+remotepass = secret
+ssl = no
+starttls = no
+RC
+    sync() { HOME=$dir timeout 120 offlineimap -c "$dir/offlineimaprc" -o; }
+    sync || return 1
+    [ "$(grep -rlx 'number [123]' "$near/INBOX" | wc -l)" -eq 3 ] && [ -d "$near/Archive" ] || return 1
+    printf 'Subject: near\n\nwritten here\n' >"$near/INBOX/new/1.near"
+    local file
+    file=$(grep -rlx 'number 2' "$near/INBOX/cur")
+    mv "$file" "${file%%:2,*}:2,FRS"
+    rm "$(grep -rlx 'number 1' "$near/INBOX/cur")"
+    "${ask[@]}" "$url" -X 'UID STORE 3 -FLAGS (\Seen)' || return 1
+    sync || return 1
+    local inbox expected before
+    expected=$'* 1 FETCH (UID 2 FLAGS (\\Answered \\Flagged \\Seen))\n* 2 FETCH (UID 3 FLAGS ())\n* 3 FETCH (UID 4 FLAGS ())'
+    inbox=$("${ask[@]}" "$url" -X 'UID FETCH 1:* (FLAGS)' | tr -d '\r')
+    echo "$inbox"
+    [ "$inbox" = "$expected" ] || return 1
+    before=$(find "$near" -type f | sort)
+    grep -rlx 'number 3' "$near/INBOX" | grep -v ',[A-Z]*S[A-Z]*$' || return 1
+    sync || return 1
+    [ "$before" = "$(find "$near" -type f | sort)" ] && "${ask[@]}" "$url" -X 'UID FETCH 1:* (FLAGS)' | tr -d '\r' | diff <(echo "$expected") - || return 1
+    # Reading sets \Seen.
+    "${ask[@]}" "$url;UID=4" | grep -x $'written here\r'
+}
 with_neomutt_changes() {
     cat >"$dir/neomuttrc" <<RC
 set imap_user = "frank@example.org"
@@ -535,6 +584,7 @@ check "neomutt reads by IMAP" with_neomutt
 check "imaplib stores, marks, copies, moves and removes messages" with_imaplib_changes
 check "curl stores a message and removes it" with_curl_changes
 check "mbsync syncs both ways, then has nothing to do" with_mbsync
+check "offlineimap syncs both ways, then has nothing to do" with_offlineimap
 check "neomutt marks and deletes" with_neomutt_changes
 check "curl reads by POP3, also behind STLS and with implicit TLS" with_curl_by_pop3
 check "curl is refused a wrong password by POP3" with_curl_by_pop3_and_a_wrong_password

@@ -266,6 +266,16 @@ else
         load "127.0.0.1:$port" "$dir/dovecot/mail" 100 300 -s 5 -n 3
 fi
 
+# ENVELOPE and BODYSTRUCTURE of the corpus: `POSTHASTE_CORPUS`, else the larger one beside the repository, else the project's own.
+corpus=${POSTHASTE_CORPUS:-../shared/corpus}
+[ -d "$corpus" ] || corpus=tests/corpus
+if [ ! -e /usr/lib/dovecot/imap ] || [ "$(id -u)" -ne 0 ]; then
+    skip "structures beside Dovecot's" "no imap of Dovecot, or not root"
+else
+    check "ENVELOPE and BODYSTRUCTURE of the corpus are those of Dovecot, or the difference is explained" \
+        timeout 300 python3 tests/structures.py "$POSTHASTE" "$corpus" tests/structures.txt
+fi
+
 # The distribution's module belongs to the distribution's Python, which need not be the first in PATH.
 python=
 for candidate in python3 /usr/bin/python3; do

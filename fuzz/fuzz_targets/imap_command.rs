@@ -81,6 +81,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     let row = MailRow { number: 3 - rows, uid: 10 - rows, ..MailRow::default() };
                     machine.row(Ok((rows > 0).then_some(row)));
                 }
+                ImapEvent::FindText(_) => machine.text_found(Vec::new()),
                 ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..HEADER_LEN])),
                 ImapEvent::Open { uid: 9 } => machine.opened(Err(MailRefusal::Damaged)),
                 ImapEvent::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),

@@ -3,19 +3,21 @@
 mod binary;
 mod changes;
 mod connection;
+mod deflate;
 mod mail;
 mod serve;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use posthaste_mailstore::Mailstore;
+use posthaste_mailstore::{MailboxFiles, Mailstore};
 use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
-use crate::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use crate::session::{ImapConfig, ImapCredentials, LoginRefusal, TextAnswer, TextKey};
 
 /// Checks passwords.
 pub trait Authenticator: Send + Sync + 'static {
@@ -60,6 +62,19 @@ pub trait Authenticator: Send + Sync + 'static {
         let _ = (peer, proof);
         async { Err(LoginRefusal::Wrong) }
     }
+}
+
+/// An index of the text of mail.
+///
+/// Of a message's file it says the same as [`MailText`](posthaste_text::MailText). Messages that it does not know are read, so an answer never
+/// depends on how far it is.
+pub trait TextSearch: Send + Sync + 'static {
+    /// Looks for texts in these messages. The answers have the order of the keys; `None`: nothing is known of a key.
+    fn find(
+        &self,
+        files: Arc<dyn MailboxFiles>,
+        keys: Vec<TextKey>,
+    ) -> Pin<Box<dyn Future<Output = Vec<Option<TextAnswer>>> + Send>>;
 }
 
 /// Time limits of a session (decision 16).
@@ -111,6 +126,7 @@ const ORDER_KIB_MAX: usize = 64 << 10;
 pub struct ImapService<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,
+    text: Option<Arc<dyn TextSearch>>,
     config: Arc<ImapConfig>,
     timeouts: ImapTimeouts,
     implicit_tls: bool,
@@ -124,9 +140,11 @@ pub struct ImapService<A> {
 impl<A: Authenticator> ImapService<A> {
     /// A service without TLS.
     pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: ImapConfig) -> Self {
+        let config = ImapConfig { compress: true, ..config };
         Self {
             store,
             authenticator,
+            text: None,
             config: Arc::new(config),
             timeouts: ImapTimeouts::default(),
             implicit_tls: false,
@@ -140,6 +158,13 @@ impl<A: Authenticator> ImapService<A> {
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: ImapTimeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// With an index, so that a search for text reads only messages that it does not know.
+    #[must_use]
+    pub fn with_text_search(mut self, text: Arc<dyn TextSearch>) -> Self {
+        self.text = Some(text);
         self
     }
 

@@ -1,5 +1,7 @@
 //! ENVELOPE (RFC 3501 section 7.4.2): header fields as they are written, without their folding.
 
+use std::borrow::Cow;
+
 use posthaste_message::mime::{Header, RawAddress, RawAddresses, unfold};
 
 use crate::structure::Answer;
@@ -57,7 +59,7 @@ fn addresses(out: &mut Answer<'_>, value: Option<&[u8]>) {
                 };
                 out.nstring(name.as_deref());
                 out.raw(b" NIL ");
-                out.string(mailbox);
+                out.string(&unquoted(mailbox));
                 out.raw(b" ");
                 out.string(domain);
             }
@@ -71,6 +73,17 @@ fn addresses(out: &mut Answer<'_>, value: Option<&[u8]>) {
         out.raw(b")");
     }
     out.raw(if any { b") " } else { b"NIL " });
+}
+
+/// A local part without its quotes (RFC 3501 section 9, `addr-mailbox`).
+fn unquoted(local: &[u8]) -> Cow<'_, [u8]> {
+    let Some(quoted) = local.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return local.into() };
+    let mut is_escaped = false;
+    let kept = quoted.iter().copied().filter(|octet| {
+        is_escaped = *octet == b'\\' && !is_escaped;
+        !is_escaped
+    });
+    kept.collect::<Vec<u8>>().into()
 }
 
 #[cfg(test)]
@@ -113,6 +126,17 @@ mod tests {
             b"Cc: \"Only, a name\"\r\n",
             "(NIL NIL NIL NIL NIL NIL ((\"Only, a name\" NIL \"MISSING_MAILBOX\" \"MISSING_DOMAIN\")) NIL NIL NIL)",
         );
+    }
+
+    #[test]
+    fn a_local_part_stands_without_its_quotes() {
+        check(
+            b"To: \"two words\"@b, \"a b\"@b, a@b, \"\"@b\r\n",
+            "(NIL NIL NIL NIL NIL ((NIL NIL \"two words\" \"b\")(NIL NIL \"a b\" \"b\")(NIL NIL \"a\" \"b\")(NIL NIL \"\" \"b\")) \
+             NIL NIL NIL NIL)",
+        );
+        assert_eq!(&*unquoted(b"\"a\\\\b\\\"c\""), b"a\\b\"c");
+        assert_eq!(&*unquoted(b"\"a"), b"\"a");
     }
 
     #[test]

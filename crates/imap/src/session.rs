@@ -29,6 +29,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use posthaste_message::mime::Encoding;
 use posthaste_scram::{ScramFirst, ScramProof};
+use posthaste_text::{Needle, SearchedField};
 
 use crate::command::StatusItem;
 use crate::set::NumberSet;
@@ -43,6 +44,8 @@ pub struct ImapConfig {
     pub host_name: String,
     /// Offer STARTTLS. Set it only if the driver can do the handshake.
     pub starttls: bool,
+    /// Offer COMPRESS=DEFLATE. Set it only if the driver can do it.
+    pub compress: bool,
     /// Logins need TLS from this machine, too.
     pub needs_tls: bool,
     /// The answer to ID, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
@@ -55,7 +58,8 @@ impl ImapConfig {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
-        Self { host_name: host_name.into(), starttls: false, needs_tls: false, id, limits: ImapLimits::default() }
+        let limits = ImapLimits::default();
+        Self { host_name: host_name.into(), starttls: false, compress: false, needs_tls: false, id, limits }
     }
 }
 
@@ -102,6 +106,8 @@ pub enum ImapEvent {
     Close,
     /// *Asks*: write the output, do the handshake, then call [`ImapMachine::tls_started`]. The input is empty.
     StartTls,
+    /// Write the output; all octets after it are DEFLATE, in both directions (RFC 4978). The input is empty.
+    Compress,
     /// *Asks*: answer with [`ImapMachine::logged_in`].
     Login(ImapCredentials),
     /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`ImapMachine::scram_begun`].
@@ -123,6 +129,8 @@ pub enum ImapEvent {
     Rows { set: MessageChoice, sizes: bool },
     /// *Asks* for the next message. Answer with [`ImapMachine::row`].
     NextRow,
+    /// *Asks* which messages have these texts, as far as an index knows. Answer with [`ImapMachine::text_found`].
+    FindText(Vec<TextKey>),
     /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`].
     Header { uid: u32 },
     /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
@@ -162,6 +170,24 @@ pub enum ImapEvent {
     Quota { mailbox: Option<String> },
     /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
     Manage(MailboxChange),
+}
+
+/// A text that is looked for in messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextKey {
+    /// The place where it is looked for.
+    pub field: SearchedField,
+    /// The text.
+    pub needle: Needle,
+}
+
+/// The knowledge of an index about a [`TextKey`]: the same that reading the messages would tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextAnswer {
+    /// UIDs of messages of which it knows whether they have the text. The others are read.
+    pub known: NumberSet,
+    /// UIDs of those that have it.
+    pub found: NumberSet,
 }
 
 /// Flags that become those of messages, or are added or removed.

@@ -70,6 +70,7 @@ pub(crate) fn write(out: &mut Answer<'_>, part: Part<'_, '_>, extended: bool) {
         if !any {
             // At least one part has to be there.
             out.raw(EMPTY_TEXT);
+            out.raw(if extended { b" NIL NIL NIL NIL)" } else { b")" });
         }
         out.raw(b" ");
         out.string(or(subtype, "mixed"));
@@ -128,7 +129,7 @@ pub(crate) fn write(out: &mut Answer<'_>, part: Part<'_, '_>, extended: bool) {
     out.raw(b")");
 }
 
-const EMPTY_TEXT: &[u8] = b"(\"text\" \"plain\" (\"charset\" \"us-ascii\") NIL NIL \"7bit\" 0 0)";
+const EMPTY_TEXT: &[u8] = b"(\"text\" \"plain\" (\"charset\" \"us-ascii\") NIL NIL \"7bit\" 0 0";
 
 fn or<'a>(subtype: &'a str, otherwise: &'a str) -> &'a [u8] {
     if subtype.is_empty() { otherwise } else { subtype }.as_bytes()
@@ -237,7 +238,10 @@ mod tests {
         assert!(short.ends_with(" 3) \"mixed\")"), "{short}");
         check(
             "Content-Type: multipart/mixed; boundary=b\n\nnothing\n",
-            &format!("({} \"mixed\" (\"boundary\" \"b\") NIL NIL NIL)", std::str::from_utf8(EMPTY_TEXT).unwrap()),
+            &format!(
+                "({} NIL NIL NIL NIL) \"mixed\" (\"boundary\" \"b\") NIL NIL NIL)",
+                std::str::from_utf8(EMPTY_TEXT).unwrap()
+            ),
         );
         check(
             "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nAAAA",

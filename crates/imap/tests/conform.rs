@@ -75,7 +75,7 @@ fn read(path: &Path) -> Trace {
 
 fn config(trace: &Trace) -> ImapConfig {
     let mut config = ImapConfig::new("mail.example.org");
-    config.starttls = trace.starttls;
+    (config.starttls, config.compress) = (trace.starttls, true);
     config
 }
 

@@ -40,6 +40,6 @@ pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 pub use store::{
     AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
-    HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxListing, MailboxView, Mailstore,
-    MessageRows, MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxFiles, MailboxListing, MailboxView,
+    Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

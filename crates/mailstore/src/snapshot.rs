@@ -12,8 +12,8 @@ use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxView, MessageRows, RowOptions, SelectMode,
-    StoredFlags, ViewChanges,
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxFiles, MailboxView, MessageRows, RowOptions,
+    SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
@@ -39,6 +39,14 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn uid_validity(&self) -> UidValidity;
     /// The UID from which on messages have been `\Recent` in no session.
     fn recent_from(&self) -> &AtomicU32;
+    /// The directory of its files, if it has any.
+    fn folder(&self) -> Option<String> {
+        None
+    }
+    /// The name of a message's file, once it is known.
+    fn file_name(_file: &Self::File) -> Option<&str> {
+        None
+    }
     /// The messages now.
     fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
 
@@ -305,6 +313,11 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         })
     }
 
+    fn files(&self) -> Option<Arc<dyn MailboxFiles>> {
+        let folder = self.source.folder()?;
+        Some(Arc::new(SnapshotFiles::<S> { folder, messages: Arc::clone(&self.seen) }))
+    }
+
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
         Box::new(SnapshotRows { view: self, options, left: self.positions(set).into_iter().flatten() })
     }
@@ -362,6 +375,23 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             self.check_writable()?;
             self.source.copy(self.uids(set), to, true).await
         })
+    }
+}
+
+struct SnapshotFiles<S: Source> {
+    folder: String,
+    messages: Arc<Snapshot<S::File>>,
+}
+
+impl<S: Source> MailboxFiles for SnapshotFiles<S> {
+    fn folder(&self) -> String {
+        self.folder.clone()
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(Uid, &str)) {
+        let named =
+            self.messages.messages.iter().filter_map(|message| Some((message.uid, S::file_name(&message.file)?)));
+        named.for_each(|(number, name)| each(uid(number), name));
     }
 }
 

@@ -97,6 +97,15 @@ pub trait MailAccount: Send + Sync {
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>>;
 }
 
+/// The files of a view's messages, as they were when it was made.
+pub trait MailboxFiles: Send + Sync {
+    /// The mailbox's directory, below the directory of all mail.
+    fn folder(&self) -> String;
+
+    /// Calls `each` with UIDs, ascending, and names of files. A message whose file was not made yet is left out.
+    fn for_each(&self, each: &mut dyn FnMut(Uid, &str));
+}
+
 /// What a session may do with a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectMode {
@@ -275,6 +284,11 @@ pub trait MailboxView: Send + Sync {
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>>;
+
+    /// The files that the messages lie in, for those who know files; `None` if there are none.
+    fn files(&self) -> Option<Arc<dyn MailboxFiles>> {
+        None
+    }
 
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;

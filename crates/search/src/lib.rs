@@ -6,6 +6,7 @@
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
 //! * Header fields that [`settings`] name are indexed too: `header:X-Spam-Score:>5`.
 //! * [`scan`] searches Maildirs that have no index.
+//! * [`Searcher::containing`] answers as IMAP's SEARCH does: substrings, and which messages have to be read to know.
 //! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
 //!
@@ -34,7 +35,6 @@ mod bitmap;
 mod disk;
 mod error;
 pub mod flag_tags;
-mod header_names;
 mod hook;
 mod parallel;
 pub mod query;
@@ -45,7 +45,6 @@ pub mod settings;
 pub mod state;
 mod stop;
 pub mod tags;
-pub mod text;
 mod text_index;
 pub mod threads;
 mod update;
@@ -54,11 +53,12 @@ mod watch;
 
 pub use bitmap::Bitmap;
 pub use error::IndexError;
-pub use header_names::{HEADERS_MAX, HeaderNames, check_header_name};
 pub use hook::{HookRunner, run_hook};
 pub use posthaste_maildir::tree::IoMethod;
+pub use posthaste_text as text;
+pub use posthaste_text::{HEADERS_MAX, HeaderNames, OTHER_HEADERS, check_header_name, split_addresses};
 pub use scan::scan;
-pub use search::{AddressFields, Exclusion, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use search::{AddressFields, Containing, Exclusion, FolderFiles, Message, Searcher, Sort, TreeLine, tree};
 pub use section::Section;
 pub use stop::Stop;
 pub use text_index::Head;

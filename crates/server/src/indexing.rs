@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_search::{HookRunner, IndexError, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
+use posthaste_search::settings::add_headers;
+use posthaste_search::{
+    HookRunner, IndexError, OTHER_HEADERS, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch,
+};
 
 use tokio::time::Instant;
 
@@ -29,10 +32,14 @@ pub(crate) struct Indexing {
 }
 
 impl Indexing {
-    /// Begins if the configuration says so. Trouble with the index is told in the log: mail is received all the same.
-    pub fn begin(config: &Search, mail: &Path) -> Option<Self> {
+    /// Begins if the configuration says so. Trouble with the index is told in the log: mail is received all the same. With `for_readers`, the other
+    /// header fields are indexed too: TEXT of IMAP means them.
+    pub fn begin(config: &Search, mail: &Path, for_readers: bool) -> Option<Self> {
         if !config.index {
             return None;
+        }
+        if for_readers && let Err(error) = add_headers(&config.dir, &[OTHER_HEADERS.to_owned()]) {
+            tracing::warn!(error = error.to_string(), "searches of IMAP for any text read the mail");
         }
         let (dir, mail) = (config.dir.clone(), mail.to_owned());
         let (alive, ended) = Ended::new();

@@ -63,6 +63,7 @@ mod success;
 mod tenants;
 #[cfg(test)]
 mod test_log;
+mod text_search;
 mod tidy;
 mod transaction;
 mod transports;

@@ -20,6 +20,7 @@ use crate::error::ServeError;
 use crate::listening::connection_limits;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
+use crate::text_search::IndexSearch;
 use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
 
 const NAME: &str = "IMAP and POP3";
@@ -54,9 +55,10 @@ impl ReadingService {
         let failed = |error| ServeError::Service { service: NAME, error };
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
+        let text = IndexSearch::new(&config.search, &config.storage.mail);
         for (listener, (sockets, tls)) in config.reading_listeners().zip(bound.0) {
             let served = ServedListener::new(config, listener, tls);
-            let door = Door { config, listener, served: &served, store: &store, receiver };
+            let door = Door { config, listener, served: &served, store: &store, text: text.as_ref(), receiver };
             for socket in sockets {
                 door.open(socket, &mut listeners).map_err(failed)?;
             }
@@ -72,6 +74,7 @@ struct Door<'a> {
     listener: &'a Listener,
     served: &'a ServedListener,
     store: &'a Arc<MaildirLogins>,
+    text: Option<&'a IndexSearch>,
     receiver: &'a Receiver,
 }
 
@@ -98,7 +101,10 @@ impl Door<'_> {
                     0 => u32::MAX.into(),
                     bytes => bytes.min(u32::MAX.into()),
                 };
-                let service = ImapService::new(store, users, config).with_tls(certificate, implicit);
+                let mut service = ImapService::new(store, users, config).with_tls(certificate, implicit);
+                if let Some(text) = self.text {
+                    service = service.with_text_search(Arc::new(text.clone()));
+                }
                 listeners.serve(socket, admission, service);
             }
         }

@@ -253,7 +253,7 @@ async fn start_services(
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
     tidy.into_iter().for_each(|tidy| services.add(tidy));
-    let indexing = Indexing::begin(&config.search, &config.storage.mail);
+    let indexing = Indexing::begin(&config.search, &config.storage.mail, has_readers);
     let is_indexing = indexing.is_some();
     // What delivery writes until its end is to be found as well.
     indexing.into_iter().for_each(|indexing| services.add_stopping_last(indexing));

@@ -34,6 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["dns"],
     &["net"],
     &["maildir"],
+    &["text"],
     &["message", "dkim"],
     &["fsops"],
     &["units", "random", "scram", "watch"],

@@ -8,12 +8,15 @@ use posthaste_net::{Certificate, CurrentPhase, SessionEnd, SessionStream, Stream
 use tokio::time::Instant;
 
 use super::ImapTimeouts;
+use super::deflate::{Deflated, NotDeflated};
 use crate::session::ImapMachine;
 
 pub(super) struct Line {
     pub machine: ImapMachine,
     pub stream: SessionStream,
     pub input: BytesMut,
+    /// Since COMPRESS.
+    deflated: Option<Box<Deflated>>,
     pub timeouts: ImapTimeouts,
     /// Before login: when there has to be one.
     login_deadline: Instant,
@@ -27,6 +30,9 @@ pub(super) struct Line {
 /// Output buffers larger than this are given back after they were written.
 const OUTPUT_BYTES_KEPT: usize = 1 << 10;
 
+/// Octets of a message that are packed before they are written.
+const PACKED_AT_ONCE: usize = 16 << 10;
+
 impl Line {
     pub fn new(machine: ImapMachine, stream: Stream, phase: Arc<CurrentPhase>, timeouts: ImapTimeouts) -> Self {
         let now = Instant::now();
@@ -34,6 +40,7 @@ impl Line {
             machine,
             stream: SessionStream::new(stream, phase, timeouts.write),
             input: BytesMut::new(),
+            deflated: None,
             timeouts,
             login_deadline: after(now, timeouts.login),
             command: 0,
@@ -48,10 +55,36 @@ impl Line {
         self.stream.start_tls(certificate, self.login_deadline).await.map(drop)
     }
 
-    /// Writes the machine's output.
+    /// Octets in both directions are packed from now on. The output was written.
+    pub fn compress(&mut self) {
+        self.deflated = Some(Box::new(Deflated::new()));
+    }
+
+    /// Writes octets of a message.
+    pub async fn write(&mut self, octets: &[u8]) -> Result<(), SessionEnd> {
+        match &mut self.deflated {
+            None => self.stream.write(octets).await,
+            Some(deflated) => {
+                let mut packed = Vec::new();
+                for some in octets.chunks(PACKED_AT_ONCE) {
+                    deflated.pack(some, &mut packed);
+                    self.stream.write(&packed).await?;
+                    packed.clear();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the machine's output, such that the client can read all of it.
     pub async fn flush(&mut self) -> Result<(), SessionEnd> {
         let out = std::mem::take(self.machine.output_mut());
-        self.stream.write(&out).await?;
+        self.write(&out).await?;
+        if let Some(deflated) = &mut self.deflated {
+            let mut packed = Vec::new();
+            deflated.flush(&mut packed);
+            self.stream.write(&packed).await?;
+        }
         // The buffer is used again unless it grew.
         if out.capacity() <= OUTPUT_BYTES_KEPT && self.machine.output().is_empty() {
             *self.machine.output_mut() = out;
@@ -79,9 +112,22 @@ impl Line {
             (true, false) if self.machine.is_appending() => self.command_deadline.min(after(now, self.timeouts.write)),
             (true, false) => self.command_deadline,
         };
+        if self.unpack()? {
+            return Ok(());
+        }
         let changed = async { if idling { changed.await } else { pending().await } };
-        match self.stream.fill(&mut self.input, changed, deadline).await? {
-            Woken::Octets => return Ok(()),
+        let input = match &mut self.deflated {
+            None => &mut self.input,
+            Some(deflated) => {
+                if self.input.is_empty() {
+                    self.input = BytesMut::new();
+                }
+                deflated.rest();
+                &mut deflated.packed
+            }
+        };
+        match self.stream.fill(input, changed, deadline).await? {
+            Woken::Octets => return self.unpack().map(drop),
             Woken::Event => {}
             Woken::Deadline if !idling => return Err(SessionEnd::TimedOut),
             Woken::Deadline => {
@@ -100,9 +146,22 @@ impl Line {
         Ok(())
     }
 
+    /// Unpacks some of the client's octets. False: there are none.
+    fn unpack(&mut self) -> Result<bool, SessionEnd> {
+        let Some(deflated) = self.deflated.as_mut().filter(|deflated| deflated.has_input()) else { return Ok(false) };
+        deflated.unpack(&mut self.input).map_err(|NotDeflated| SessionEnd::Gone)?;
+        Ok(true)
+    }
+
     /// Says the last words and closes.
     pub async fn close(mut self) {
-        let last = std::mem::take(self.machine.output_mut());
+        let mut last = std::mem::take(self.machine.output_mut());
+        if let Some(deflated) = &mut self.deflated {
+            let mut packed = Vec::new();
+            deflated.pack(&last, &mut packed);
+            deflated.flush(&mut packed);
+            last = packed;
+        }
         self.stream.close(last, self.timeouts.linger).await;
     }
 }

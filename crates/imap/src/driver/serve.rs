@@ -82,6 +82,10 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 Box::pin(line.start_tls(&service.certificate())).await?;
                 line.machine.tls_started();
             }
+            ImapEvent::Compress => {
+                line.flush().await?;
+                line.compress();
+            }
             ImapEvent::Login(credentials) => {
                 let verdict = Box::pin(log_in(service, peer, credentials)).await;
                 line.machine.logged_in(verdict.map(|account| mine.account = Some(account)));
@@ -322,6 +326,13 @@ async fn messages<A: Authenticator>(
                 let next = next.as_ref().map(|row| row.as_ref().map(mail::row));
                 line.machine.row(next.map_err(mail::refusal));
             }
+            ImapEvent::FindText(keys) => {
+                let found = match service.text.as_deref().zip(view.files()) {
+                    Some((text, files)) => text.find(files, keys).await,
+                    None => Vec::new(),
+                };
+                line.machine.text_found(found);
+            }
             ImapEvent::Header { uid } => {
                 let header = of_message(uid, |uid| view.header(uid)).await;
                 line.machine.header(header.as_deref().map_err(mail::refusal));
@@ -446,7 +457,7 @@ async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result
         if piece.is_empty() {
             return Err(SessionEnd::Gone);
         }
-        line.stream.write(&piece).await?;
+        line.write(&piece).await?;
         from += piece.len() as u64;
     }
     Ok(())
@@ -466,7 +477,7 @@ async fn send_decoded(
         let piece = reader.next().await.map_err(|_| SessionEnd::Gone)?.ok_or(SessionEnd::Gone)?;
         let wanted = within(piece, &octets, &mut at);
         if !wanted.is_empty() {
-            line.stream.write(wanted).await?;
+            line.write(wanted).await?;
         }
     }
     Ok(())

@@ -31,6 +31,9 @@ impl ImapMachine {
                 " CONDSTORE QRESYNC STATUS=SIZE SORT SORT=DISPLAY THREAD=ORDEREDSUBJECT THREAD=REFERENCES APPENDLIMIT={}",
                 self.config.limits.append_bytes
             ));
+            if self.config.compress && !self.compressed {
+                text.push_str(" COMPRESS=DEFLATE");
+            }
             return text;
         }
         text.push_str(" SASL-IR");
@@ -81,6 +84,25 @@ impl ImapMachine {
         self.reply(tag, "OK Begin TLS now");
         self.state = State::Tls;
         Some(ImapEvent::StartTls)
+    }
+
+    pub(super) fn compress(&mut self, tag: &str, mechanism: &str, input: &BytesMut) -> Option<ImapEvent> {
+        if !self.config.compress || !mechanism.eq_ignore_ascii_case("DEFLATE") {
+            self.bad(tag, "That compression is not offered");
+            return None;
+        }
+        if self.compressed {
+            self.reply(tag, "NO [COMPRESSIONACTIVE] The connection is compressed");
+            return None;
+        }
+        if !input.is_empty() {
+            // The client does not know yet whether they are to be compressed (RFC 4978 section 3).
+            self.bye("Octets after COMPRESS");
+            return None;
+        }
+        self.reply(tag, "OK DEFLATE active");
+        self.compressed = true;
+        Some(ImapEvent::Compress)
     }
 
     /// Answers [`ImapEvent::StartTls`]: the handshake is done.

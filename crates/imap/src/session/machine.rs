@@ -34,6 +34,8 @@ pub struct ImapMachine {
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
     pub(super) logged_in: bool,
+    /// Octets are DEFLATE.
+    pub(super) compressed: bool,
     pub(super) mailbox: Option<SelectedMailbox>,
     /// MODSEQ is told with flags (RFC 7162 section 3.1).
     pub(super) condstore: bool,
@@ -178,6 +180,7 @@ impl ImapMachine {
             trusted,
             scram: false,
             logged_in: false,
+            compressed: false,
             mailbox: None,
             condstore: false,
             qresync: false,
@@ -436,6 +439,7 @@ impl ImapMachine {
                 self.done(tag, "ID")
             }
             ImapCommand::StartTls => self.start_tls(&tag, input),
+            ImapCommand::Compress(mechanism) => self.compress(&tag, &mechanism, input),
             ImapCommand::Authenticate { mechanism, initial } => self.authenticate(tag, &mechanism, initial),
             ImapCommand::Login { user, password } => self.login(tag, user, password),
             ImapCommand::Enable(names) => self.enable(tag, &names),
@@ -484,7 +488,7 @@ impl ImapMachine {
             ImapCommand::Thread { uid, thread } => self.thread(tag, uid, thread),
             ImapCommand::GetQuota(root) => self.get_quota(tag, &root),
             ImapCommand::GetQuotaRoot(mailbox) => self.get_quota_root(tag, &mailbox),
-            ImapCommand::SetQuota { .. } | ImapCommand::Compress(_) => {
+            ImapCommand::SetQuota { .. } => {
                 self.bad(&tag, "That command is not offered");
                 None
             }

@@ -1,10 +1,10 @@
 //! Matches a message with a search.
 
 use posthaste_message::DateTime;
-use posthaste_message::mime::{Header, Kind, Message, Part};
-use unicode_normalization::UnicodeNormalization;
+use posthaste_message::mime::Header;
+use posthaste_text::{MailText, Needle, SearchedField};
 
-use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox};
+use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox, TextAnswer, TextKey};
 use crate::command::{MailFlag, SearchKey};
 use crate::date::Day;
 use crate::set::NumberSet;
@@ -27,12 +27,46 @@ pub(super) enum Test {
     Larger(u64),
     Smaller(u64),
     ModSeq(u64),
-    Header {
-        name: String,
-        text: String,
-    },
-    Body(String),
-    Text(String),
+    /// One of the search's texts.
+    Text(usize),
+}
+
+/// The texts of a search, and what is known of them without reading a message.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    pub keys: Vec<TextKey>,
+    /// By key; an index has been asked if there are any.
+    answers: Vec<Option<TextAnswer>>,
+}
+
+impl Texts {
+    fn add(&mut self, field: SearchedField, text: &[u8]) -> Test {
+        self.keys.push(TextKey { field, needle: Needle::new(&String::from_utf8_lossy(text)) });
+        Test::Text(self.keys.len() - 1)
+    }
+
+    /// True if an index can be asked, and was not.
+    pub fn are_open(&self) -> bool {
+        self.answers.len() < self.keys.len()
+    }
+
+    /// By key, in the order of the keys.
+    pub fn answer(&mut self, mut answers: Vec<Option<TextAnswer>>) {
+        answers.resize_with(self.keys.len(), || None);
+        self.answers = answers;
+    }
+
+    fn of(&self, at: usize, row: &MailRow, mail: &Mail<'_>) -> Option<bool> {
+        let known = self.answers.get(at).and_then(Option::as_ref);
+        if let Some(known) = known.filter(|answer| answer.known.contains(row.uid)) {
+            return Some(known.found.contains(row.uid));
+        }
+        let TextKey { field, needle } = &self.keys[at];
+        match mail {
+            Mail::Row => None,
+            Mail::Header(_, text) | Mail::Message(_, text) => text.has(field, needle),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,21 +89,21 @@ impl When {
 /// The known part of a message.
 pub(super) enum Mail<'m> {
     Row,
-    Header(Header<'m>),
-    Message(&'m Message<'m>),
+    Header(Header<'m>, &'m MailText),
+    Message(Header<'m>, &'m MailText),
 }
 
 impl Test {
     /// `saved`: UIDs that a search has saved.
-    pub fn new(key: &SearchKey, mailbox: &SelectedMailbox, saved: &NumberSet) -> Self {
-        let folded = |text: &[u8]| fold(&String::from_utf8_lossy(text));
+    pub fn new(key: &SearchKey, mailbox: &SelectedMailbox, saved: &NumberSet, texts: &mut Texts) -> Self {
         match key {
             SearchKey::All => Self::Is(true),
-            SearchKey::And(keys) => Self::And(keys.iter().map(|key| Self::new(key, mailbox, saved)).collect()),
+            SearchKey::And(keys) => Self::And(keys.iter().map(|key| Self::new(key, mailbox, saved, texts)).collect()),
             SearchKey::Or(keys) => {
-                Self::Or(Box::new((Self::new(&keys.0, mailbox, saved), Self::new(&keys.1, mailbox, saved))))
+                let one = Self::new(&keys.0, mailbox, saved, texts);
+                Self::Or(Box::new((one, Self::new(&keys.1, mailbox, saved, texts))))
             }
-            SearchKey::Not(key) => Self::Not(Box::new(Self::new(key, mailbox, saved))),
+            SearchKey::Not(key) => Self::Not(Box::new(Self::new(key, mailbox, saved, texts))),
             SearchKey::Numbers(set) | SearchKey::Uids(set) if set.is_saved() => Self::Uids(saved.clone()),
             SearchKey::Numbers(set) => Self::Numbers(set.resolve(mailbox.exists)),
             SearchKey::Uids(set) => Self::Uids(set.resolve(mailbox.last_uid)),
@@ -85,10 +119,10 @@ impl Test {
             SearchKey::Smaller(size) => Self::Smaller(*size),
             SearchKey::ModSeq(modseq) => Self::ModSeq(*modseq),
             SearchKey::Header { name, text } => {
-                Self::Header { name: String::from_utf8_lossy(name).into_owned(), text: folded(text) }
+                texts.add(SearchedField::Header(String::from_utf8_lossy(name).into_owned()), text)
             }
-            SearchKey::Body(text) => Self::Body(folded(text)),
-            SearchKey::Text(text) => Self::Text(folded(text)),
+            SearchKey::Body(text) => texts.add(SearchedField::Body, text),
+            SearchKey::Text(text) => texts.add(SearchedField::Anywhere, text),
         }
     }
 
@@ -120,49 +154,41 @@ impl Test {
         self.any(&|test| matches!(test, Self::ModSeq(_)))
     }
 
-    pub fn needs_header(&self) -> bool {
-        self.any(&|test| matches!(test, Self::Header { .. } | Self::Sent(_)))
+    pub fn needs_header(&self, texts: &Texts) -> bool {
+        self.any(&|test| match test {
+            Self::Sent(_) => true,
+            Self::Text(at) => matches!(texts.keys[*at].field, SearchedField::Header(_)),
+            _ => false,
+        })
     }
 
     /// `None`: more of the message has to be known.
-    pub fn of(&self, row: &MailRow, mail: &Mail<'_>) -> Option<bool> {
-        let header = || match mail {
-            Mail::Row => None,
-            Mail::Header(header) => Some(*header),
-            Mail::Message(message) => Some(message.root().header()),
-        };
+    pub fn of(&self, row: &MailRow, mail: &Mail<'_>, texts: &Texts) -> Option<bool> {
         Some(match self {
             Self::Is(found) => *found,
-            Self::And(tests) => return all(tests.iter().map(|test| test.of(row, mail))),
+            Self::And(tests) => return all(tests.iter().map(|test| test.of(row, mail, texts))),
             Self::Or(tests) => {
-                let none = all([&tests.0, &tests.1].into_iter().map(|test| test.of(row, mail).map(|found| !found)));
+                let none =
+                    all([&tests.0, &tests.1].into_iter().map(|test| test.of(row, mail, texts).map(|found| !found)));
                 return none.map(|none| !none);
             }
-            Self::Not(test) => return test.of(row, mail).map(|found| !found),
+            Self::Not(test) => return test.of(row, mail, texts).map(|found| !found),
             Self::Numbers(set) => set.contains(row.number),
             Self::Uids(set) => set.contains(row.uid),
             Self::Flags(bits) => row.flags & bits != 0,
             Self::Recent => row.recent,
             Self::Received(when) => when.is(Day::of_unix(row.internal_date)),
             Self::Sent(when) => {
-                header()?.first("Date").and_then(|field| written_day(field.value)).is_some_and(|day| when.is(day))
+                let header = match mail {
+                    Mail::Row => return None,
+                    Mail::Header(header, _) | Mail::Message(header, _) => header,
+                };
+                header.first("Date").and_then(|field| written_day(field.value)).is_some_and(|day| when.is(day))
             }
             Self::Larger(size) => row.size.is_some_and(|found| found > *size),
             Self::Smaller(size) => row.size.is_some_and(|found| found < *size),
             Self::ModSeq(modseq) => row.modseq >= *modseq,
-            Self::Header { name, text } => {
-                let header = header()?;
-                let mut fields = header.fields().filter(|field| field.is(name));
-                fields.any(|field| contains(&field.text(None), text))
-            }
-            Self::Body(text) => {
-                let Mail::Message(message) = mail else { return None };
-                in_body(message, text)
-            }
-            Self::Text(text) => {
-                let Mail::Message(message) = mail else { return None };
-                in_body(message, text) || message.parts().any(|part| in_header(part, text))
-            }
+            Self::Text(at) => return texts.of(*at, row, mail),
         })
     }
 }
@@ -206,66 +232,9 @@ fn written_day(value: &[u8]) -> Option<Day> {
     written().or_else(|| DateTime::parse(value).map(|date| Day::of_unix(date.unix_secs())))
 }
 
-fn in_body(message: &Message<'_>, text: &str) -> bool {
-    message.parts().any(|part| part.kind() == Kind::Leaf && is_text(part) && contains(&part.text(), text))
-}
-
-fn is_text(part: Part<'_, '_>) -> bool {
-    part.media_type().starts_with("text/")
-}
-
-/// Fields that say who handled a message or vouch for it, which no reader means.
-fn is_trace(name: &[u8]) -> bool {
-    const NAMES: [&str; 6] =
-        ["Received", "Return-Path", "DKIM-Signature", "DomainKey-Signature", "Authentication-Results", "Received-SPF"];
-    let is_arc = name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"ARC-"));
-    is_arc || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-}
-
-fn in_header(part: Part<'_, '_>, text: &str) -> bool {
-    part.header().fields().any(|field| !is_trace(field.name) && contains(&field.text(None), text))
-}
-
-/// Whether `text`, which is folded, is in `found`, which is not.
-fn contains(found: &str, text: &str) -> bool {
-    text.is_empty() || memchr::memmem::find(format!(" {} ", fold(found)).as_bytes(), text.as_bytes()).is_some()
-}
-
-/// Without case and accents; a run of anything but letters and digits is one blank (decision 33).
-fn fold(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.nfkd().flat_map(char::to_lowercase) {
-        if character.is_alphanumeric() {
-            out.push(character);
-        } else if !unicode_normalization::char::is_combining_mark(character) && !out.ends_with(' ') {
-            out.push(' ');
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_found_without_case_accents_and_marks() {
-        for (found, text) in [
-            ("Caf\u{e9} au lait", "CAFE AU"),
-            ("re: offer -- final", "Offer final"),
-            ("ann@example.org", "ann@example.org"),
-            ("ann@example.org", "EXAMPLE"),
-            ("end.", "end."),
-            ("end", "end."),
-            ("x", ""),
-            ("Stra\u{df}e", "stra\u{df}e"),
-            ("\u{ff21}\u{ff22}", "ab"),
-        ] {
-            assert!(contains(found, &fold(text)), "{text} in {found}");
-        }
-        assert!(!contains("offers", &fold("offer s")));
-        assert!(!contains("abc", &fold("d")));
-    }
 
     #[test]
     fn dates_are_taken_as_they_are_written() {
@@ -281,11 +250,28 @@ mod tests {
         let mailbox = SelectedMailbox { exists: 3, last_uid: 9, ..SelectedMailbox::default() };
         let seen = || SearchKey::Flag(MailFlag::Seen);
         let body = || SearchKey::Body(b"x".to_vec());
-        let of = |key: SearchKey| Test::new(&key, &mailbox, &NumberSet::default()).of(&MailRow::default(), &Mail::Row);
+        let of = |key: SearchKey| {
+            let mut texts = Texts::default();
+            Test::new(&key, &mailbox, &NumberSet::default(), &mut texts).of(&MailRow::default(), &Mail::Row, &texts)
+        };
         assert_eq!(of(SearchKey::And(vec![body(), seen()])), Some(false));
         assert_eq!(of(SearchKey::Or(Box::new((body(), SearchKey::Not(Box::new(seen())))))), Some(true));
         assert_eq!(of(SearchKey::And(vec![body(), SearchKey::All])), None);
         assert_eq!(of(SearchKey::Or(Box::new((body(), seen())))), None);
         assert_eq!(of(SearchKey::Flag(MailFlag::Keyword("unknown".into()))), Some(false));
+    }
+
+    #[test]
+    fn an_index_decides_for_the_messages_that_it_knows() {
+        let mailbox = SelectedMailbox { exists: 3, last_uid: 9, ..SelectedMailbox::default() };
+        let mut texts = Texts::default();
+        let body = SearchKey::Not(Box::new(SearchKey::Body(b"x".to_vec())));
+        let test = Test::new(&body, &mailbox, &NumberSet::default(), &mut texts);
+        assert!(texts.are_open());
+        let (known, found) = (NumberSet::from_ranges(vec![1..=5]), NumberSet::from_ranges(vec![2..=2]));
+        texts.answer(vec![Some(TextAnswer { known, found })]);
+        assert!(!texts.are_open());
+        let of = |uid| test.of(&MailRow { uid, ..MailRow::default() }, &Mail::Row, &texts);
+        assert_eq!([1, 2, 6].map(of), [Some(true), Some(false), None]);
     }
 }

@@ -1,13 +1,14 @@
 //! SEARCH: row after row, and of a message only what rows do not decide.
 
 use posthaste_message::mime::{Header, Message};
+use posthaste_text::MailText;
 
 use super::fetch::unread;
 use super::machine::State;
-use super::matching::{Mail, Test};
+use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
 use super::threads::Threads;
-use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
+use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, TextAnswer};
 use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
 use crate::set::NumberSet;
 
@@ -18,6 +19,9 @@ pub(super) struct Searching {
     uid: bool,
     returns: Option<SearchReturn>,
     test: Test,
+    texts: Texts,
+    /// Messages that were read because of a text.
+    read: u32,
     step: Step,
     row: MailRow,
     /// Empty with `order`.
@@ -35,6 +39,8 @@ pub(super) struct Searching {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     NextRow,
+    /// An index may know what is open, so that the row's message need not be read.
+    Find,
     Header,
     Open,
     Read(u64),
@@ -48,6 +54,9 @@ enum Step {
     /// A question is out.
     Asked,
 }
+
+/// Messages that are read before an index is asked: to ask costs more than to read some.
+const READ_FIRST: u32 = 8;
 
 /// Numbers of one piece of an answer.
 const NUMBERS_MAX: usize = 1000;
@@ -75,7 +84,8 @@ impl ImapMachine {
         order: Option<Order>,
     ) -> Option<ImapEvent> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
-        let test = Test::new(key, mailbox, &self.saved);
+        let mut texts = Texts::default();
+        let test = Test::new(key, mailbox, &self.saved, &mut texts);
         self.condstore |= test.has_modseq();
         let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
         self.state = State::Searching(Box::new(Searching {
@@ -83,6 +93,8 @@ impl ImapMachine {
             uid,
             returns,
             test,
+            texts,
+            read: 0,
             step: Step::NextRow,
             row: MailRow::default(),
             found: NumberSet::default(),
@@ -104,6 +116,7 @@ impl ImapMachine {
         let uid = searching.row.uid;
         match std::mem::replace(&mut searching.step, Step::Asked) {
             Step::NextRow => Some(ImapEvent::NextRow),
+            Step::Find => Some(ImapEvent::FindText(searching.texts.keys.clone())),
             Step::Header => Some(ImapEvent::Header { uid }),
             Step::Open => Some(ImapEvent::Open { uid }),
             Step::Read(octets) => Some(ImapEvent::Read { octets }),
@@ -138,13 +151,26 @@ impl ImapMachine {
         }
     }
 
+    /// Answers [`ImapEvent::FindText`], for each key in its place; `None`, and a key without an answer: an index knows nothing of it.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn text_found(&mut self, answers: Vec<Option<TextAnswer>>) {
+        let State::Searching(searching) = &mut self.state else { panic!("texts in {:?}", self.state) };
+        searching.texts.answer(answers);
+        searching.decide(&Mail::Row, Step::Header);
+    }
+
     pub(super) fn searched_header(&mut self, answer: Result<&[u8], MailRefusal>) {
         let State::Searching(searching) = &mut self.state else { return };
         match answer {
-            Ok(header) => searching.decide(&Mail::Header(Header::new(header)), Step::Open),
+            Ok(header) => {
+                let text = searching.text_of(|| MailText::of_header(header));
+                searching.decide(&Mail::Header(Header::new(header), &text), Step::Open);
+            }
             // One message that is damaged is no reason for a list without it.
-            Err(_) if searching.test.of(&searching.row, &Mail::Row) == Some(true) => {
-                searching.decide(&Mail::Header(Header::new(b"")), Step::NextRow);
+            Err(_) if searching.test.of(&searching.row, &Mail::Row, &searching.texts) == Some(true) => {
+                searching.decide(&Mail::Header(Header::new(b""), &MailText::default()), Step::NextRow);
             }
             Err(why) => searching.pass(why),
         }
@@ -162,7 +188,11 @@ impl ImapMachine {
     pub(super) fn searched_message(&mut self, answer: Result<&[u8], MailRefusal>) {
         let State::Searching(searching) = &mut self.state else { return };
         match answer {
-            Ok(octets) => searching.decide(&Mail::Message(&Message::parse(octets)), Step::NextRow),
+            Ok(octets) => {
+                let text = searching.text_of(|| MailText::of_message(octets));
+                let message = Message::parse(octets);
+                searching.decide(&Mail::Message(message.root().header(), &text), Step::NextRow);
+            }
             Err(why) => searching.pass(why),
         }
     }
@@ -390,13 +420,21 @@ impl Searching {
         NumberSet::from_ranges(ends.into_iter().flatten().map(|uid| uid..=uid).collect())
     }
 
+    /// A message's text, if a text is looked for.
+    fn text_of(&self, read: impl FnOnce() -> MailText) -> MailText {
+        if self.texts.keys.is_empty() { MailText::default() } else { read() }
+    }
+
     /// Counts the row if what is known decides it, else goes on with `next`.
     fn decide(&mut self, mail: &Mail<'_>, next: Step) {
-        self.step = match self.test.of(&self.row, mail) {
+        self.step = match self.test.of(&self.row, mail, &self.texts) {
             Some(true) => self.found(mail),
             Some(false) => Step::NextRow,
-            None if next == Step::Header && !self.test.needs_header() => Step::Open,
-            None => next,
+            None if next == Step::Header && self.texts.are_open() && self.read >= READ_FIRST => Step::Find,
+            None => {
+                self.read += u32::from(next == Step::Header);
+                if next == Step::Header && !self.test.needs_header(&self.texts) { Step::Open } else { next }
+            }
         };
     }
 
@@ -405,8 +443,7 @@ impl Searching {
         match (&mut self.order, mail) {
             (Some(order), Mail::Row) if order.needs_header() => return Step::Header,
             (Some(order), Mail::Row) => order.add(number, &self.row, &Header::new(b"")),
-            (Some(order), Mail::Header(header)) => order.add(number, &self.row, header),
-            (Some(order), Mail::Message(message)) => order.add(number, &self.row, &message.root().header()),
+            (Some(order), Mail::Header(header, _) | Mail::Message(header, _)) => order.add(number, &self.row, header),
             (None, _) => self.found.push(number),
         }
         if self.returns.is_some_and(|returns| returns.save) {

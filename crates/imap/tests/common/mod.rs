@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal};
+use posthaste_imap::session::{
+    ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, TextAnswer, TextKey,
+};
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
@@ -104,7 +106,14 @@ pub struct Host {
     rows: Vec<MessageRow>,
     body: Option<Arc<dyn MailBody>>,
     writer: Option<Box<dyn MessageWriter>>,
+    /// Answers in place of an index.
+    pub index: Option<Index>,
+    /// Messages that were read or whose header was.
+    pub reads: usize,
 }
+
+/// Answers about the messages of a view.
+pub type Index = Box<dyn Fn(&dyn MailboxView, &TextKey) -> Option<TextAnswer>>;
 
 impl Host {
     pub fn new(config: ImapConfig, trusted: bool) -> Self {
@@ -130,6 +139,8 @@ impl Host {
             rows: Vec::new(),
             body: None,
             writer: None,
+            index: None,
+            reads: 0,
         };
         assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
         host.machine.output_mut().clear();
@@ -272,11 +283,18 @@ impl Host {
                 let row = self.rows.pop();
                 self.machine.row(Ok(row.as_ref().map(mail::row)));
             }
+            ImapEvent::FindText(keys) => {
+                let index = self.index.as_deref();
+                let answers = keys.iter().map(|key| index.and_then(|index| index(view, key)));
+                self.machine.text_found(answers.collect());
+            }
             ImapEvent::Header { uid } => {
+                self.reads += 1;
                 let header = now(view.header(Uid::new(uid).unwrap())).map_err(refused);
                 self.machine.header(header.as_deref().map_err(|why| *why));
             }
             ImapEvent::Open { uid } => {
+                self.reads += 1;
                 let body = now(view.body(Uid::new(uid).unwrap())).map_err(refused);
                 self.machine.opened(body.as_ref().map(|body| body.len()).map_err(|why| *why));
                 self.body = body.ok();

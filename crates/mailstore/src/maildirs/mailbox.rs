@@ -233,6 +233,14 @@ impl Source for MaildirMailbox {
         &self.0.recent_from
     }
 
+    fn folder(&self) -> Option<String> {
+        Some(self.path().to_string())
+    }
+
+    fn file_name(file: &Self::File) -> Option<&str> {
+        Some(&*file.name).filter(|_| file.awaited().is_none())
+    }
+
     fn look(&self) -> Asked<'_, Arc<Messages>> {
         Box::pin(self.look_now())
     }

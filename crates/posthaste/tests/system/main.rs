@@ -24,6 +24,7 @@ mod http_rules;
 mod imap;
 mod imap_changes;
 mod imap_extensions;
+mod imap_search;
 mod indexing;
 mod inject;
 mod inject_from;

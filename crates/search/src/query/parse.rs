@@ -14,7 +14,7 @@ use super::values::{
     Value, flag_leaf, folder_pattern, header_value, is_relative, mime_leaf, path_query, pattern, plain, priority_leaf,
     size_range, tag_query, text_leaf, thread_number,
 };
-use crate::header_names::check_header_name;
+use crate::text::check_header_name;
 
 /// How deep parentheses may be nested.
 const DEPTH_MAX: u32 = 100;

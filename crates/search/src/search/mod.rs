@@ -3,8 +3,10 @@
 //! Text conditions read postings, all others read a column of the side store. Sets are bitmaps (a megabyte for eight million messages), so
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
+mod containing;
 mod dictionary;
 mod exclusion;
+mod folder;
 mod headers;
 mod matcher;
 mod messages;
@@ -24,10 +26,10 @@ use std::sync::OnceLock;
 use crate::bitmap::Bitmap;
 use crate::error::{IndexError, text_error};
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
-use crate::header_names::HeaderNames;
 use crate::query::{self, Flag, Leaf, ParseError, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::tags::digest_of;
+use crate::text::HeaderNames;
 use crate::text::{Priority, fold, id_hash};
 use crate::text_index::{TextIndex, numbers_in};
 
@@ -35,8 +37,10 @@ use newest::Scope;
 use segment::{Segment, open_text};
 use terms::has_word;
 
+pub use containing::Containing;
 pub use exclusion::Exclusion;
-pub use messages::{AddressFields, Message, split_addresses};
+pub use folder::FolderFiles;
+pub use messages::{AddressFields, Message};
 pub use order::Sort;
 pub use tree::{TreeLine, tree};
 

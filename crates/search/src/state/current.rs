@@ -17,7 +17,7 @@ pub(super) const FORMAT: u32 = 3;
 const TEXT_DIR: &str = "text";
 
 /// The content of the file `current`: which state file, and where in it the newest directory is.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Current {
     pub format: u32,
     pub file: String,

@@ -77,6 +77,11 @@ impl Snapshot {
         read_current(&self.dir).is_ok_and(|current| current.text != self.current.text)
     }
 
+    /// True if there is no newer commit.
+    pub fn is_newest(&self) -> bool {
+        read_current(&self.dir).is_ok_and(|current| current == self.current)
+    }
+
     /// A column of 8-byte values, one for each message number.
     ///
     /// # Errors
@@ -235,6 +240,34 @@ impl Snapshot {
             let name = names.get(start..end).ok_or_else(|| self.damaged(format!("the names of chunk {index}")))?;
             each(u32::from_le_bytes(*folder), u64::from_le_bytes(*flags), name);
             start = end;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with number, flags and file name of every message of a folder. Of chunks without any, one column is read.
+    ///
+    /// # Errors
+    /// [`StateError::Io`], [`StateError::Damaged`].
+    pub(crate) fn for_each_name_in(
+        &self,
+        folder: u32,
+        mut each: impl FnMut(u32, u64, &[u8]),
+    ) -> Result<(), StateError> {
+        for index in 0..self.chunks() {
+            let count = self.directory.count(index);
+            let (offset, width) = chunk::place(Column::Folder, count);
+            let mut folders = vec![0; count * width];
+            self.read(&mut folders, self.directory.chunks[index].offset + offset as u64)?;
+            if !folders.as_chunks::<4>().0.iter().any(|found| u32::from_le_bytes(*found) == folder) {
+                continue;
+            }
+            let mut number = (index * CHUNK_MESSAGES) as u32;
+            self.for_each_name(index, |of, flags, name| {
+                if of == folder {
+                    each(number, flags, name);
+                }
+                number += 1;
+            })?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use tantivy::store::StoreWriter;
 
 use super::inverted::Inverted;
 use super::{Head, TextIndex};
-use crate::text::Extracted;
+use crate::text::{Extracted, OTHER_HEADERS};
 
 /// A segment on disk that is not yet part of the index.
 pub(crate) struct FinishedSegment {
@@ -134,7 +134,7 @@ impl Open {
         }
         message.files.iter().for_each(|name| document.add_text(fields.file, name));
         for (name, value) in &message.headers {
-            if let Some(field) = text.header_field(name) {
+            if let Some(field) = text.header_field(name).filter(|_| name != OTHER_HEADERS) {
                 document.add_text(field, value);
             }
         }
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use crate::bitmap::Bitmap;
-    use crate::header_names::HeaderNames;
+    use crate::text::HeaderNames;
     use crate::text::Tokens;
 
     #[derive(Clone, Default)]

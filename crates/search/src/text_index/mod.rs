@@ -24,7 +24,7 @@ use tantivy::schema::{
 use tantivy::{Index, IndexSettings, IndexWriter, SegmentReader};
 
 use crate::bitmap::Bitmap;
-use crate::header_names::HeaderNames;
+use crate::text::{HeaderNames, OTHER_HEADERS};
 
 pub(crate) use build::{FinishedSegment, SegmentBuilder};
 pub(crate) use files::check_files;
@@ -69,6 +69,8 @@ fn schema(headers: &HeaderNames) -> (Schema, Fields) {
         TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::WithFreqsAndPositions));
     // Whole values, each once: regular expressions look at these and not at every message.
     let header = words.clone().set_fast("raw");
+    // Most of these words are unique; where they stand would take as much room as they do.
+    let others = TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::Basic));
     let exact = TextOptions::default().set_indexing_options(indexing("raw", IndexRecordOption::Basic));
     let fields = Fields {
         number: builder.add_u64_field("number", NumericOptions::default() | FAST),
@@ -85,7 +87,8 @@ fn schema(headers: &HeaderNames) -> (Schema, Fields) {
         mime: builder.add_text_field("mime", exact),
     };
     for name in headers.iter() {
-        builder.add_text_field(&format!("{HEADER_PREFIX}{name}"), header.clone());
+        let options = if name == OTHER_HEADERS { others.clone() } else { header.clone() };
+        builder.add_text_field(&format!("{HEADER_PREFIX}{name}"), options);
     }
     (builder.build(), fields)
 }

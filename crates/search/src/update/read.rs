@@ -13,11 +13,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::UpdateOptions;
 use super::diff::Candidate;
-use crate::header_names::HeaderNames;
 use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::stop::Stop;
 use crate::tags::id_of;
+use crate::text::HeaderNames;
 use crate::text::{Extracted, Priority, extract_with, id_hash, subject_hash};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
 

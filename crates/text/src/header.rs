@@ -6,8 +6,8 @@ use posthaste_message::mime::{
     Addresses, Charset, DecodedAddress, Field, Message, in_reply_to, message_id, references,
 };
 
-use super::extracted::{Extracted, ITEMS_MAX, Priority};
-use crate::header_names::HeaderNames;
+use crate::extracted::{Extracted, ITEMS_MAX, Priority};
+use crate::header_names::{HeaderNames, OTHER_HEADERS};
 
 /// What the index wants of a message's own header, read in one pass. Of fields that may stand only once the first that says something counts.
 #[derive(Default)]
@@ -88,17 +88,42 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 pub(super) fn take_headers(message: &Message<'_>, names: &HeaderNames, out: &mut Extracted) -> bool {
     let charset = message.header_charset();
     let mut is_whole = true;
-    for field in message.root().header().fields() {
-        let name = std::str::from_utf8(field.name).ok().and_then(|name| names.known_as(name));
-        let Some(name) = name.filter(|_| out.headers.len() < ITEMS_MAX) else { continue };
-        let mut value = one_line(&field.text(charset));
-        if value.len() > VALUE_BYTES_MAX {
-            value.truncate(value.floor_char_boundary(VALUE_BYTES_MAX));
-            is_whole = false;
-        }
+    let known = |field: &Field<'_>| std::str::from_utf8(field.name).ok().and_then(|name| names.known_as(name));
+    let fields = || message.root().header().fields();
+    let mut take = |name: &str, field: Field<'_>| {
+        let (value, is_all) = field_value(field, charset);
+        is_whole &= is_all;
         out.headers.push((name.to_owned(), value));
+    };
+    let named = fields().filter_map(|field| Some((known(&field)?, field)));
+    named.take(ITEMS_MAX).for_each(|(name, field)| take(name, field));
+    if names.known_as(OTHER_HEADERS).is_some() {
+        other_fields(fields()).filter(|field| known(field).is_none()).for_each(|field| take(OTHER_HEADERS, field));
     }
     is_whole
+}
+
+/// A value, decoded and unfolded; false if it was cut short.
+pub(super) fn field_value(field: Field<'_>, charset: Option<Charset>) -> (String, bool) {
+    let mut value = one_line(&field.text(charset));
+    let is_all = value.len() <= VALUE_BYTES_MAX;
+    value.truncate(value.floor_char_boundary(VALUE_BYTES_MAX));
+    (value, is_all)
+}
+
+/// The fields that a reader may mean and that have no part of their own in an index; of a header with very many, the first.
+pub(super) fn other_fields<'a>(fields: impl Iterator<Item = Field<'a>>) -> impl Iterator<Item = Field<'a>> {
+    const OWN: [&[u8]; 5] = [b"From", b"To", b"Cc", b"Bcc", b"Subject"];
+    let is_own = |name: &[u8]| OWN.iter().any(|own| name.eq_ignore_ascii_case(own));
+    fields.filter(move |field| !is_own(field.name) && !is_trace(field.name)).take(ITEMS_MAX)
+}
+
+/// True for fields that say who handled a message or vouch for it, which no reader means.
+pub fn is_trace(name: &[u8]) -> bool {
+    const NAMES: [&str; 6] =
+        ["Received", "Return-Path", "DKIM-Signature", "DomainKey-Signature", "Authentication-Results", "Received-SPF"];
+    let is_arc = name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"ARC-"));
+    is_arc || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// What decides once all fields are known.

@@ -6,8 +6,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::text::fold::{Class, class, fold_into};
-use crate::text::runs::{ascii_runs, eight_at};
+use crate::fold::{Class, class, fold_into};
+use crate::runs::{ascii_runs, eight_at};
 
 /// Bytes of a token; what goes beyond is cut off, in the index and in queries alike.
 pub const TOKEN_BYTES_MAX: usize = 64;
@@ -38,10 +38,12 @@ pub struct Tokens<'a> {
 /// The octets of a token as numbers of eight each, the first octet the lowest, with zeros after the last: so they are compared and copied
 /// eight at a time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Octets<'a> {
+pub struct Octets<'a> {
+    /// The first eight.
     pub first: u64,
-    /// What goes beyond the first eight.
+    /// Octets beyond the first eight.
     pub rest: &'a [u64],
+    /// Octets in all.
     pub length: usize,
 }
 
@@ -86,8 +88,8 @@ impl<'a> Octets<'a> {
     }
 }
 
-/// For [`Octets::hash`].
-pub(crate) fn random_key() -> u64 {
+/// A key for [`Octets::hash`].
+pub fn random_key() -> u64 {
     RandomState::new().hash_one(0)
 }
 
@@ -130,7 +132,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Calls `each` with every token that is left. `token` as in [`next_into`](Self::next_into).
-    pub(crate) fn for_each(mut self, token: &mut String, mut each: impl FnMut(Octets<'_>)) {
+    pub fn for_each(mut self, token: &mut String, mut each: impl FnMut(Octets<'_>)) {
         let bytes = self.text.as_bytes();
         let mut rest = Vec::new();
         loop {

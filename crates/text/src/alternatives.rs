@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::text::tokens::{Tokens, random_key};
+use crate::tokens::{Tokens, random_key};
 
 /// One word in this many may be new before an HTML alternative counts as saying something else.
 const NEW_WORDS_SHARE: usize = 20;

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 mod tests {
-    use crate::text::{extract, parts};
+    use crate::{extract, parts};
 
     /// On a stack of the size that threads get.
     fn on_a_thread(work: impl FnOnce() + Send + 'static) {

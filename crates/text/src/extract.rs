@@ -7,12 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
 
+use crate::alternatives::says_more;
+use crate::extracted::{Extracted, ITEMS_MAX};
+use crate::header::{Head, one_line, take_headers};
 use crate::header_names::HeaderNames;
-use crate::text::alternatives::says_more;
-use crate::text::extracted::{Extracted, ITEMS_MAX};
-use crate::text::header::{Head, one_line, take_headers};
-use crate::text::html::html_to_text;
-use crate::text::prune::prune_into;
+use crate::html::html_to_text;
+use crate::prune::prune_into;
 
 /// Bytes of text that are indexed of one message; the rest of a longer one is passed over and reported.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -87,7 +87,7 @@ fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted
 }
 
 /// The beginning of a header that is too long to be a real one.
-fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
+pub(super) fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
     let beginning = message.get(..HEADER_BYTES_MAX)?;
     let mut lines = beginning.split_inclusive(|&octet| octet == b'\n');
     if lines.any(|line| matches!(line, b"\n" | b"\r\n")) {
@@ -226,7 +226,7 @@ pub(super) fn is_marked(part: Part<'_, '_>) -> bool {
 fn enclosed(root: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     let charset = root.charset();
     let header = root.header();
-    let mut from = super::header::AddressText::default();
+    let mut from = crate::header::AddressText::default();
     if let Some(field) = header.first("From") {
         from.add(field.addresses(charset));
     }
@@ -258,7 +258,7 @@ fn append(text: &str, out: &mut Extracted) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Priority;
+    use crate::Priority;
 
     #[test]
     fn of_a_header_without_end_the_beginning_is_read() {
@@ -402,12 +402,12 @@ mod tests {
         let mail = b"Subject: mac\rContent-Type: text/plain; name=a.txt\r\rone\rtwo\r";
         let found = extract(mail);
         assert_eq!((&*found.subject, &*found.body), ("mac", "one\ntwo\n"));
-        assert_eq!(&*crate::text::parts(mail)[0].content, b"one\ntwo\n");
+        assert_eq!(&*crate::parts(mail)[0].content, b"one\ntwo\n");
     }
 
     #[test]
     fn nested_multiparts_that_made_a_parser_panic_are_read() {
-        let found = extract(include_bytes!("../../../../fuzz/corpus/search_extract/mime_parser_panics"));
+        let found = extract(include_bytes!("../../../fuzz/corpus/search_extract/mime_parser_panics"));
         assert_eq!(found.problem, None);
         assert!(!found.body.is_empty());
     }

@@ -5,12 +5,16 @@ pub const HEADERS_MAX: usize = 64;
 /// Octets of a name.
 const NAME_BYTES_MAX: usize = 100;
 
+/// Stands for all header fields that have no name of their own here and are not indexed anyway, trace fields excepted.
+pub const OTHER_HEADERS: &str = "*";
+
 /// Names of header fields, in the order and spelling they were given in; of those that differ in case alone the first.
 #[derive(Debug, Clone, Default)]
 pub struct HeaderNames(Vec<String>);
 
 impl HeaderNames {
-    pub(crate) fn of(names: Vec<impl Into<String>>) -> Self {
+    /// Collects names; the first of those that differ in case alone counts.
+    pub fn of(names: Vec<impl Into<String>>) -> Self {
         let mut all = Self::default();
         names.into_iter().for_each(|name| all.add(name.into()));
         all
@@ -54,12 +58,15 @@ impl std::fmt::Display for HeaderNames {
     }
 }
 
-/// Says what is wrong with a name, if something is: it has letters, digits, `-`, `_` and `.`, and is not too long.
+/// Says what is wrong with a name, if something is: it has letters, digits, `-`, `_` and `.`, and is not too long. [`OTHER_HEADERS`] is fine, too.
 ///
 /// # Errors
 /// What is wrong, in words.
 pub fn check_header_name(name: &str) -> Result<(), String> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name == OTHER_HEADERS {
+        return Ok(());
+    }
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_fine) {
         return Err(format!("`{name}` is no header name; write it as in X-Spam-Score, without a colon"));
     }
@@ -77,7 +84,7 @@ mod tests {
         assert_eq!(names.known_as("LIST-ID"), Some("List-Id"));
         assert_eq!(names, HeaderNames::of(vec!["list-id", "x-spam-score"]));
         assert_ne!(names, HeaderNames::of(vec!["list-id"]));
-        assert!(check_header_name("X-A.b_1").is_ok());
+        assert!(check_header_name("X-A.b_1").is_ok() && check_header_name("*").is_ok());
         for bad in ["", "X-A:", "a b", "é", &"x".repeat(101)] {
             assert!(check_header_name(bad).is_err(), "{bad}");
         }

@@ -74,7 +74,7 @@ fn word_bits(block: &[u8; BLOCK_BYTES]) -> u64 {
 
 /// The 8 octets from `at` on as a number, the first the lowest; zeros after the end.
 #[inline]
-pub(crate) fn eight_at(bytes: &[u8], at: usize) -> u64 {
+pub fn eight_at(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();
     match rest.first_chunk() {
         Some(eight) => u64::from_le_bytes(*eight),

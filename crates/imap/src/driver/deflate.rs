@@ -1,0 +1,177 @@
+//! COMPRESS=DEFLATE (RFC 4978): both directions of a connection as raw DEFLATE (RFC 1951).
+//!
+//! At most [`UNPACKED_AT_ONCE`] octets are unpacked before the session has used those before them. So a client that sends zeros costs as much
+//! memory as one without compression.
+
+use bytes::BytesMut;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// Octets that the client's octets are unpacked to before the session takes them.
+pub(super) const UNPACKED_AT_ONCE: usize = 8 << 10;
+/// Packed octets are made in pieces of this size.
+const PACKED_AT_ONCE: usize = 16 << 10;
+
+/// The state of both directions.
+pub(super) struct Deflated {
+    inflate: Decompress,
+    /// The client's octets that are not unpacked yet.
+    pub packed: BytesMut,
+    /// The last step had no room for all that its octets unpack to.
+    is_full: bool,
+    /// `None`: nothing was packed since the last flush that ended the session's wait. Another compressor can go on after it.
+    deflate: Option<Compress>,
+    /// Octets were packed that the client cannot unpack before a flush.
+    is_dirty: bool,
+}
+
+/// The client's octets are no DEFLATE, or its stream has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NotDeflated;
+
+impl Deflated {
+    pub fn new() -> Self {
+        let inflate = Decompress::new(false);
+        Self { inflate, packed: BytesMut::new(), is_full: false, deflate: None, is_dirty: false }
+    }
+
+    /// True if more can be unpacked without more octets of the client.
+    pub fn has_input(&self) -> bool {
+        self.is_full || !self.packed.is_empty()
+    }
+
+    /// Unpacks some of the client's octets behind `input`.
+    pub fn unpack(&mut self, input: &mut BytesMut) -> Result<(), NotDeflated> {
+        let start = input.len();
+        input.resize(start + UNPACKED_AT_ONCE, 0);
+        let (taken, given) = (self.inflate.total_in(), self.inflate.total_out());
+        let status = self.inflate.decompress(&self.packed, &mut input[start..], FlushDecompress::Sync);
+        let taken = (self.inflate.total_in() - taken) as usize;
+        let given = (self.inflate.total_out() - given) as usize;
+        input.truncate(start + given);
+        let _ = self.packed.split_to(taken);
+        self.is_full = given == UNPACKED_AT_ONCE;
+        if self.packed.is_empty() {
+            self.packed = BytesMut::new();
+        }
+        match status {
+            Ok(Status::Ok) => Ok(()),
+            // It can do nothing without more octets.
+            Ok(Status::BufError) if self.packed.is_empty() => {
+                self.is_full = false;
+                Ok(())
+            }
+            Ok(Status::BufError | Status::StreamEnd) | Err(_) => Err(NotDeflated),
+        }
+    }
+
+    /// Packs octets of the session behind `out`.
+    pub fn pack(&mut self, octets: &[u8], out: &mut Vec<u8>) {
+        self.is_dirty |= !octets.is_empty();
+        self.run(octets, FlushCompress::None, out);
+    }
+
+    /// Ends what was packed, so that the client can unpack all of it.
+    pub fn flush(&mut self, out: &mut Vec<u8>) {
+        if std::mem::take(&mut self.is_dirty) {
+            self.run(b"", FlushCompress::Sync, out);
+        }
+    }
+
+    /// Gives memory back while the session waits. The next octets refer to none that came before.
+    pub fn rest(&mut self) {
+        self.deflate = self.deflate.take().filter(|_| self.is_dirty);
+    }
+
+    fn run(&mut self, mut octets: &[u8], flush: FlushCompress, out: &mut Vec<u8>) {
+        let deflate = self.deflate.get_or_insert_with(|| Compress::new(Compression::fast(), false));
+        loop {
+            out.reserve(PACKED_AT_ONCE);
+            let (taken, before) = (deflate.total_in(), out.len());
+            // It fails only on a compressor that was finished.
+            let status = deflate.compress_vec(octets, out, flush);
+            octets = &octets[(deflate.total_in() - taken) as usize..];
+            let has_room = out.len() < out.capacity();
+            if octets.is_empty() && has_room || status.is_err() || out.len() == before && octets.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(octets: &[u8]) -> Vec<u8> {
+        let (mut one, mut out) = (Deflated::new(), Vec::new());
+        one.pack(octets, &mut out);
+        one.flush(&mut out);
+        out
+    }
+
+    fn unpacked(octets: &[u8], at_once: usize) -> Vec<u8> {
+        let (mut one, mut all, mut input) = (Deflated::new(), Vec::new(), BytesMut::new());
+        for piece in octets.chunks(at_once) {
+            one.packed.extend_from_slice(piece);
+            while one.has_input() {
+                one.unpack(&mut input).unwrap();
+                assert!(input.len() <= UNPACKED_AT_ONCE);
+                all.extend_from_slice(&input.split());
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn octets_come_out_as_they_went_in_wherever_they_are_cut() {
+        let text: Vec<u8> = (0..100_000u32).flat_map(|n| (n.wrapping_mul(n) / 7).to_le_bytes()).collect();
+        for octets in [&b"x"[..], b"a1 NOOP\r\n", &text, &[0; 300_000]] {
+            let packed = packed(octets);
+            for at_once in [1, 7, 8192] {
+                assert!(unpacked(&packed, at_once) == octets, "{} octets, {at_once} at once", octets.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_packed_after_a_rest_goes_on() {
+        let (mut one, mut out) = (Deflated::new(), Vec::new());
+        let lines = ["* 1 EXISTS\r\n", "* OK Still here\r\n", "* 2 EXISTS\r\n"];
+        for line in lines {
+            one.pack(line.as_bytes(), &mut out);
+            one.flush(&mut out);
+            let len = out.len();
+            one.flush(&mut out);
+            assert_eq!(out.len(), len, "nothing to flush");
+            one.rest();
+        }
+        assert_eq!(unpacked(&out, 5), lines.concat().as_bytes());
+    }
+
+    #[test]
+    fn zeros_without_end_are_unpacked_in_small_pieces() {
+        let packed = packed(&vec![0; 64 << 20]);
+        assert!(packed.len() < 512 << 10, "{}", packed.len());
+        let (mut one, mut input, mut all) = (Deflated::new(), BytesMut::new(), 0);
+        one.packed.extend_from_slice(&packed);
+        while one.has_input() {
+            one.unpack(&mut input).unwrap();
+            assert!(input.len() <= UNPACKED_AT_ONCE && input.capacity() <= 2 * UNPACKED_AT_ONCE);
+            all += input.split().len();
+        }
+        assert_eq!(all, 64 << 20);
+    }
+
+    #[test]
+    fn what_is_no_deflate_ends_it() {
+        let mut one = Deflated::new();
+        one.packed.extend_from_slice(&[7; 20]);
+        let mut input = BytesMut::new();
+        while one.has_input() {
+            if one.unpack(&mut input).is_err() {
+                return;
+            }
+        }
+        panic!("{input:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! SEARCH of IMAP by the index of `[search]`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::imap::{Imap, serve};
+use crate::support::{PATIENCE, Server, command};
+
+const MESSAGES: usize = 400;
+const INDEX: &str = "posthaste-data/search";
+/// Of each message, so that reading it shows.
+const PADDING: usize = 8 << 10;
+
+fn mail(n: usize) -> String {
+    let words = ["rye bread", "prye breadth", "wheat", "spelt"][n % 4];
+    let padding = "padding padding\r\n".repeat(PADDING / 17);
+    format!(
+        "From: Ann{n} <ann@example.org>\r\nSubject: {words} {n}\r\nX-Tuid: tuid{n}\r\n\r\n{padding}{words} number{n}\r\n"
+    )
+}
+
+fn append(imap: &mut Imap, numbers: std::ops::Range<usize>) {
+    for n in numbers {
+        let mail = mail(n);
+        imap.ok(&format!("APPEND INBOX {{{}+}}\r\n{mail}", mail.len()));
+    }
+}
+
+fn until_indexed(dir: &Path, messages: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = command(dir, &["find", "--index", INDEX, "--count", "padding"]).output().unwrap();
+        if String::from_utf8_lossy(&output.stdout).trim() == messages.to_string() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{output:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Octets that the process has read from files and sockets.
+fn octets_read(server: &Server) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid())).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+const SEARCHES: [&str; 12] = [
+    "SEARCH TEXT number7",
+    "SEARCH BODY \"rye bread\"",
+    "SEARCH BODY \" rye bread\"",
+    "UID SEARCH UNDELETED BODY umber12",
+    "SEARCH SUBJECT wheat",
+    "SEARCH FROM ann77",
+    "SEARCH HEADER X-Tuid tuid39",
+    "SEARCH TEXT tuid101",
+    "SEARCH NOT TEXT rye",
+    "SEARCH OR BODY number8 SUBJECT \"spelt 3\"",
+    "SEARCH TEXT nowhere",
+    "UID SEARCH RETURN (COUNT) 5:300 TEXT \"number 3\"",
+];
+
+fn answers(imap: &mut Imap) -> Vec<String> {
+    SEARCHES.iter().map(|search| imap.ok(search)).collect()
+}
+
+#[test]
+fn a_search_says_the_same_with_an_index_and_reads_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    append(&mut imap, 0..MESSAGES);
+    imap.ok("SELECT INBOX");
+    let expected = answers(&mut imap);
+    assert_eq!(expected[0].split(' ').count(), 2 + 11, "number7 and number70 to number79: {}", expected[0]);
+    assert!(expected[10].trim() == "* SEARCH", "{}", expected[10]);
+    server.stop();
+    let indexed = "[search]\nindex = true\n";
+    // The index is made while these are asked.
+    let (server, address) = serve(dir.path(), indexed, "imap");
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    for _ in 0..3 {
+        assert_eq!(answers(&mut imap), expected);
+    }
+    until_indexed(dir.path(), MESSAGES);
+    imap.ok("SEARCH TEXT nowhere");
+    let before = octets_read(&server);
+    for search in ["SEARCH TEXT nowhere", "SEARCH TEXT number7", "SEARCH SUBJECT wheat", "SEARCH HEADER X-Tuid tuid39"]
+    {
+        imap.ok(search);
+    }
+    let read = octets_read(&server) - before;
+    // Without the index each of these reads at least the beginning of each file.
+    assert!(read < (MESSAGES * PADDING) as u64 / 2, "{read} octets read");
+    assert_eq!(answers(&mut imap), expected);
+    // What the index does not have yet is found at once.
+    for n in MESSAGES..MESSAGES + 20 {
+        append(&mut imap, n..n + 1);
+        let said = imap.ok(&format!("SEARCH BODY number{n}"));
+        assert!(said.ends_with(&format!("* SEARCH {}\r\n", n + 1)), "{said}");
+    }
+    // And in another folder only what is there.
+    imap.ok("COPY 8 Sent");
+    imap.ok("SELECT Sent");
+    assert_eq!(imap.ok("SEARCH TEXT number7"), "* SEARCH 1\r\n");
+    until_indexed(dir.path(), MESSAGES + 21);
+    assert_eq!(imap.ok("SEARCH TEXT number7"), "* SEARCH 1\r\n");
+    assert_eq!(imap.ok("SEARCH TEXT number8"), "* SEARCH\r\n");
+    server.stop();
+}
