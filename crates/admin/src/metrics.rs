@@ -11,7 +11,7 @@ use crate::{Counters, QueueStatus, RelayStatus, ServerStatus};
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 34] = [
+pub(crate) static METRICS: [Metric; 35] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),

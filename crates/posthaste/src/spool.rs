@@ -176,7 +176,7 @@ fn export(spool: &Spool, to: &Path, stream: Option<&str>) -> Result<ExitCode, An
     finish_export(spool, to, &exported, json!({}), "")
 }
 
-fn export_to(closed: &dyn ClosedSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
+fn export_to(closed: &ClosedFileSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
     let shown = closed.inspect()?;
     if let Some(name) = stream.filter(|name| shown.streams.iter().all(|stream| stream.name != *name)) {
         return Err(no_stream(name, &shown.streams).into());

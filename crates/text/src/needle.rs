@@ -51,7 +51,8 @@ impl Needle {
         }
         // The pair before has that character, and in a longer text it does not stand alone.
         if kinds.last() == Some(&Kind::Tail) {
-            (pieces.pop(), kinds.pop());
+            pieces.pop();
+            kinds.pop();
         }
         if kinds.first() == Some(&Kind::Word) {
             pieces[0].from_start = text.chars().next().is_some_and(is_border);
