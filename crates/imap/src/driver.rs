@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use posthaste_mailstore::{MailboxFiles, Mailstore};
-use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, Goodbye, Grant, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
@@ -29,7 +29,7 @@ pub trait Authenticator: Send + Sync + 'static {
         &self,
         peer: &Peer,
         credentials: ImapCredentials,
-    ) -> impl Future<Output = Result<String, LoginRefusal>> + Send;
+    ) -> impl Future<Output = Result<Grant, LoginRefusal>> + Send;
 
     /// True if SCRAM-SHA-256 is offered to a client that connects now, since some login has keys.
     fn offers_scram(&self) -> bool {
@@ -54,11 +54,7 @@ pub trait Authenticator: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why there is none.
-    fn scram_login(
-        &self,
-        peer: &Peer,
-        proof: &ScramProof,
-    ) -> impl Future<Output = Result<String, LoginRefusal>> + Send {
+    fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> impl Future<Output = Result<Grant, LoginRefusal>> + Send {
         let _ = (peer, proof);
         async { Err(LoginRefusal::Wrong) }
     }

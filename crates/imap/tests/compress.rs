@@ -13,15 +13,15 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
 use posthaste_imap::session::{self, ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore};
-use posthaste_net::{Connection, CurrentPhase, Peer, Service, Stream};
+use posthaste_net::{Connection, CurrentPhase, Grant, Peer, Service, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 struct Judge;
 
 impl Authenticator for Judge {
-    async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
-        common::judge(&credentials)
+    async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<Grant, LoginRefusal> {
+        common::judge(&credentials).map(Grant::from)
     }
 }
 

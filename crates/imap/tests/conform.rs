@@ -126,7 +126,7 @@ mod over_a_socket {
 
     use posthaste_imap::driver::{Authenticator, ImapService};
     use posthaste_imap::session::{ImapCredentials, LoginRefusal};
-    use posthaste_net::{Connection, CurrentPhase, Peer, Service, Stream};
+    use posthaste_net::{Connection, CurrentPhase, Grant, Peer, Service, Stream};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
@@ -135,8 +135,8 @@ mod over_a_socket {
     struct Judge;
 
     impl Authenticator for Judge {
-        async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
-            common::judge(&credentials)
+        async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<Grant, LoginRefusal> {
+            common::judge(&credentials).map(Grant::from)
         }
     }
 

@@ -16,7 +16,7 @@ use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, Uid};
 use posthaste_net::{
-    Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+    Admission, Connection, CurrentPhase, Grant, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
 };
 use posthaste_scram::{ScramClient, ScramKeys, ScramProof};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,8 +26,8 @@ use tokio::task::JoinHandle;
 struct Judge;
 
 impl Authenticator for Judge {
-    async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
-        common::judge(&credentials)
+    async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<Grant, LoginRefusal> {
+        common::judge(&credentials).map(Grant::from)
     }
 
     fn offers_scram(&self) -> bool {
@@ -38,8 +38,8 @@ impl Authenticator for Judge {
         common::scram_keys(user)
     }
 
-    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<String, LoginRefusal> {
-        common::scram_login(proof)
+    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<Grant, LoginRefusal> {
+        common::scram_login(proof).map(Grant::from)
     }
 }
 

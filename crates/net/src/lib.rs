@@ -45,6 +45,7 @@ mod peer;
 mod phase;
 mod proxy;
 mod reserve;
+mod revocation;
 #[cfg(feature = "config")]
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 pub mod section;
@@ -66,5 +67,6 @@ pub use networks::{ByNetwork, IpNet, NetworkError, is_much_of_the_internet, netw
 pub use peer::Peer;
 pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
+pub use revocation::{Grant, Revocation};
 pub use session::{SessionEnd, SessionStream, Woken};
 pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};

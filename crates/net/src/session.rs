@@ -1,6 +1,6 @@
 //! A session's stream with its clocks, for protocols whose clients wait and are waited for.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::{Certificate, CurrentPhase, Phase, Stream, TlsFacts, close};
+use crate::{Certificate, CurrentPhase, Phase, Revocation, Stream, TlsFacts, close};
 
 /// The stream of one session. It reads until the server drains, and writes as long as the client takes octets.
 #[derive(Debug)]
@@ -18,17 +18,20 @@ pub struct SessionStream {
     stream: Stream,
     phase: Arc<CurrentPhase>,
     write_patience: Duration,
+    until: Option<Revocation>,
 }
 
 /// The reason why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The client is gone or takes nothing, or [`Phase::Ending`] has come: nothing more can be said.
+    /// The client is gone or takes nothing, [`Phase::Ending`] has come, or the login has ended in the middle of an answer: nothing more can be said.
     Gone,
     /// The client said nothing for too long.
     TimedOut,
     /// [`Phase::Draining`] has come.
     ShuttingDown,
+    /// The login has [ended](SessionStream::end_with).
+    Revoked,
 }
 
 impl From<io::Error> for SessionEnd {
@@ -54,7 +57,12 @@ const READ_BYTES: usize = 8 << 10;
 impl SessionStream {
     /// A client that takes no octet for `write_patience` while there is something to send is [gone](SessionEnd::Gone).
     pub fn new(stream: Stream, phase: Arc<CurrentPhase>, write_patience: Duration) -> Self {
-        Self { stream, phase, write_patience }
+        Self { stream, phase, write_patience, until: None }
+    }
+
+    /// Ends the session with the right to it: nothing more is read or written then.
+    pub fn end_with(&mut self, until: Revocation) {
+        self.until = Some(until);
     }
 
     /// True once [`Phase::Ending`] has come, for work that neither reads nor writes.
@@ -80,9 +88,10 @@ impl SessionStream {
     /// [`SessionEnd::Gone`].
     pub async fn write(&mut self, mut octets: &[u8]) -> Result<(), SessionEnd> {
         while !octets.is_empty() {
-            let (stream, phase) = (&mut self.stream, &self.phase);
+            let (stream, phase, until) = (&mut self.stream, &self.phase, &mut self.until);
             let written = tokio::select! {
                 biased;
+                () = revoked(until) => return Err(SessionEnd::Gone),
                 written = timeout(self.write_patience, stream.write(octets)) => written.map_err(|_| SessionEnd::Gone)??,
                 () = reached(phase, Phase::Ending) => return Err(SessionEnd::Gone),
             };
@@ -106,7 +115,7 @@ impl SessionStream {
     /// Waits for more octets, for `event` or for `deadline`, whichever comes first. While it waits, an empty `input` takes no memory.
     ///
     /// # Errors
-    /// [`SessionEnd::Gone`], [`SessionEnd::ShuttingDown`].
+    /// [`SessionEnd::Gone`], [`SessionEnd::ShuttingDown`], [`SessionEnd::Revoked`].
     pub async fn fill(
         &mut self,
         input: &mut BytesMut,
@@ -116,7 +125,7 @@ impl SessionStream {
         if input.is_empty() {
             *input = BytesMut::new();
         }
-        let stream = &mut self.stream;
+        let (stream, until) = (&mut self.stream, &mut self.until);
         let read = async {
             poll_fn(|cx| stream.poll_read_ready(cx)).await?;
             input.reserve(READ_BYTES);
@@ -125,6 +134,7 @@ impl SessionStream {
         tokio::select! {
             biased;
             () = reached(&self.phase, Phase::Draining) => Err(SessionEnd::ShuttingDown),
+            () = revoked(until) => Err(SessionEnd::Revoked),
             read = read => if read? == 0 { Err(SessionEnd::Gone) } else { Ok(Woken::Octets) },
             () = event => Ok(Woken::Event),
             () = sleep_until(deadline) => Ok(Woken::Deadline),
@@ -136,6 +146,14 @@ impl SessionStream {
         if !self.stream.is_gone() {
             close(self.stream, last, linger).await;
         }
+    }
+}
+
+/// Waits for the end of the login, if it can have one. It comes once: whoever hears of it ends the session.
+async fn revoked(until: &mut Option<Revocation>) {
+    match until {
+        Some(revocation) => revocation.comes().await,
+        None => pending().await,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use posthaste_mailstore::Mailstore;
-use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, Goodbye, Grant, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 
 use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -22,7 +22,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         &self,
         peer: &Peer,
         credentials: Pop3Credentials,
-    ) -> impl Future<Output = Result<String, Pop3LoginRefusal>> + Send;
+    ) -> impl Future<Output = Result<Grant, Pop3LoginRefusal>> + Send;
 
     /// True if SCRAM-SHA-256 is offered to a client that connects now, since some login has keys.
     fn offers_scram(&self) -> bool {
@@ -51,7 +51,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         &self,
         peer: &Peer,
         proof: &ScramProof,
-    ) -> impl Future<Output = Result<String, Pop3LoginRefusal>> + Send {
+    ) -> impl Future<Output = Result<Grant, Pop3LoginRefusal>> + Send {
         let _ = (peer, proof);
         async { Err(Pop3LoginRefusal::Wrong) }
     }
@@ -80,7 +80,7 @@ impl Default for Pop3Timeouts {
 /// Serves POP3: one value for all connections of a listener.
 ///
 /// A session has the list of INBOX as of its login, and holds no lock (RFC 1939 section 8 calls it an exclusive one): other sessions, of IMAP
-/// too, work at the same time. The mailboxes of [`Mailstore`] cannot be changed yet, so QUIT tells that deleted messages were not removed.
+/// too, work at the same time.
 pub struct Pop3Service<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,

@@ -13,7 +13,7 @@ use posthaste_mailstore::{
     SelectMode, Uid,
 };
 use posthaste_net::{
-    Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+    Admission, Connection, CurrentPhase, Grant, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
 };
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -25,8 +25,8 @@ use tokio::task::JoinHandle;
 struct Judge;
 
 impl Pop3Authenticator for Judge {
-    async fn login(&self, _: &Peer, credentials: Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
-        common::judge(&credentials)
+    async fn login(&self, _: &Peer, credentials: Pop3Credentials) -> Result<Grant, Pop3LoginRefusal> {
+        common::judge(&credentials).map(Grant::from)
     }
 
     fn offers_scram(&self) -> bool {
@@ -37,8 +37,8 @@ impl Pop3Authenticator for Judge {
         common::scram_keys(user)
     }
 
-    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<String, Pop3LoginRefusal> {
-        common::scram_login(proof)
+    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<Grant, Pop3LoginRefusal> {
+        common::scram_login(proof).map(Grant::from)
     }
 }
 

@@ -10,7 +10,7 @@ use posthaste_directory::Directory;
 use posthaste_imap::driver::{Authenticator, ImapService};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::MaildirLogins;
-use posthaste_net::{Admission, Bound, Listeners, Peer};
+use posthaste_net::{Admission, Bound, Grant, Listeners, Peer};
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
 use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
@@ -120,7 +120,7 @@ fn is_starttls(mode: ListenerTls) -> bool {
 struct Passwords(Receiver);
 
 impl Authenticator for Passwords {
-    async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
+    async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<Grant, LoginRefusal> {
         let ImapCredentials { user, password, acts_for } = credentials;
         let checked = self.0.check_reader(peer, "IMAP", PasswordClaim { user, password, acts_for }).await;
         checked.map_err(imap_refusal)
@@ -134,7 +134,7 @@ impl Authenticator for Passwords {
         self.0.reader_scram_keys(peer, "IMAP", user).await.map_err(imap_refusal)
     }
 
-    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<String, LoginRefusal> {
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<Grant, LoginRefusal> {
         self.0.check_reader_scram(peer, "IMAP", proof).await.map_err(imap_refusal)
     }
 }
@@ -148,7 +148,7 @@ fn imap_refusal(why: LoginFailure) -> LoginRefusal {
 }
 
 impl Pop3Authenticator for Passwords {
-    async fn login(&self, peer: &Peer, credentials: Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
+    async fn login(&self, peer: &Peer, credentials: Pop3Credentials) -> Result<Grant, Pop3LoginRefusal> {
         let Pop3Credentials { user, password, acts_for } = credentials;
         let checked = self.0.check_reader(peer, "POP3", PasswordClaim { user, password, acts_for }).await;
         checked.map_err(pop3_refusal)
@@ -162,7 +162,7 @@ impl Pop3Authenticator for Passwords {
         self.0.reader_scram_keys(peer, "POP3", user).await.map_err(pop3_refusal)
     }
 
-    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<String, Pop3LoginRefusal> {
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<Grant, Pop3LoginRefusal> {
         self.0.check_reader_scram(peer, "POP3", proof).await.map_err(pop3_refusal)
     }
 }

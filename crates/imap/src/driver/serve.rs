@@ -12,7 +12,7 @@ use posthaste_mailstore::{
     NamePattern, RowOptions, SelectMode, Uid,
 };
 use posthaste_message::mime::Encoding;
-use posthaste_net::{Connection, Peer, SessionEnd};
+use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -61,6 +61,7 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
         Err(SessionEnd::Gone) => return,
         Err(SessionEnd::TimedOut) => line.machine.time_out(),
         Err(SessionEnd::ShuttingDown) => line.machine.shut_down(),
+        Err(SessionEnd::Revoked) => line.machine.revoke(),
     }
     line.close().await;
 }
@@ -87,7 +88,7 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 line.compress();
             }
             ImapEvent::Login(credentials) => {
-                let verdict = Box::pin(log_in(service, peer, credentials)).await;
+                let verdict = Box::pin(log_in(service, peer, credentials, &mut line.stream)).await;
                 line.machine.logged_in(verdict.map(|account| mine.account = Some(account)));
             }
             ImapEvent::ScramKeys(first) => {
@@ -95,7 +96,7 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 line.machine.scram_begun(begun);
             }
             ImapEvent::ScramProof(proof) => {
-                let verdict = Box::pin(log_in_by_scram(service, peer, &proof)).await;
+                let verdict = Box::pin(log_in_by_scram(service, peer, &proof, &mut line.stream)).await;
                 line.machine.scram_checked(verdict.map(|account| mine.account = Some(account)));
             }
             ImapEvent::Unselect => mine.view = None,
@@ -119,9 +120,10 @@ async fn log_in<A: Authenticator>(
     service: &ImapService<A>,
     peer: &Peer,
     credentials: ImapCredentials,
+    stream: &mut SessionStream,
 ) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    let login = service.authenticator.login(peer, credentials).await?;
-    account_of(service, &login).await
+    let grant = service.authenticator.login(peer, credentials).await?;
+    account_of(service, grant, stream).await
 }
 
 async fn begin_scram<A: Authenticator>(
@@ -137,13 +139,19 @@ async fn log_in_by_scram<A: Authenticator>(
     service: &ImapService<A>,
     peer: &Peer,
     proof: &ScramProof,
+    stream: &mut SessionStream,
 ) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    let login = service.authenticator.scram_login(peer, proof).await?;
-    account_of(service, &login).await
+    let grant = service.authenticator.scram_login(peer, proof).await?;
+    account_of(service, grant, stream).await
 }
 
-async fn account_of<A>(service: &ImapService<A>, login: &str) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    service.store.account(login).await.map_err(|error| match error {
+async fn account_of<A>(
+    service: &ImapService<A>,
+    grant: Grant,
+    stream: &mut SessionStream,
+) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
+    stream.end_with(grant.until);
+    service.store.account(&grant.login).await.map_err(|error| match error {
         MailstoreError::NoMailbox => LoginRefusal::Wrong,
         _ => LoginRefusal::Unavailable,
     })

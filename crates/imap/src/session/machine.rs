@@ -272,6 +272,11 @@ impl ImapMachine {
         self.bye("Server is shutting down");
     }
 
+    /// Says BYE and closes: the login has been removed, or has another password.
+    pub fn revoke(&mut self) {
+        self.bye("Your login has changed, connect and log in again");
+    }
+
     /// Says BYE and closes: the client took too long.
     pub fn time_out(&mut self) {
         let text = if self.logged_in { "Autologout; idle for too long" } else { "No login for too long" };

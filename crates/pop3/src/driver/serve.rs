@@ -9,7 +9,7 @@ use posthaste_mailstore::{
     BODY_READ_MAX, FlagUpdate, FlagUpdateMode, MailBody, MailboxName, MailboxView, MailstoreError, MessageFlags,
     MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid,
 };
-use posthaste_net::{Connection, Peer, SessionEnd, SessionStream, Woken, after};
+use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream, Woken, after};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::task::yield_now;
 use tokio::time::Instant;
@@ -62,6 +62,7 @@ pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connec
         // Nothing is said to a client that sleeps (RFC 1939 section 3).
         Err(SessionEnd::Gone | SessionEnd::TimedOut) => return,
         Err(SessionEnd::ShuttingDown) => session.machine.shut_down(),
+        Err(SessionEnd::Revoked) => session.machine.revoke(),
     }
     let last = std::mem::take(session.machine.output_mut());
     session.stream.close(last, timeouts.linger).await;
@@ -87,7 +88,7 @@ impl Conversation {
                     self.machine.tls_started();
                 }
                 Pop3Event::Login(credentials) => {
-                    let view = Box::pin(log_in(service, peer, credentials)).await;
+                    let view = Box::pin(log_in(service, peer, credentials, &mut self.stream)).await;
                     self.machine.logged_in(view.map(|view| inbox.insert(view).exists()));
                 }
                 Pop3Event::Update => {
@@ -99,7 +100,7 @@ impl Conversation {
                     self.machine.scram_begun(begun);
                 }
                 Pop3Event::ScramProof(proof) => {
-                    let view = Box::pin(log_in_by_scram(service, peer, &proof)).await;
+                    let view = Box::pin(log_in_by_scram(service, peer, &proof, &mut self.stream)).await;
                     self.machine.scram_checked(view.map(|view| inbox.insert(view).exists()));
                 }
                 Pop3Event::Rows { first, last, sizes } => {
@@ -200,9 +201,10 @@ async fn log_in<A: Pop3Authenticator>(
     service: &Pop3Service<A>,
     peer: &Peer,
     credentials: Pop3Credentials,
+    stream: &mut SessionStream,
 ) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
-    let login = service.authenticator.login(peer, credentials).await?;
-    inbox_of(service, &login).await
+    let grant = service.authenticator.login(peer, credentials).await?;
+    inbox_of(service, grant, stream).await
 }
 
 async fn begin_scram<A: Pop3Authenticator>(
@@ -218,14 +220,20 @@ async fn log_in_by_scram<A: Pop3Authenticator>(
     service: &Pop3Service<A>,
     peer: &Peer,
     proof: &ScramProof,
+    stream: &mut SessionStream,
 ) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
-    let login = service.authenticator.scram_login(peer, proof).await?;
-    inbox_of(service, &login).await
+    let grant = service.authenticator.scram_login(peer, proof).await?;
+    inbox_of(service, grant, stream).await
 }
 
-async fn inbox_of<A>(service: &Pop3Service<A>, login: &str) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
+async fn inbox_of<A>(
+    service: &Pop3Service<A>,
+    grant: Grant,
+    stream: &mut SessionStream,
+) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
+    stream.end_with(grant.until);
     let opened = async {
-        let account = service.store.account(login).await?;
+        let account = service.store.account(&grant.login).await?;
         let inbox = MailboxName::parse("INBOX").expect("INBOX is a name");
         let id = account.find(&inbox).await?.ok_or(MailstoreError::NoMailbox)?;
         account.select(id, SelectMode::KeepsRecent).await

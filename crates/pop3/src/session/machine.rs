@@ -158,6 +158,12 @@ impl Pop3Machine {
         self.state = State::Closed;
     }
 
+    /// Says that the login has been removed or has another password, and closes.
+    pub fn revoke(&mut self) {
+        self.line("-ERR [AUTH] Your login has changed, connect and log in again");
+        self.state = State::Closed;
+    }
+
     /// Goes on with `input`, of which it takes what it can use.
     ///
     /// # Panics

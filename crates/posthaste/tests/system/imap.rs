@@ -423,3 +423,40 @@ fn mail_is_received_where_mailboxes_cannot_be_opened() {
     assert!(server.banner.contains("imap "), "{}", server.banner);
     server.stop();
 }
+
+#[test]
+fn open_sessions_end_with_their_login() {
+    let dir = tempfile::tempdir().unwrap();
+    let logins = |ann: &str| {
+        std::fs::write(
+            dir.path().join("passwords"),
+            line(dir.path(), "ann@example.org", ann) + &line(dir.path(), "bob@example.org", "secret"),
+        )
+        .unwrap();
+    };
+    logins("secret");
+    let server = Server::start(dir.path(), CONFIG);
+    let (imap, pop3) = (address_of(&server, "imap"), address_of(&server, "pop3"));
+    let (mut idle, mut at_rest, mut by_pop3) = (Imap::logged_in(imap), Imap::logged_in(imap), Pop3::logged_in(pop3));
+    let mut other = Imap::logged_in_as(imap, "bob@example.org");
+    idle.ok("SELECT INBOX");
+    idle.stream.get_mut().write_all(b"i IDLE\r\n").unwrap();
+    assert!(idle.line().starts_with('+'));
+    // What changes nothing of the login ends nothing.
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    at_rest.ok("NOOP");
+    by_pop3.ok("NOOP");
+    logins("another");
+    server.signal(Signal::HUP);
+    for client in [&mut idle, &mut at_rest] {
+        assert_eq!(client.line(), "* BYE Your login has changed, connect and log in again\r\n");
+        assert_eq!(client.line(), "", "it is closed");
+    }
+    assert_eq!(by_pop3.line(), "-ERR [AUTH] Your login has changed, connect and log in again\r\n");
+    other.ok("NOOP");
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann@example.org", "another")).unwrap();
+    server.signal(Signal::HUP);
+    assert!(other.line().starts_with("* BYE Your login has changed"));
+    server.stop();
+}

@@ -59,7 +59,7 @@ impl Pop3 {
     }
 
     /// The next line, empty at the end.
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         String::from_utf8_lossy(&self.octets()).into_owned()
     }
 

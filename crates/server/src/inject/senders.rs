@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use posthaste_admin::Token;
-use posthaste_message::mime::{Addresses, DecodedAddress, Message};
+use posthaste_message::mime::Message;
+use posthaste_message::sole_mailbox;
 use posthaste_smtp::{Address, ReversePath};
 
 use super::compose::Refused;
@@ -26,7 +27,7 @@ impl AllowedSenders {
         is_bound.then_some(Self { domains, tenant, settings })
     }
 
-    /// Checks the envelope's sender and each address in From.
+    /// Checks the envelope's sender and the one address in From, which is read as strictly as that of a login.
     ///
     /// # Errors
     /// 403, with the address.
@@ -35,19 +36,11 @@ impl AllowedSenders {
             self.check_address("envelope_sender", address)?;
         }
         let parsed = Message::parse(header);
-        let fields = parsed.root().header().fields().filter(|field| field.name.eq_ignore_ascii_case(b"from"));
-        let mut has_any = false;
-        for field in fields {
-            let text = field.text(parsed.header_charset());
-            for item in Addresses::new(text.as_bytes(), None) {
-                let DecodedAddress::Mailbox { address, .. } = item else { continue };
-                let text = address.unwrap_or_default();
-                let address = Address::parse(&text).map_err(|_| refused(&format!("From: `{}`", cut(&text))))?;
-                self.check_address("From", &address)?;
-                has_any = true;
-            }
-        }
-        if has_any { Ok(()) } else { Err(refused("From: nobody")) }
+        let mut fields = parsed.root().header().fields().filter(|field| field.name.eq_ignore_ascii_case(b"from"));
+        let unclear = || Refused { status: 403, why: format!("From must have one address; {QUOTES}") };
+        let (Some(field), None) = (fields.next(), fields.next()) else { return Err(unclear()) };
+        let address = sole_mailbox(field.value).and_then(|address| Address::parse(&address).ok());
+        self.check_address("From", &address.ok_or_else(unclear)?)
     }
 
     fn check_address(&self, field: &str, address: &Address) -> Result<(), Refused> {
@@ -58,6 +51,9 @@ impl AllowedSenders {
         if is_allowed { Ok(()) } else { Err(refused(&format!("{field}: {}", cut(&address.to_string())))) }
     }
 }
+
+/// A hint for who is refused.
+const QUOTES: &str = "a name with signs such as @ or , stands in quotes";
 
 fn refused(which: &str) -> Refused {
     Refused { status: 403, why: format!("{which}: this token may not send from there") }
@@ -114,6 +110,8 @@ mod tests {
         check(None, own, "x@a.example", "\"x@a.example\" <y@b.example>", false);
         check(None, own, "x@a.example", "x@a.example\r\nFrom: y@b.example", false);
         check(None, own, "x@a.example", "nobody", false);
+        check(None, own, "x@a.example", "x@b.example <x@a.example>", false);
+        check(None, own, "x@a.example", "us: x@a.example;", false);
         check(None, own, "x@a.example", "", false);
         check(Some("a"), &[], "x@a.example", "ann@else.example", true);
         check(Some("a"), &[], "bob@else.example", "x@a.example", false);

@@ -25,6 +25,7 @@ use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::{self, ScramKeys, ScramProof};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::checks::{AtMail, CheckList, Stop};
@@ -61,6 +62,8 @@ pub(crate) struct Receiver(Arc<Shared>);
 
 struct Shared {
     settings: RwLock<Arc<Settings>>,
+    /// Tells open sessions of readers of other settings.
+    replaced: watch::Sender<()>,
     destinations: Destinations,
     checks: CheckList,
     store_patience: Duration,
@@ -93,6 +96,7 @@ impl Receiver {
         let (shares, store_patience) = (SpoolShares::default(), STORE_PATIENCE);
         Self(Arc::new(Shared {
             settings,
+            replaced: watch::Sender::new(()),
             destinations,
             checks: CheckList::default(),
             store_patience,
@@ -164,9 +168,10 @@ impl Receiver {
         self.0.repeats.left_out(Instant::now(), all)
     }
 
-    /// Puts new settings in force for whatever begins from now on.
+    /// Puts new settings in force for whatever begins from now on, and ends sessions of readers whose login has changed.
     pub fn replace(&self, settings: Settings) {
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        self.0.replaced.send_replace(());
     }
 
     /// Where mail goes.

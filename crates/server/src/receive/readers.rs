@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_accounts::{LoginFailure, PasswordClaim};
+use posthaste_accounts::{LoggedIn, LoginFailure, PasswordClaim};
 use posthaste_directory::Directory;
+use posthaste_net::{Grant, Revocation};
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use tokio::task::spawn_blocking;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Receiver, logged, reading};
 use crate::first_password::FirstPassword;
+use crate::settings::Settings;
 
 impl Receiver {
     /// Takes this password of readers of mail while the configuration allows it.
@@ -30,12 +32,7 @@ impl Receiver {
     }
 
     /// Checks the password of a client that reads mail by `protocol`, whose wrong guesses count as those of SMTP, and records the outcome.
-    pub async fn check_reader(
-        &self,
-        peer: &Peer,
-        protocol: &str,
-        claim: PasswordClaim,
-    ) -> Result<String, LoginFailure> {
+    pub async fn check_reader(&self, peer: &Peer, protocol: &str, claim: PasswordClaim) -> Result<Grant, LoginFailure> {
         let settings = self.settings();
         match &settings.first_password_mail {
             Some(mail) if self.0.first_password.is_some() => {
@@ -43,9 +40,9 @@ impl Receiver {
                 let checked = self.check_first_password(peer, &settings.directory, mail, claim).await;
                 let name = checked.as_ref().unwrap_or(&user);
                 self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
-                checked
+                checked.map(|login| Grant { login, until: self.end_of_first_password() })
             }
-            _ => self.check_login((peer, None), protocol, claim).await.map(|login| login.name),
+            _ => self.check_login((peer, None), protocol, claim).await.map(|login| self.grant(login)),
         }
     }
 
@@ -72,12 +69,36 @@ impl Receiver {
         peer: &Peer,
         protocol: &str,
         proof: &ScramProof,
-    ) -> Result<String, LoginFailure> {
+    ) -> Result<Grant, LoginFailure> {
         let settings = self.settings();
         let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, reading(peer), proof).await;
         let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
         self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
-        checked.map(|login| login.name)
+        checked.map(|login| self.grant(login))
+    }
+
+    /// A login until it is removed or has other secrets.
+    fn grant(&self, login: LoggedIn) -> Grant {
+        let LoggedIn { name, secrets } = login;
+        let of = name.clone();
+        let is_valid =
+            move |settings: &Settings| settings.logins.get(&of).is_some_and(|login| login.secrets == secrets);
+        Grant { login: name, until: self.while_it_is(is_valid) }
+    }
+
+    fn end_of_first_password(&self) -> Revocation {
+        self.while_it_is(|settings| settings.first_password_mail.is_some())
+    }
+
+    /// Comes with settings that are not `valid`.
+    fn while_it_is(&self, valid: impl Fn(&Settings) -> bool + Send + Sync + 'static) -> Revocation {
+        let (receiver, mut replaced) = (self.clone(), self.0.replaced.subscribe());
+        Revocation::new(async move {
+            while valid(&receiver.settings()) {
+                // The sender lives as long as the receiver of mail.
+                let _ = replaced.changed().await;
+            }
+        })
     }
 
     /// Checks the password of the first minute: for accounts that have mail, and from this machine. A refusal comes after a second.
