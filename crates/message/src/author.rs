@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Returns the address in the value of a From field. `None`: there is none, or several, or a group, or readers may differ about which one it is.
 ///
 /// [`mime`](crate::mime) reads what is there, however it is written; this is for those who decide by it. Obsolete syntax (routes, blanks within an address) is refused, and so
-/// is an unquoted `@` in a name.
+/// are `@`, `[` and `]` in a name without quotes.
 ///
 /// ```
 /// use posthaste_message::sole_mailbox;
@@ -42,7 +42,8 @@ pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
             _ => {
                 let is_word = |octet: &u8| !b" \t\r\n(\"<>,;:\\)".contains(octet) && *octet > 31 && *octet != 127;
                 let len = rest.iter().take_while(|octet| is_word(octet)).count();
-                bare.has_at |= rest[..len].contains(&b'@');
+                // In a name these stand in quotes: some readers begin an address there, or fail.
+                bare.has_special |= rest[..len].iter().any(|octet| b"@[]".contains(octet)) || octet == b'.';
                 bare.add(&rest[..len]);
                 len
             }
@@ -50,7 +51,7 @@ pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
         rest = &rest[len..];
     }
     let address: Cow<'_, [u8]> = match angle {
-        Some(_) if bare.has_at => return None,
+        Some(_) if bare.has_special => return None,
         Some(address) => address.into(),
         None if bare.count == 1 => bare.text.into(),
         None => return None,
@@ -68,7 +69,7 @@ struct Words {
     /// The last of them, quotes included.
     text: Vec<u8>,
     count: usize,
-    has_at: bool,
+    has_special: bool,
     /// A blank or a comment stands behind the last one.
     is_apart: bool,
 }
@@ -193,6 +194,9 @@ mod tests {
             " us: ann@example.org;",
             " undisclosed:;",
             " ceo@example.org <ann@example.org>",
+            " =?utf-8?q?bob=40x.example?=] <ann@example.org>",
+            " Ann [Sales] <ann@example.org>",
+            " .Ann <ann@example.org>",
             " ceo@example.org ann@example.org",
             " ann@example.org <ceo@example.org> x",
             " <ann@example.org> <ceo@example.org>",
