@@ -63,6 +63,10 @@ pub(crate) async fn begin<V: ServerView>(
                 return routes::wrong(shared, arrival.client(headers), &key, why).await;
             }
         },
+        // Otherwise whoever has one session could begin others that outlive it.
+        Login::Token(presented) if shared.sessions.find(&presented, now).await.is_some() => {
+            return routes::wrong(shared, arrival.client(headers), &presented, "a session is no token").await;
+        }
         Login::Token(presented) => {
             match routes::authenticate(shared, Credential::Token(presented), arrival, headers).await {
                 Ok(token) => {

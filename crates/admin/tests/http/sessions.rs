@@ -74,6 +74,9 @@ fn a_session_ends_with_its_token() {
     let world = World::new();
     let field = session(&world.log_in("token", world.secret.reveal()));
     assert_eq!(status(&world.get("/api/queue/v1", &field)), 200);
+    // It begins no other one, which would outlive it.
+    let key = field.trim_end().strip_prefix("Authorization: Bearer ").unwrap();
+    assert_eq!(status(&world.log_in("token", key)), 401);
     world.tokens.remove("q").unwrap();
     assert_eq!(status(&world.get("/api/queue/v1", &field)), 401);
     let field = session(&world.log_in("token", "kelp-orbit"));
