@@ -40,6 +40,8 @@ pub struct SourceFolder {
     pub levels: String,
     /// The messages.
     pub files: Vec<SourceFile>,
+    /// Made also where no message is in it.
+    is_maildir: bool,
 }
 
 /// A message in a file of its own.
@@ -90,23 +92,15 @@ impl Source {
         if !metadata.is_dir() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is neither a directory nor a regular file"));
         }
-        let top = Rc::new(OwnedFd::from(File::open(path)?));
-        let entries = entries(&top)?;
-        let is_maildir = entries.iter().any(|(name, kind)| {
-            matches!(name.to_bytes(), b"cur" | b"new") && matches!(kind, FileType::Directory | FileType::Unknown)
-        });
+        let top = OwnedFd::from(File::open(path)?);
         let mut folders = Vec::new();
-        if is_maildir {
-            maildir(&top, path, String::new(), left_out, &mut folders)?;
-            for (name, kind) in &entries {
-                maildir_folder(&top, path, (name, *kind), left_out, &mut folders);
-            }
-        } else {
-            eml_directory(&top, path, &mut Vec::new(), left_out, &mut folders)?;
-            if folders.iter().all(|folder| folder.files.is_empty()) {
-                let why = "there is no mail in it: neither `cur` and `new` of a Maildir, nor files with names in .eml";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            }
+        for (name, kind) in &entries(&top)? {
+            maildir_folder(&top, path, (name, *kind), left_out, &mut folders);
+        }
+        directory(&top, path, &mut Vec::new(), left_out, &mut folders)?;
+        if left_out.count == 0 && folders.iter().all(|folder| folder.files.is_empty() && !folder.is_maildir) {
+            let why = "there is no mail in it: neither `cur` and `new` of a Maildir, nor files with names in .eml";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         folders.sort_by(|a, b| a.levels.cmp(&b.levels));
         Ok(Self::Folders(folders))
@@ -122,7 +116,8 @@ impl SourceFolder {
         };
         let (fd, name) = (OwnedFd::from(File::open(dir)?), CString::new(name.as_encoded_bytes())?);
         let dir = Rc::new(SourceDir { fd, path: dir.to_owned(), keywords: Rc::default() });
-        Ok(Self { levels: String::new(), files: vec![SourceFile { dir, name, is_maildir: false }] })
+        let files = vec![SourceFile { dir, name, is_maildir: false }];
+        Ok(Self { levels: String::new(), files, is_maildir: false })
     }
 }
 
@@ -197,33 +192,46 @@ fn maildir(
         }
     }
     files.sort_by_cached_key(|file| (file.secs(), file.name.clone()));
-    folders.push(SourceFolder { levels, files });
+    folders.push(SourceFolder { levels, files, is_maildir: true });
     Ok(())
 }
 
-/// Files with names in `.eml`, and directories below, which become mailboxes.
-fn eml_directory(
+/// A Maildir, or files with names in `.eml`; and directories below, which become mailboxes.
+fn directory(
     dir: &OwnedFd,
     path: &Path,
     levels: &mut Vec<String>,
     left_out: &mut LeftOut,
     folders: &mut Vec<SourceFolder>,
 ) -> io::Result<()> {
-    let mut files = Vec::new();
-    let own = dir.try_clone()?;
-    let shared = Rc::new(SourceDir { fd: own, path: path.to_owned(), keywords: Rc::default() });
-    let mut below = Vec::new();
-    for (name, kind) in entries(dir)? {
-        let text = name.to_string_lossy().into_owned();
-        if name.to_bytes().to_ascii_lowercase().ends_with(b".eml") {
+    let may_be_directory = |kind: FileType| matches!(kind, FileType::Directory | FileType::Unknown);
+    let entries = entries(dir)?;
+    let is_maildir =
+        entries.iter().any(|(name, kind)| matches!(name.to_bytes(), b"cur" | b"new") && may_be_directory(*kind));
+    let (mut files, mut below) = (Vec::new(), Vec::new());
+    let shared = Rc::new(SourceDir { fd: dir.try_clone()?, path: path.to_owned(), keywords: Rc::default() });
+    for (name, kind) in entries {
+        let octets = name.to_bytes();
+        if octets.starts_with(b".") || is_maildir && matches!(octets, b"cur" | b"new" | b"tmp") {
+            continue;
+        }
+        if !is_maildir && octets.to_ascii_lowercase().ends_with(b".eml") {
             files.push(SourceFile { dir: Rc::clone(&shared), name, is_maildir: false });
-        } else if matches!(kind, FileType::Directory | FileType::Unknown) && !text.starts_with('.') {
-            below.push((name, text));
+        } else if may_be_directory(kind) {
+            below.push(name);
+        } else if !is_maildir {
+            left_out.tell(&path.join(&*name.to_string_lossy()), &"its name does not end in .eml");
         }
     }
-    files.sort_by(|a, b| a.name.cmp(&b.name));
-    folders.push(SourceFolder { levels: levels.join("/"), files });
-    for (name, text) in below {
+    match is_maildir {
+        true => maildir(dir, path, levels.join("/"), left_out, folders)?,
+        false => {
+            files.sort_by(|a, b| a.name.cmp(&b.name));
+            folders.push(SourceFolder { levels: levels.join("/"), files, is_maildir: false });
+        }
+    }
+    for name in below {
+        let text = name.to_string_lossy().into_owned();
         let at = path.join(&text);
         let fd = match openat(dir, &*name, DIRECTORY, Mode::empty()) {
             Ok(fd) => fd,
@@ -238,7 +246,7 @@ fn eml_directory(
             continue;
         }
         levels.push(text);
-        let found = eml_directory(&fd, &at, levels, left_out, folders);
+        let found = directory(&fd, &at, levels, left_out, folders);
         levels.pop();
         if let Err(error) = found {
             left_out.tell(&at, &error);

@@ -416,3 +416,26 @@ fn an_export_tells_of_keywords_without_a_letter_and_makes_nothing_for_a_missing_
     assert!(!dir.path().join("none").exists());
     server.stop();
 }
+
+#[test]
+fn maildirs_in_directories_come_with_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    for folder in ["at-top", "at-top/Sent", "at-top/Archive/2020", "beside/INBOX", "beside/Lists/Rust"] {
+        let folder = dir.path().join(folder);
+        make_maildir(&folder);
+        fs::write(folder.join("cur/1700000000.M1.h:2,S"), "Subject: x\n\nx\n").unwrap();
+    }
+    assert_eq!(import(dir.path(), "at-top", "ann@example.org/one", &[]), counts(3, 0, 0, 0));
+    assert_eq!(import(dir.path(), "beside", ANN, &[]), counts(2, 0, 0, 0));
+    let mut imap = Imap::logged_in(address);
+    for name in ["one", "one/Sent", "one/Archive/2020", "INBOX", "Lists/Rust"] {
+        assert!(imap.ok(&format!("STATUS {name} (MESSAGES)")).contains("MESSAGES 1"), "{name}");
+    }
+    // Files of other names are told.
+    fs::create_dir(dir.path().join("mixed")).unwrap();
+    fs::write(dir.path().join("mixed/a.eml"), "Subject: a\n\na\n").unwrap();
+    fs::write(dir.path().join("mixed/b.msg"), "no mail").unwrap();
+    assert_eq!(import(dir.path(), "mixed", "ann@example.org/mixed", &[]), counts(1, 0, 1, 0));
+    server.stop();
+}
