@@ -39,6 +39,14 @@ pub enum MailCommand {
         /// Its name.
         mailbox: String,
     },
+    /// Makes what is kept about a mailbox anew from its files.
+    Rebuild {
+        /// Its name.
+        mailbox: String,
+        /// True: messages get new UIDs in any case.
+        #[serde(default)]
+        renew: bool,
+    },
     /// Selects a mailbox for the commands that follow. The answer has its numbers.
     Open {
         /// Its name.
@@ -60,7 +68,7 @@ pub enum MailCommand {
         /// Its UID.
         uid: u32,
     },
-    /// Adds a message to the selected mailbox: pieces follow. It is durable with the answer.
+    /// Adds a message to the selected mailbox, or several of them at once: pieces follow. All are durable with the answer, or none was added.
     Add(AddedMail),
 }
 
@@ -78,14 +86,16 @@ pub struct AddedMail {
 }
 
 /// Part of a message that follows [`MailCommand::Add`], or is the answer to [`MailCommand::Read`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MailPiece {
     /// So many octets follow the line, at most [`PIECE_BYTES_MAX`].
     Data(u32),
-    /// The message is whole.
+    /// The message is whole, and another one follows that is to be added with it.
+    Next(AddedMail),
+    /// The message is whole, and the last.
     End,
-    /// It cannot be read to its end, and is not to be added.
+    /// A message cannot be read to its end: none is to be added.
     Drop,
 }
 
@@ -109,7 +119,7 @@ pub struct MailRow {
 pub enum MailAnswer {
     /// It is done.
     Done(MailDone),
-    /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about this message alone.
+    /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about these messages alone.
     Refused(String),
     /// Nothing more of its kind can be done now, such as when there is no room.
     Error(String),
@@ -119,19 +129,19 @@ pub enum MailAnswer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MailDone {
-    /// UIDVALIDITY of the mailbox that was selected or added to.
+    /// UIDVALIDITY of the mailbox that was selected, added to or made anew.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid_validity: u32,
-    /// The next UID of the mailbox that was selected.
+    /// The next UID of the mailbox that was selected or made anew.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid_next: u32,
-    /// Messages of the mailbox that was selected, deleted or emptied.
+    /// Messages of the mailbox that was selected, deleted, emptied or made anew.
     #[serde(skip_serializing_if = "is_zero")]
     pub messages: u32,
-    /// The UID of the message that was added.
+    /// The UID of the message that was added; of several the first one, and the others follow it.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid: u32,
-    /// True if the mailbox was made.
+    /// True if the mailbox was made. Of one that was made anew: true if it has a new UIDVALIDITY.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub made: bool,
 }

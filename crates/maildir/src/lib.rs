@@ -58,4 +58,4 @@ pub use path::{MailboxPath, PathError};
 pub use reader::{ListedName, MaildirReader};
 pub use replace::NewFile;
 pub use root::MailRoot;
-pub use uidlist::{ListedUid, UIDLIST_FILE, UidList, UidListError};
+pub use uidlist::{ListedUid, OWN_UIDLIST_FILE, UIDLIST_FILE, UidList, UidListError};

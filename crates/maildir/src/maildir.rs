@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::dir_sync::{DirSync, FailedDirs};
 use crate::dirs::{Identity, identity, open_beneath, open_file};
-use crate::mount::MountFacts;
+use crate::mount::{Mount, MountFacts};
 use crate::name::key_of;
 use crate::owners::Ownership;
 
@@ -259,6 +259,14 @@ impl Maildir {
             Subdir::Cur if !self.facts.ordered_log => self.sync_names(),
             _ => Ok(posthaste_fsops::fsync(self.dir(dir))?),
         }
+    }
+
+    /// A descriptor for `syncfs` on its file system.
+    ///
+    /// # Errors
+    /// Errors of [`Mount::of_dir`].
+    pub fn mount(&self) -> io::Result<Mount> {
+        Mount::of_dir(&self.new)
     }
 
     /// Makes durable which names are in `new/` and `cur/`, and which are there no longer, before anything is built upon it. Nothing where changes of names

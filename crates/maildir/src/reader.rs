@@ -16,7 +16,7 @@ use crate::mount::{MountFacts, keeps_precise_times};
 use crate::path::MailboxPath;
 use crate::root::MailRoot;
 use crate::tree::{FileFacts, Stamp, key_of_name};
-use crate::uidlist::{UIDLIST_FILE, UidList, UidListError};
+use crate::uidlist::{OWN_UIDLIST_FILE, UIDLIST_FILE, UidList, UidListError};
 
 /// Bytes of directory entries fetched at once.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -67,6 +67,25 @@ impl MailRoot {
         Ok(Stamp::of(&rustix::fs::fstat(self.open_dir(path)?)?))
     }
 
+    /// Writes this server's list of UIDs into a mailbox: see [`UidList::own_text`]. A reader sees the old list or the new one. Not synced.
+    ///
+    /// # Errors
+    /// Errors of `open`, `write` and `rename`.
+    pub fn put_uid_list(&self, path: &MailboxPath, text: &str) -> io::Result<()> {
+        let dir = self.open_dir(path)?;
+        let new = format!("{OWN_UIDLIST_FILE}.new");
+        // What a kill has left.
+        match posthaste_fsops::unlinkat(&dir, &*new, AtFlags::empty()) {
+            Err(error) if error != Errno::NOENT => return Err(error.into()),
+            _ => {}
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = posthaste_fsops::openat(&dir, &*new, flags, Mode::RUSR | Mode::WUSR)?;
+        self.ownership_of(path.as_str()).apply_to_file(&file)?;
+        posthaste_fsops::write_all(&file, text.as_bytes())?;
+        Ok(posthaste_fsops::renameat(&dir, &*new, &dir, OWN_UIDLIST_FILE)?)
+    }
+
     /// Whether Dovecot keeps its files in this mailbox.
     ///
     /// # Errors
@@ -112,6 +131,18 @@ impl MaildirReader {
         match subdir {
             Subdir::New => &self.new,
             Subdir::Cur => &self.cur,
+        }
+    }
+
+    /// True if `tmp/` has a file of this name.
+    ///
+    /// # Errors
+    /// Errors of `stat`.
+    pub fn has_tmp(&self, name: &str) -> io::Result<bool> {
+        check_name(name)?;
+        match rustix::fs::statat(&self.dir, format!("tmp/{name}"), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            found => Ok(found.map(|_| true)?),
         }
     }
 
@@ -191,15 +222,27 @@ impl MaildirReader {
     /// # Errors
     /// See [`UidListError`].
     pub fn uid_list(&self, messages_max: usize) -> Result<Option<UidList>, UidListError> {
+        self.list_file(UIDLIST_FILE)?.map(|file| UidList::read(file, messages_max)).transpose()
+    }
+
+    /// The list of UIDs that this server has written last; `None` if there is none. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// See [`UidListError`].
+    pub fn own_uid_list(&self, messages_max: usize) -> Result<Option<UidList>, UidListError> {
+        self.list_file(OWN_UIDLIST_FILE)?.map(|file| UidList::read_own(file, messages_max)).transpose()
+    }
+
+    fn list_file(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = match rustix::fs::openat(&self.dir, UIDLIST_FILE, flags, Mode::empty()) {
+        let file = match rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
-            opened => File::from(opened.map_err(io::Error::from)?),
+            opened => File::from(opened?),
         };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file").into());
+        match file.metadata()?.is_file() {
+            true => Ok(Some(file)),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file")),
         }
-        UidList::read(file, messages_max).map(Some)
     }
 
     /// When Dovecot's list of UIDs last changed; `None` if there is none.

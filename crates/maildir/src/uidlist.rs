@@ -8,6 +8,9 @@ use std::num::NonZeroU32;
 
 /// The list's name in a Maildir.
 pub const UIDLIST_FILE: &str = "dovecot-uidlist";
+/// The list that this server writes, for people and for a mailbox that is made anew: a head `1 V<validity> N<next UID>`, then a line `<uid> <key>` for each message, in
+/// ascending order of UIDs. A key with a line end is left out. It may be older than its mailbox.
+pub const OWN_UIDLIST_FILE: &str = "posthaste-uids";
 /// A longer line is none: a name has at most 255 octets, and fields are short.
 const LINE_BYTES_MAX: u64 = 4096;
 
@@ -56,12 +59,39 @@ impl UidList {
     /// # Errors
     /// [`UidListError`]: with a line that is not understood nothing is taken over, or messages would get other UIDs without need.
     pub fn read(from: impl Read, messages_max: usize) -> Result<Self, UidListError> {
+        Self::read_lines(from, messages_max, (b"3", message))
+    }
+
+    /// Reads a list that this server has written: names are keys.
+    ///
+    /// # Errors
+    /// [`UidListError`].
+    pub fn read_own(from: impl Read, messages_max: usize) -> Result<Self, UidListError> {
+        Self::read_lines(from, messages_max, (b"1", own_message))
+    }
+
+    /// The list as this server writes it.
+    pub fn own_text<'a>(validity: u32, next: u32, messages: impl Iterator<Item = (u32, &'a str)>) -> String {
+        use std::fmt::Write as _;
+        let mut text = format!("1 V{validity} N{next}\n");
+        for (uid, key) in messages.filter(|(_, key)| !key.is_empty() && !key.contains(['\n', '\r'])) {
+            // A `String` takes everything.
+            let _ = writeln!(text, "{uid} {key}");
+        }
+        text
+    }
+
+    fn read_lines(
+        from: impl Read,
+        messages_max: usize,
+        (version, message): (&[u8], fn(&[u8]) -> Result<ListedUid, &'static str>),
+    ) -> Result<Self, UidListError> {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         if !next_line(&mut from, &mut line, 1)? {
             return Err(UidListError::Line { line: 1, why: "it is empty" });
         }
-        let (validity, mut next) = head(&line).map_err(|why| UidListError::Line { line: 1, why })?;
+        let (validity, mut next) = head(&line, version).map_err(|why| UidListError::Line { line: 1, why })?;
         let mut messages: Vec<ListedUid> = Vec::new();
         let mut number = 1;
         loop {
@@ -100,10 +130,10 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result
     }
 }
 
-fn head(line: &[u8]) -> Result<(NonZeroU32, NonZeroU32), &'static str> {
+fn head(line: &[u8], version: &[u8]) -> Result<(NonZeroU32, NonZeroU32), &'static str> {
     let mut fields = line.split(|octet| *octet == b' ');
-    if fields.next() != Some(b"3") {
-        return Err("only version 3 is understood");
+    if fields.next() != Some(version) {
+        return Err("this version is not understood");
     }
     let (mut validity, mut next) = (None, None);
     for field in fields.filter(|field| !field.is_empty()) {
@@ -123,12 +153,22 @@ fn message(line: &[u8]) -> Result<ListedUid, &'static str> {
     let colon = line.windows(2).position(|two| two == b" :").ok_or("it has no file name")?;
     let mut fields = line[..colon].split(|octet| *octet == b' ');
     let uid = fields.next().and_then(uid).ok_or("it has no UID")?;
-    let name = &line[colon + 2..];
-    if name.is_empty() || name.len() > 255 || name.iter().any(|octet| matches!(octet, b'/' | 0)) {
-        return Err("that is no file name");
-    }
+    let name = name(&line[colon + 2..])?;
     let uidl = fields.find_map(|field| field.strip_prefix(b"P")).filter(|uidl| !uidl.is_empty());
-    Ok(ListedUid { uid, name: name.into(), uidl: uidl.map(Into::into) })
+    Ok(ListedUid { uid, name, uidl: uidl.map(Into::into) })
+}
+
+fn own_message(line: &[u8]) -> Result<ListedUid, &'static str> {
+    let blank = line.iter().position(|octet| *octet == b' ').ok_or("it has no key")?;
+    let uid = uid(&line[..blank]).ok_or("it has no UID")?;
+    Ok(ListedUid { uid, name: name(&line[blank + 1..])?, uidl: None })
+}
+
+fn name(name: &[u8]) -> Result<Box<[u8]>, &'static str> {
+    match name.is_empty() || name.len() > 255 || name.iter().any(|octet| matches!(octet, b'/' | 0)) {
+        true => Err("that is no file name"),
+        false => Ok(name.into()),
+    }
 }
 
 /// Decimal digits without a sign.
@@ -214,6 +254,20 @@ mod tests {
         let many: String = (1..=11).map(|uid| format!("{uid} :m{uid}\n")).collect();
         let list = UidList::read(format!("3 V1 N99\n{many}").as_bytes(), 10);
         assert!(matches!(list, Err(UidListError::Line { line: 12, .. })), "{list:?}");
+    }
+
+    #[test]
+    fn an_own_list_is_read_as_it_was_written() {
+        let messages = [(2, "1.a.h"), (3, "two words"), (4, "no\nline"), (9, "J5R0000002aT0")];
+        let text = UidList::own_text(7, 12, messages.into_iter());
+        assert_eq!(text, "1 V7 N12\n2 1.a.h\n3 two words\n9 J5R0000002aT0\n");
+        let list = UidList::read_own(text.as_bytes(), 10).unwrap();
+        assert_eq!((list.validity.get(), list.next.get(), list.messages.len()), (7, 12, 3));
+        assert_eq!((list.messages[1].uid.get(), &*list.messages[1].name), (3, &b"two words"[..]));
+        for line in ["0 a", "x a", "5", "5 ", "5 a/b", " a", ""] {
+            let read = UidList::read_own(format!("1 V1 N9\n{line}\n").as_bytes(), 10);
+            assert!(matches!(read, Err(UidListError::Line { line: 2, .. })), "{line:?}");
+        }
     }
 
     proptest! {

@@ -20,7 +20,7 @@ use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity
 use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
 use crate::store::{
     AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
-    MailboxView, Mailstore, MessageWriter, QuotaUse, SelectMode,
+    MailboxView, Mailstore, MessageWriter, QuotaUse, RebuiltMailbox, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.
@@ -322,6 +322,10 @@ impl MailAccount for Account {
 
     fn quota(&self) -> Asked<'_, Option<QuotaUse>> {
         Box::pin(async move { Ok(*lock(&self.quota)) })
+    }
+
+    fn rebuild(&self, _: MailboxId, _: bool) -> Asked<'_, RebuiltMailbox> {
+        Box::pin(async { Err(MailstoreError::Cannot("nothing is on a disk")) })
     }
 
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {

@@ -32,8 +32,8 @@ pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
 pub use line_ends::FileForm;
 pub use maildirs::{
-    FileWriter, FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore, QuotaTable, SettleFiles,
-    mailbox_of_folder,
+    FileWriter, FindMaildir, Finding, FindingKind, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore,
+    QuotaTable, SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
 };
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
@@ -41,5 +41,6 @@ pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRa
 pub use store::{
     AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
     HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxFiles, MailboxListing, MailboxView,
-    Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags,
+    ViewChanges,
 };

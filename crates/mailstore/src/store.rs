@@ -89,6 +89,14 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::Unavailable`].
     fn quota(&self) -> Asked<'_, Option<QuotaUse>>;
 
+    /// Makes what is kept about a mailbox anew from its files. UIDs stay if all that were given are known, unless `renews`: else UIDVALIDITY is a new one. Sessions that
+    /// have it selected end. Durable: after a crash the mailbox is as before, or as after.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::NoSpace`], [`MailstoreError::Limit`],
+    /// [`MailstoreError::Unavailable`]: mail is on its way to it, or its directory changes all the time.
+    fn rebuild(&self, mailbox: MailboxId, renews: bool) -> Asked<'_, RebuiltMailbox>;
+
     /// Begins to put a message into a mailbox.
     ///
     /// # Errors
@@ -142,6 +150,19 @@ pub struct QuotaUse {
     pub messages: u64,
     /// At least one.
     pub limits: QuotaLimits,
+}
+
+/// A mailbox that was made anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RebuiltMailbox {
+    /// UIDVALIDITY now.
+    pub uid_validity: UidValidity,
+    /// The next UID.
+    pub uid_next: Uid,
+    /// Messages.
+    pub messages: u32,
+    /// True if messages have the UIDs that they had, under the same UIDVALIDITY.
+    pub keeps_uids: bool,
 }
 
 /// A message to [append](MailAccount::append).

@@ -1,14 +1,19 @@
 //! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
 
+mod verify;
+
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use posthaste_config::Config;
 use posthaste_control::{MailAnswer, MailCommand, MailDone};
 use posthaste_mailstore::summary::{AccountSummary, MailboxSummary};
 use posthaste_units::{about_bytes, count};
 use serde_json::{Value, json};
 
+use self::verify::VerifyArgs;
 use crate::config_arg::ConfigArg;
 use crate::mail_session::MailSession;
 use crate::queue::{AnyError, columns};
@@ -58,6 +63,22 @@ pub enum MailboxCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Compare what is kept about mailboxes with their files; changes nothing
+    Verify(VerifyArgs),
+    /// Make what is kept about a mailbox anew from its files; sessions that have it open end
+    Rebuild {
+        #[command(flatten)]
+        of: OfAccount,
+        /// Its name
+        #[arg(value_name = "MAILBOX")]
+        mailbox: String,
+        /// Give messages new UIDs in any case: clients load them again
+        #[arg(long)]
+        new_uids: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 #[derive(Args)]
@@ -82,18 +103,7 @@ struct Found {
 impl OfAccount {
     fn find(&self) -> Result<Option<Found>, AnyError> {
         let config = self.config.load()?.config;
-        let directory = config.directory();
-        let account = directory.login_name(&self.account).unwrap_or_else(|| self.account.clone());
-        let inbox = directory.maildir_of(&account);
-        let inbox = inbox.map_or(account, |path| path.to_string());
-        let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
-        match dir.metadata() {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
-            }
-            Err(error) => return Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
-        }
+        let (inbox, dir) = (inbox_of(&config, &self.account), table_dir(&config)?);
         let account = AccountSummary::read(&dir, &inbox)?;
         let file_bytes = std::fs::read_dir(&dir)?.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
         Ok(account.map(|account| Found { account, inbox, file_bytes }))
@@ -150,6 +160,29 @@ impl OfAccount {
         })
     }
 
+    fn rebuild(&self, mailbox: &str, renew: bool, yes: bool) -> Result<ExitCode, AnyError> {
+        self.change(|session| {
+            let name = harmless(mailbox);
+            if !yes && !confirmed(&format!("Make {name} anew from its files? Sessions that have it open end"))? {
+                return Err("nothing is rebuilt without --yes".into());
+            }
+            let answer = session.ask(&MailCommand::Rebuild { mailbox: mailbox.to_owned(), renew })?;
+            let MailAnswer::Done(MailDone { uid_validity, uid_next, messages, made, .. }) = answer else {
+                return Ok((answer, Value::Null, String::new()));
+            };
+            let uids = match made {
+                true => format!("new UIDs under UIDVALIDITY {uid_validity}: clients load them again"),
+                false => format!("the UIDs that they had under UIDVALIDITY {uid_validity}"),
+            };
+            let messages_text = count(messages as usize, "message");
+            let done = json!({
+                "rebuilt": mailbox, "messages": messages, "uid_validity": uid_validity, "uid_next": uid_next,
+                "keeps_uids": !made,
+            });
+            Ok((answer, done, format!("{name} is rebuilt with {messages_text}, which have {uids}")))
+        })
+    }
+
     fn none(&self) -> Result<ExitCode, AnyError> {
         print(&format!(
             "{} has no mailboxes yet: they are made when its mail is read or comes, and a running server shows them here within 30 seconds\n",
@@ -159,7 +192,27 @@ impl OfAccount {
     }
 }
 
-/// Exit status 1: there is no such account or mailbox.
+/// The path of an account's INBOX.
+pub fn inbox_of(config: &Config, account: &str) -> String {
+    let directory = config.directory();
+    let login = directory.login_name(account).unwrap_or_else(|| account.to_owned());
+    let inbox = directory.maildir_of(&login);
+    inbox.map_or(login, |path| path.to_string())
+}
+
+/// The directory of the table of mailboxes.
+pub fn table_dir(config: &Config) -> Result<PathBuf, AnyError> {
+    let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
+    match dir.metadata() {
+        Ok(_) => Ok(dir),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into())
+        }
+        Err(error) => Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
+    }
+}
+
+/// Exit status 1: there is no such account or mailbox, or damage was found.
 pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
     match command {
         MailboxCommand::List(of) => {
@@ -196,6 +249,8 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
         MailboxCommand::Create { of, mailbox } => return of.create(&mailbox),
         MailboxCommand::Rename { of, mailbox, to } => return of.rename(&mailbox, &to),
         MailboxCommand::Delete { of, mailbox, yes } => return of.delete(&mailbox, yes),
+        MailboxCommand::Verify(args) => return args.run(),
+        MailboxCommand::Rebuild { of, mailbox, new_uids, yes } => return of.rebuild(&mailbox, new_uids, yes),
     }
     Ok(ExitCode::SUCCESS)
 }

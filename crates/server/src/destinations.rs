@@ -81,6 +81,11 @@ impl Destinations {
         self.list.iter().try_for_each(|destination| destination.check(place, recipients))
     }
 
+    /// True if there are mailboxes with UIDs, whose mail is counted.
+    pub fn has_mailboxes(&self) -> bool {
+        self.mailboxes.is_some()
+    }
+
     /// True if the quota of a Maildir's account leaves room for so many bytes.
     pub async fn has_room(&self, maildir: &str, bytes: u64) -> bool {
         match &self.mailboxes {

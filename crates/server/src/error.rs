@@ -32,6 +32,18 @@ pub enum ServeError {
         /// The error.
         error: OpenError,
     },
+    /// The spool is new, and the table of mailboxes, which says where its numbers begin, cannot be read.
+    #[error(
+        "{}: {error}; the spool is new, and its numbers must begin above those of this table: put the table or the spool back, or remove the table as well, \
+         and each mailbox gets new UIDs",
+        table.display()
+    )]
+    UnknownLsn {
+        /// Its file.
+        table: PathBuf,
+        /// The error.
+        error: String,
+    },
     /// The queue of mail for other hosts could not be opened.
     #[error("the relay: {0}")]
     Relay(OpenError),

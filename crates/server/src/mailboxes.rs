@@ -16,6 +16,7 @@ use posthaste_spool::{Damage, Lsn, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use crate::error::ServeError;
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
@@ -28,9 +29,17 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The directory of the table of mailboxes, below that of all data.
 pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 
-/// The last batch that the table of mailboxes has. A table that cannot be read is told when it is opened.
-pub(crate) fn last_lsn(config: &Config) -> Lsn {
-    Lsn::new(applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)).unwrap_or(0))
+/// The last batch that the table of mailboxes has: batches of a new spool begin above it. A spool that is there goes on with its own numbers, and then a table that cannot be
+/// read is told when it is opened.
+///
+/// # Errors
+/// [`ServeError::UnknownLsn`]: the spool is new, and its first batches could be taken for ones that the table has.
+pub(crate) fn last_lsn(config: &Config) -> Result<Lsn, ServeError> {
+    match applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)) {
+        Ok(applied) => Ok(Lsn::new(applied)),
+        Err(_) if config.storage.spool.join("ring").is_dir() => Ok(Lsn::ZERO),
+        Err(error) => Err(ServeError::UnknownLsn { table: table_of(config), error: error.to_string() }),
+    }
 }
 
 fn table_of(config: &Config) -> PathBuf {
@@ -240,7 +249,11 @@ impl Service for Mailboxes {
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
-        end_blocking(move || self.ledger.end())
+        end_blocking(move || {
+            self.ledger.end();
+            // Last: a directory may hang.
+            self.store.write_uid_lists();
+        })
     }
 
     fn poll_failed(&mut self, _: &mut Context<'_>) -> Poll<()> {

@@ -51,7 +51,7 @@ pub(crate) async fn open_spool(
 ) -> Result<OpenedSpool, ServeError> {
     let spool = posthaste_spool::Config {
         watch: workers,
-        lsns_above: mailboxes::last_lsn(config),
+        lsns_above: mailboxes::last_lsn(config)?,
         events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
         ..posthaste_spool::Config::from(&config.storage)
     };

@@ -121,6 +121,10 @@ impl Server {
         {
             restart.push(NeedsRestart::new("relay"));
         }
+        // Nobody counts mail.
+        if !self.receiver.destinations().has_mailboxes() && config.quota.is_set() {
+            restart.push(NeedsRestart::new("quota"));
+        }
         self.config = config;
         let kept = self.services.reload(&self.config, directory);
         self.receiver.destinations().retry();
@@ -195,7 +199,7 @@ async fn start_services(
     let events_of_mail = events.as_ref().map(Events::recorder);
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
-    let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
+    let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config) || config.quota.is_set();
     let accepts = (intake.clone(), memory.clone());
     let OpenedMail { maildirs, store, replayed, mailboxes: opened, failed } =
         open_mail(config, accepts, &found.damage, events_of_mail.clone(), has_readers).await?;

@@ -475,6 +475,11 @@ fn fill(stream: &StreamHandle) {
 }
 
 impl MailLedger {
+    /// Entries that were applied to answer questions since the opening.
+    pub(crate) fn applied_entries(&self) -> usize {
+        self.shared.applied.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// As if the table had not been written for long.
     pub(crate) fn let_too_much_wait(&self) {
         self.shared.waiting.lock().bytes += super::waiting::REFUSED_BYTES;

@@ -1,8 +1,10 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
+mod damage;
 mod error;
 mod handles;
 mod opening;
+mod others;
 mod shared;
 mod skip_file;
 mod stored;
@@ -35,6 +37,9 @@ use crate::table::{
     AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges,
     StoreNumbers, TableName, TableReader, key_of, modseq_and_uid, rows_of,
 };
+
+/// A mailbox that has fewer UIDs left is to get a new UIDVALIDITY.
+pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
 ///
@@ -86,7 +91,15 @@ impl MailLedger {
         let table = MetaTable::open(dir)?;
         let beginning = Beginning::new(spool, &table, dir)?;
         let (stream, waiting) = (beginning.stream.clone(), Arc::<Waiting>::default());
-        let shared = Arc::new(Shared { stream, table, waiting, committing: Mutex::default() });
+        let shared = Arc::new(Shared {
+            stream,
+            table,
+            waiting,
+            committing: Mutex::default(),
+            others: Mutex::default(),
+            #[cfg(test)]
+            applied: Default::default(),
+        });
         let mut report = LedgerReport::default();
         let replayed = shared.restore(dir, &beginning, damage, bytes_max, &mut report)?;
         let (numbers, openings) = shared.read(
@@ -258,16 +271,13 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, LedgerError> {
-        self.read(
-            |state| state.others(),
-            |reader, changes, _| {
-                let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
-                let account = |(key, value): (Vec<u8>, Vec<u8>)| {
-                    Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
-                };
-                Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
-            },
-        )
+        self.shared.read_others(|reader, changes, _| {
+            let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
+            let account = |(key, value): (Vec<u8>, Vec<u8>)| {
+                Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
+            };
+            Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
+        })
     }
 
     /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
@@ -275,18 +285,15 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), LedgerError> {
-        self.read(
-            |state| state.others(),
-            |reader, changes, _| {
-                let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
-                let name = |(key, value): (Vec<u8>, Vec<u8>)| {
-                    Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
-                };
-                let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
-                let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
-                Ok((row.last_validity, rows.filter_map(name).collect()))
-            },
-        )
+        self.shared.read_others(|reader, changes, _| {
+            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
+            let name = |(key, value): (Vec<u8>, Vec<u8>)| {
+                Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
+            };
+            let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
+            let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
+            Ok((row.last_validity, rows.filter_map(name).collect()))
+        })
     }
 
     /// UIDs of a mailbox's messages that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
@@ -321,20 +328,17 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn special_uses(&self, account: u32) -> Result<BTreeMap<u32, Option<SpecialUse>>, LedgerError> {
-        self.read(
-            |state| state.others(),
-            |reader, changes, numbers| {
-                let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
-                let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
-                let mut uses = BTreeMap::new();
-                for id in ids {
-                    if let Some(head) = head_of(reader, changes, numbers, id)? {
-                        uses.insert(id, SpecialUse::of_number(head.special_use));
-                    }
+        self.shared.read_others(|reader, changes, numbers| {
+            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
+            let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
+            let mut uses = BTreeMap::new();
+            for id in ids {
+                if let Some(head) = head_of(reader, changes, numbers, id)? {
+                    uses.insert(id, SpecialUse::of_number(head.special_use));
                 }
-                Ok(uses)
-            },
-        )
+            }
+            Ok(uses)
+        })
     }
 
     /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
@@ -379,6 +383,22 @@ impl MailLedger {
         lock(&self.uids).entry(mailbox).or_insert(next_uid);
     }
 
+    /// True if a mailbox that was pinned has few UIDs left, or none.
+    pub(crate) fn are_uids_used_up(&self, mailbox: u32) -> bool {
+        lock(&self.uids).get(&mailbox).is_some_and(|next| u32::MAX - next < UIDS_KEPT_MIN)
+    }
+
+    /// From now on a mailbox is given no UIDs. Returns the next one, if it was given some.
+    pub(crate) fn withhold_uids(&self, mailbox: u32) -> Option<u32> {
+        // Not removed: whoever pins it again would read one that was given meanwhile.
+        lock(&self.uids).insert(mailbox, u32::MAX)
+    }
+
+    /// From now on a mailbox is given UIDs again, from this one on.
+    pub(crate) fn give_uids_from(&self, mailbox: u32, next_uid: u32) {
+        lock(&self.uids).insert(mailbox, next_uid);
+    }
+
     /// The numbers of a mailbox; `None` if there is none of that id.
     ///
     /// # Errors
@@ -420,16 +440,13 @@ impl MailLedger {
     /// [`LedgerError::Table`].
     pub fn mailbox_named(&self, account: u32, name: &[u8]) -> Result<Option<u32>, LedgerError> {
         let key = [&key_of(account)[..], name].concat();
-        self.read(
-            |state| state.others(),
-            |reader, changes, _| {
-                let row = match changes.of(TableName::Names, &key).find(|(found, _)| *found == key) {
-                    Some((_, row)) => row.map(<[u8]>::to_vec),
-                    None => reader.get(TableName::Names, &key)?,
-                };
-                Ok(row.and_then(|row| NameRow::decode(&row)).map(|row| row.mailbox).filter(|id| *id != 0))
-            },
-        )
+        self.shared.read_others(|reader, changes, _| {
+            let row = match changes.of(TableName::Names, &key).find(|(found, _)| *found == key) {
+                Some((_, row)) => row.map(<[u8]>::to_vec),
+                None => reader.get(TableName::Names, &key)?,
+            };
+            Ok(row.and_then(|row| NameRow::decode(&row)).map(|row| row.mailbox).filter(|id| *id != 0))
+        })
     }
 
     /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.

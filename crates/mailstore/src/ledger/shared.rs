@@ -9,6 +9,7 @@ use posthaste_spool::{Lsn, Released};
 use posthaste_units::BackOff;
 
 use super::LedgerError;
+use super::others::AppliedOthers;
 use super::waiting::{Waiting, WaitingState};
 use crate::entry::MailEntry;
 use crate::table::{Applier, FileNote, MetaError, MetaTable, RowChanges, StoreNumbers, TableReader};
@@ -22,6 +23,10 @@ pub(super) struct Shared {
     pub waiting: Arc<Waiting>,
     /// Held by the one commit at work.
     pub committing: Mutex<()>,
+    pub others: Mutex<Option<AppliedOthers>>,
+    /// Entries that were applied to answer questions.
+    #[cfg(test)]
+    pub applied: std::sync::atomic::AtomicUsize,
 }
 
 impl std::fmt::Debug for Shared {
@@ -107,6 +112,8 @@ impl Shared {
         };
         let reader = self.table.reader()?;
         let mut unknown = Vec::new();
+        #[cfg(test)]
+        self.applied.fetch_add(entries.len(), std::sync::atomic::Ordering::Relaxed);
         let (changes, numbers) = applied(&reader, &entries, &notes, &mut unknown)?;
         Ok(read(&reader, &changes, numbers)?)
     }

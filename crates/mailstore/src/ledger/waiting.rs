@@ -46,6 +46,8 @@ pub(super) struct WaitingState {
     pub complete: u64,
     pub is_advance_wanted: bool,
     pub is_ending: bool,
+    /// Commits of the table since the opening.
+    pub commits: u64,
     /// Those of `entries` that are no messages of a mailbox: few.
     others: Vec<(u64, Bytes)>,
     /// By mailbox.
@@ -149,6 +151,7 @@ impl WaitingState {
     /// The table has the first of the entries.
     fn committed(&mut self, count: usize) {
         let last = count.checked_sub(1).map_or(0, |last| self.entries[last].0);
+        self.commits += 1;
         self.bytes -= self.entries.drain(..count).map(|(_, payload)| payload.len() + ENTRY_BYTES).sum::<usize>();
         self.others.retain(|(lsn, _)| *lsn > last);
     }
@@ -162,6 +165,11 @@ impl WaitingState {
     /// Entries that wait and are no messages.
     pub fn others(&self) -> Vec<(u64, Bytes)> {
         self.others.clone()
+    }
+
+    /// Others, without so many of the first.
+    pub fn others_from(&self, from: usize) -> Vec<(u64, Bytes)> {
+        self.others[from..].to_vec()
     }
 
     /// From now on the entries of a mailbox are kept for [`take_tail`](Self::take_tail).

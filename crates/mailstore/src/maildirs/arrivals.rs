@@ -1,23 +1,25 @@
 //! Maildirs as a destination of mail: each message gets its UID in the batch that makes it durable.
 //!
 //! It says nothing about the files, which delivery makes from an entry of its own in the same batch. Mail for a mailbox that cannot be made in time, such as on a mount
-//! that hangs, is accepted without a UID: its file gets one when it is found.
+//! that hangs, is accepted without a UID: its file gets one when it is found. A folder has to be there.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_intake::{
-    BodyFacts, Destination, Guard, Mail, MailPlace, MailRecipient, NotTaken, NotTakenCause, Reserved, Reserving,
+    BodyFacts, Destination, Guard, Held, Mail, MailPlace, MailRecipient, NotTaken, NotTakenCause, Reserved, Reserving,
 };
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedRwLockReadGuard, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::MaildirStore;
+use super::core::MailboxCore;
 use super::mailbox::lock;
 use super::scan::now_secs;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
@@ -29,6 +31,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const CLOSED_FOR: Duration = Duration::from_secs(10);
 /// Mailboxes that are made at a time: a mount that hangs holds no more threads.
 const MAKERS: usize = 8;
+/// Folders that are kept open. With more, all are looked up again.
+const FOLDERS_MAX: usize = 10_000;
 
 /// The mailboxes of a store, as a destination of [intake](posthaste_intake). Clones are the same.
 #[derive(Clone)]
@@ -36,16 +40,64 @@ pub struct MailArrivals(Arc<Inner>);
 
 struct Inner {
     store: Arc<MaildirStore>,
-    /// By the path of a Maildir.
-    known: RwLock<HashMap<Arc<str>, Place>>,
+    known: RwLock<KnownPlaces>,
+    /// Mailboxes that had been made anew when `known` was last right.
+    replaced: AtomicU64,
     making: Mutex<HashMap<Arc<str>, watch::Receiver<bool>>>,
     makers: Arc<Semaphore>,
 }
 
+/// Mailboxes that mail has come to.
+#[derive(Default)]
+struct KnownPlaces {
+    /// By the path of a Maildir.
+    by_path: HashMap<Arc<str>, Place>,
+    folders: usize,
+}
+
+impl KnownPlaces {
+    fn insert(&mut self, path: Arc<str>, place: Place) {
+        if place.is_folder() && self.folders >= FOLDERS_MAX {
+            self.by_path.retain(|_, place| !place.is_folder());
+            self.folders = 0;
+        }
+        self.folders += usize::from(place.is_folder());
+        let before = self.by_path.insert(path, place);
+        self.folders -= usize::from(before.is_some_and(|before| before.is_folder()));
+    }
+
+    fn clear(&mut self) {
+        self.by_path.clear();
+        self.folders = 0;
+    }
+}
+
+/// True of the path of a folder. Others are those of INBOXes.
+fn is_folder(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|last| last.starts_with('.'))
+}
+
 impl Inner {
-    /// The id of a mailbox. Mostly the ledger has it; only one that is to be made waits for others, which a hung mount may hold up.
-    async fn open(&self, path: &str) -> Option<u32> {
-        let inbox = MailboxPath::parse(path).ok()?;
+    /// The mailbox of a path. Mostly the ledger has an INBOX. One that is to be made waits for others, which a hung mount may hold up. So does a folder: its directory has to be
+    /// there.
+    async fn open(&self, path: &str) -> Option<Place> {
+        let path = MailboxPath::parse(path).ok()?;
+        match is_folder(path.as_str()) {
+            true => {
+                let permit = Arc::clone(&self.makers).acquire_owned().await;
+                let store = Arc::clone(&self.store);
+                let open = move || {
+                    let opened = store.open_folder(&path);
+                    drop(permit);
+                    opened
+                };
+                spawn_blocking(open).await.ok()?.map(Place::Folder)
+            }
+            false => self.open_inbox(path).await.map(Place::Open),
+        }
+    }
+
+    async fn open_inbox(&self, inbox: MailboxPath) -> Option<u32> {
         let (store, to_find) = (Arc::clone(&self.store), inbox.clone());
         if let Some(id) = spawn_blocking(move || store.find_inbox(&to_find)).await.ok()?.ok()? {
             return Some(id);
@@ -68,12 +120,26 @@ impl std::fmt::Debug for MailArrivals {
 }
 
 /// A mailbox as mail finds it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Place {
     /// It may be given UIDs.
     Open(u32),
+    /// A folder, which may be given UIDs as long as it has this path.
+    Folder(Arc<MailboxCore>),
     /// It could not be made, and is not tried again before this time.
     Closed(Instant),
+}
+
+impl Place {
+    fn is_folder(&self) -> bool {
+        matches!(self, Self::Folder(_))
+    }
+}
+
+/// A folder of this path keeps it as long as the guard lives.
+fn held(core: &MailboxCore, path: &str, adding: OwnedRwLockReadGuard<()>) -> Option<Arc<dyn Held>> {
+    let is_same = !core.is_deleted.load(Ordering::Relaxed) && lock(&core.path).as_str() == path;
+    is_same.then(|| Arc::new(adding) as Arc<dyn Held>)
 }
 
 /// Closed from now on for a while.
@@ -94,11 +160,18 @@ impl MailArrivals {
     /// The mailboxes of a store.
     pub fn new(store: Arc<MaildirStore>) -> Self {
         let (known, making) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(Inner { store, known, making, makers: Arc::new(Semaphore::new(MAKERS)) }))
+        let replaced = AtomicU64::new(0);
+        Self(Arc::new(Inner { store, known, replaced, making, makers: Arc::new(Semaphore::new(MAKERS)) }))
     }
 
     fn known(&self, path: &str) -> Option<Place> {
-        self.0.known.read().unwrap_or_else(PoisonError::into_inner).get(path).copied()
+        let replaced = self.0.store.shared.replaced.load(Ordering::Acquire);
+        if self.0.replaced.load(Ordering::Acquire) != replaced {
+            // Cleared first: another task that sees the number finds nothing old.
+            self.0.known.write().unwrap_or_else(PoisonError::into_inner).clear();
+            self.0.replaced.store(replaced, Ordering::Release);
+        }
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner).by_path.get(path).cloned()
     }
 
     /// True if the quota of a Maildir's account leaves room for a message of so many bytes.
@@ -106,25 +179,51 @@ impl MailArrivals {
         if self.0.store.limits_of(path).is_none() {
             return true;
         }
-        let (store, path) = (Arc::clone(&self.0.store), path.to_owned());
-        spawn_blocking(move || store.has_room(&path, bytes)).await.unwrap_or(true)
+        let ask = || {
+            let (store, path) = (Arc::clone(&self.0.store), path.to_owned());
+            spawn_blocking(move || store.has_room(&path, bytes))
+        };
+        // Before a refusal: where nobody reads by IMAP or POP3, nobody has seen what the owner has removed.
+        ask().await.unwrap_or(true) || self.0.store.look_at_account(path).await && ask().await.unwrap_or(true)
     }
 
-    /// True if the mailbox of a path may be made now. A folder is no account of its own: its files are found.
+    /// True if the mailbox of a path is to be looked up or made, or if RENAME or DELETE has it.
     fn is_to_make(&self, path: &str) -> bool {
-        let is_folder = path.rsplit('/').next().is_some_and(|last| last.starts_with('.'));
         match self.known(path) {
-            None => !is_folder,
+            None => true,
             Some(Place::Open(_)) => false,
+            Some(Place::Folder(core)) => {
+                let adding = Arc::clone(&core.adding).try_read_owned().ok();
+                adding.is_none_or(|adding| held(&core, path, adding).is_none())
+            }
             Some(Place::Closed(until)) => until <= Instant::now(),
+        }
+    }
+
+    /// Forgets a folder that has another path now, or is gone, once nobody renames it any more.
+    async fn forget_moved(&self, path: &str) {
+        if let Some(Place::Folder(core)) = self.known(path) {
+            let adding = Arc::clone(&core.adding).read_owned().await;
+            if held(&core, path, adding).is_none() {
+                let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+                if known.by_path.remove(path).is_some_and(|place| place.is_folder()) {
+                    known.folders -= 1;
+                }
+            }
         }
     }
 
     /// Finds or makes the mailboxes of a message, and waits a little for all of them.
     async fn make(&self, mail: &Mail<'_>) {
-        let to_make = targets(mail).map(|(_, path, _)| path).filter(|path| self.is_to_make(path));
-        let mut making: Vec<_> = to_make.map(|path| (path, self.begin(path))).collect();
+        let to_make: Vec<_> = targets(mail).map(|(_, path, _)| path).filter(|path| self.is_to_make(path)).collect();
+        let mut making = Vec::new();
         let all = async {
+            for path in to_make {
+                self.forget_moved(path).await;
+                if self.is_to_make(path) {
+                    making.push((path, self.begin(path)));
+                }
+            }
             for (_, made) in &mut making {
                 let _ = made.wait_for(|made| *made).await;
             }
@@ -149,7 +248,7 @@ impl MailArrivals {
         making.insert(Arc::clone(path), made.clone());
         let (inner, path) = (Arc::clone(&self.0), Arc::clone(path));
         tokio::spawn(async move {
-            let place = inner.open(&path).await.map_or_else(closed, Place::Open);
+            let place = inner.open(&path).await.unwrap_or_else(closed);
             let mut known = inner.known.write().unwrap_or_else(PoisonError::into_inner);
             known.insert(Arc::clone(&path), place);
             // Before anybody can hold it to be slow.
@@ -160,13 +259,26 @@ impl MailArrivals {
         made
     }
 
+    /// The mailbox of a path, if it can be given UIDs. Until the batch is published a folder keeps its path.
+    fn take(&self, path: &str, pins: &mut Vec<Arc<dyn Held>>) -> Option<u32> {
+        match self.known(path)? {
+            Place::Open(mailbox) => Some(mailbox),
+            Place::Folder(core) => {
+                let adding = Arc::clone(&core.adding).try_read_owned().ok()?;
+                pins.push(held(&core, path, adding)?);
+                Some(core.id)
+            }
+            Place::Closed(_) => None,
+        }
+    }
+
     /// Adds the entries of all mailboxes that can be given UIDs.
     fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) {
         let stream = self.0.store.ledger().stream();
         let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());
         let mut seen: Vec<u32> = Vec::new();
         for (target, path, recipient) in targets(mail) {
-            let Some(Place::Open(mailbox)) = self.known(path) else { continue };
+            let Some(mailbox) = self.take(path, &mut reserved.pins) else { continue };
             // UIDs of one mailbox ascend within an entry; a second entry has later ones.
             debug_assert!(is_alone || !seen.contains(&mailbox), "each place comes once");
             seen.extend((!is_alone).then_some(mailbox));

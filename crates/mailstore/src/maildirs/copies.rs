@@ -91,6 +91,8 @@ pub(super) struct CopiedFile {
 
 /// Copies messages from one mailbox to another, or moves them; those whose files are gone are passed over. Blocks.
 ///
+/// No lock of a mailbox is held while files of the other are read or made. So a directory that hangs holds up this copy, and no change of the other mailbox.
+///
 /// # Errors
 /// Nothing is copied.
 pub(super) fn copy(
@@ -99,12 +101,7 @@ pub(super) fn copy(
     uids: &[Uid],
     moves: bool,
 ) -> Result<Option<CopiedMessages>, MailstoreError> {
-    let is_same = from.id == to.id;
-    // Two moves in opposite directions take them in one order.
-    let (first, second) = if from.id <= to.id { (from, to) } else { (to, from) };
-    let _first = lock(&first.changing);
-    let _second = (!is_same).then(|| lock(&second.changing));
-    let copying = Copying::begin(from, to)?;
+    let copying = Copying::open(from, to)?;
     let now = from.now().ok_or(MailstoreError::NoMailbox)?;
     let messages: Vec<&Message<Arc<MailFile>>> = uids.iter().filter_map(|uid| now.find(*uid)).collect();
     if messages.is_empty() {
@@ -117,54 +114,126 @@ pub(super) fn copy(
         let bytes = messages.iter().filter_map(|message| message.file.wire_size()).sum();
         to.shared.check_quota(&to.owner, (bytes, messages.len() as u64))?;
     }
-    let keywords = copying.keywords(&now, &messages)?;
+    copying.name_keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
     for messages in messages.chunks(SYNCED_AT_ONCE) {
-        let made = copying.make_some(messages, (&now, &keywords), &mut copies);
+        let made = copying.make_some(messages, &mut copies);
         made.inspect_err(|_| copying.discard(&copies))?;
     }
     if copies.is_empty() {
         return Ok(None);
     }
-    let appended = copying.append(&copies, &keywords, moves);
-    let first_uid = appended.inspect_err(|_| copying.discard(&copies))?;
-    copying.place(&copies, &keywords, first_uid);
-    begin_writing_names(to);
-    if moves && !is_same {
-        begin_writing_names(from);
-    }
-    let validity = Uid::new(to.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
-    Ok(Some(CopiedMessages {
-        uid_validity: UidValidity(validity.0),
-        from: copies.iter().filter_map(|copy| Uid::new(copy.uid)).collect(),
-        to: (first_uid..).take(copies.len()).filter_map(Uid::new).collect(),
-    }))
+    copying.sync().inspect_err(|_| copying.discard(&copies))?;
+    copying.finish(copies, moves)
 }
 
 pub(super) struct Copying<'a> {
-    from: &'a MailboxCore,
-    to: &'a MailboxCore,
+    from: &'a Arc<MailboxCore>,
+    to: &'a Arc<MailboxCore>,
     /// `None`: all of its mail is in the spool.
     reader: Option<MaildirReader>,
     maildir: Maildir,
 }
 
 impl<'a> Copying<'a> {
-    /// `changing` of both is held.
-    pub fn begin(from: &'a MailboxCore, to: &'a MailboxCore) -> Result<Self, MailstoreError> {
-        let mut odd = Oddities::default();
+    /// Reads both mailboxes from the ledger, if need be: each while its own changes wait.
+    pub fn open(from: &'a Arc<MailboxCore>, to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let reader = from.reader().ok();
-        from.load(reader.as_ref(), &mut odd)?;
+        {
+            let _one = lock(&from.changing);
+            from.load(reader.as_ref(), &mut Oddities::default())?;
+        }
         let maildir = open_maildir(to)?;
-        to.load(to.reader().ok().as_ref(), &mut odd)?;
+        let _one = lock(&to.changing);
+        to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
         Ok(Self { from, to, reader, maildir })
     }
 
-    /// Keywords of the other mailbox, with those that the messages bring.
-    fn keywords(&self, now: &Messages, messages: &[&Message<Arc<MailFile>>]) -> Result<NewKeywords, MailstoreError> {
+    /// For messages that are no copies. `changing` is held.
+    pub fn begin(to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
+        let maildir = open_maildir(to)?;
+        to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
+        Ok(Self { from: to, to, reader: None, maildir })
+    }
+
+    /// Gives keywords that the messages bring their bits in the other mailbox. Durable.
+    fn name_keywords(&self, now: &Messages, messages: &[&Message<Arc<MailFile>>]) -> Result<(), MailstoreError> {
         let flags = messages.iter().fold(MessageFlags::NONE, |all, message| all.with(message.flags));
         let names: Vec<&str> = now.keywords.names(flags.without(MessageFlags(SYSTEM_BITS))).collect();
-        self.keywords_named(&names)
+        let _one = lock(&self.to.changing);
+        let entries = self.keywords_named(&names)?.entries(self.to.id);
+        if !entries.is_empty() {
+            self.to.shared.ledger.append(&entries).map_err(|error| refusal(&error))?;
+            self.to.catch_up();
+        }
+        Ok(())
+    }
+
+    /// Makes the copies durable as messages, with the flags that theirs have now. Messages that have gone meanwhile are passed over.
+    pub fn finish(&self, mut copies: Vec<CopiedFile>, moves: bool) -> Result<Option<CopiedMessages>, MailstoreError> {
+        let (from, to) = (self.from, self.to);
+        let is_same = from.id == to.id;
+        // Two moves in opposite directions take them in one order.
+        let (first, second) = if from.id <= to.id { (from, to) } else { (to, from) };
+        let first = lock(&first.changing);
+        let second = (!is_same).then(|| lock(&second.changing));
+        let settled = self.settle(&mut copies).and_then(|keywords| {
+            let first_uid = if copies.is_empty() { 0 } else { self.append(&copies, &keywords, moves)? };
+            Ok((keywords, first_uid))
+        });
+        let (keywords, first_uid) = settled.inspect_err(|_| self.discard(&copies))?;
+        // The files of the other one are not touched any more.
+        let _of_other = match from.id <= to.id {
+            true if !is_same => {
+                drop(first);
+                second
+            }
+            _ => {
+                drop(second);
+                Some(first)
+            }
+        };
+        if copies.is_empty() {
+            return Ok(None);
+        }
+        self.place(&copies, &keywords, first_uid);
+        begin_writing_names(to);
+        if moves && !is_same {
+            begin_writing_names(from);
+        }
+        let validity = Uid::new(to.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
+        Ok(Some(CopiedMessages {
+            uid_validity: UidValidity(validity.0),
+            from: copies.iter().filter_map(|copy| Uid::new(copy.uid)).collect(),
+            to: (first_uid..).take(copies.len()).filter_map(Uid::new).collect(),
+        }))
+    }
+
+    /// Flags of the copies as their messages have them now, in the bits of the other mailbox. `changing` of both is held, and no file is looked at.
+    fn settle(&self, copies: &mut Vec<CopiedFile>) -> Result<NewKeywords, MailstoreError> {
+        self.from.load(None, &mut Oddities::default())?;
+        self.to.load(None, &mut Oddities::default())?;
+        let now = self.from.now().ok_or(MailstoreError::NoMailbox)?;
+        let found = |copy: &CopiedFile| now.find(Uid::new(copy.uid)?);
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(copies).into_iter().partition(|copy| found(copy).is_some());
+        *copies = kept;
+        self.discard(&gone);
+        let flags = copies.iter().filter_map(found).fold(MessageFlags::NONE, |all, message| all.with(message.flags));
+        let names: Vec<&str> = now.keywords.names(flags.without(MessageFlags(SYSTEM_BITS))).collect();
+        let known = lock(&self.to.state).as_ref().map(|state| state.keywords.clone());
+        let known = known.ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?;
+        // One that has come since the others were named has no letter: letters are in a file.
+        let keywords = NewKeywords::with(names.iter().copied(), known, |_| None);
+        if !names.iter().all(|name| keywords.flag(name).is_some()) {
+            return Err(MailstoreError::Limit);
+        }
+        for copy in copies.iter_mut() {
+            let Some(message) = now.find(Uid::new(copy.uid).ok_or(MailstoreError::Limit)?) else { continue };
+            let named = now.keywords.all().filter(|(flag, _)| message.flags.contains(*flag));
+            let system = MessageFlags(message.flags.0 & SYSTEM_BITS);
+            copy.flags = named.filter_map(|(_, name)| keywords.flag(name)).fold(system, MessageFlags::with);
+        }
+        Ok(keywords)
     }
 
     /// Keywords of the other mailbox, with these.
@@ -179,15 +248,14 @@ impl<'a> Copying<'a> {
     }
 
     /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has those that were made.
-    fn make_some(
+    pub fn make_some(
         &self,
         messages: &[&Message<Arc<MailFile>>],
-        (now, keywords): (&Messages, &NewKeywords),
         copies: &mut Vec<CopiedFile>,
     ) -> Result<(), MailstoreError> {
         let mut files = Vec::with_capacity(messages.len());
         for message in messages {
-            match self.make(message, now, keywords) {
+            match self.make(message) {
                 Ok((copy, file)) => {
                     copies.push(copy);
                     files.push(file);
@@ -208,12 +276,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Makes a copy in `tmp/`. Not synced.
-    fn make(
-        &self,
-        message: &Message<Arc<MailFile>>,
-        now: &Messages,
-        keywords: &NewKeywords,
-    ) -> Result<(CopiedFile, File), MailstoreError> {
+    fn make(&self, message: &Message<Arc<MailFile>>) -> Result<(CopiedFile, File), MailstoreError> {
         let (name, file, is_own) = match self.from.open(message.uid, &message.file) {
             Err(MailstoreError::Gone) if message.file.awaited().is_some() => {
                 match in_spool(&self.from.shared.ledger, self.from.id, &message.file) {
@@ -225,10 +288,9 @@ impl<'a> Copying<'a> {
             opened => self.of_file(message, opened?)?,
         };
         let facts = facts_of(&file).map_err(|error| self.failed(error))?;
-        let named = now.keywords.all().filter(|(flag, _)| message.flags.contains(*flag));
-        let system = MessageFlags(message.flags.0 & SYSTEM_BITS);
-        let flags = named.filter_map(|(_, name)| keywords.flag(name)).fold(system, MessageFlags::with);
         let (uid, internal_date, email_id) = (message.uid, message.internal_date, message.email_id);
+        // They may change until the copy becomes a message.
+        let flags = MessageFlags::NONE;
         Ok((CopiedFile { uid, name, facts, flags, internal_date, email_id, is_own }, file))
     }
 
@@ -305,9 +367,13 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Makes the names in `tmp/` durable, then the batch, and returns the first UID.
+    /// Makes the names in `tmp/` durable.
+    pub fn sync(&self) -> Result<(), MailstoreError> {
+        self.maildir.sync_tmp().map_err(|error| self.failed(error))
+    }
+
+    /// Makes the batch durable, and returns the first UID.
     pub fn append(&self, copies: &[CopiedFile], keywords: &NewKeywords, moves: bool) -> Result<u32, MailstoreError> {
-        self.maildir.sync_tmp().map_err(|error| self.failed(error))?;
         let (mut first, ledger) = (0, &self.to.shared.ledger);
         let count = u32::try_from(copies.len()).map_err(|_| MailstoreError::Limit)?;
         let appended = ledger.append_uids(self.to.id, count, |first_uid| {

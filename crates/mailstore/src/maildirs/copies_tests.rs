@@ -368,3 +368,79 @@ async fn own_changes_need_no_look_at_the_directories() {
     let removed = world.account.delete(sent.id()).await;
     assert_eq!((removed, sent.catch_up(true).await), (Ok(()), Err(MailstoreError::NoMailbox)));
 }
+
+/// A mailbox whose directory hangs: whoever asks for it waits, as a RENAME there does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_hangs_holds_up_no_change_of_another_mailbox() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    for folder in ["", ".Hung", ".Sent", ".Later"] {
+        Maildir::open_or_create(maildir.join(folder)).unwrap();
+        fs::write(maildir.join(folder).join("new/1.a"), "1\n").unwrap();
+    }
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, hung) = (world.select("INBOX").await, world.select("Hung").await);
+    // The ledger knows it, and memory does not.
+    let sent = world.select("Sent").await.id();
+    world.store.shared.loaded.find(sent.0).unwrap().unload();
+    let find = |id: MailboxId| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let (core, owner) = (find(hung.id()), Arc::clone(&find(hung.id()).owner));
+    let (held, is_held) = std::sync::mpsc::channel();
+    let (go_on, hold) = std::sync::mpsc::channel::<()>();
+    let disk = std::thread::spawn(move || {
+        let (_path, _making) = (super::mailbox::lock(&core.path), super::mailbox::lock(&owner.making));
+        held.send(()).unwrap();
+        let _ = hold.recv();
+    });
+    is_held.recv().unwrap();
+    let (from_hung, to_hung) = (inbox.id(), hung.id());
+    let copies = async {
+        let all = MessageSet::all();
+        tokio::join!(hung.copy(&all, from_hung), inbox.copy(&all, to_hung), hung.move_to(&all, sent))
+    };
+    let seen = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: vec!["new".into()] };
+    let others = async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            inbox.store(&MessageSet::all(), &seen, None).await.unwrap();
+            world.select("Sent").await.store(&MessageSet::all(), &seen, None).await.unwrap();
+        }
+        world.account.status(sent).await.unwrap();
+        drop(go_on);
+    };
+    let (copied, ()) = tokio::join!(copies, async { tokio::time::timeout(PATIENCE, others).await.unwrap() });
+    disk.join().unwrap();
+    assert!(copied.0.unwrap().is_some() && copied.1.unwrap().is_some() && copied.2.unwrap().is_some());
+}
+
+/// Flags that change while files are being copied are those of the copy.
+#[tokio::test]
+async fn messages_that_go_while_they_are_copied_are_passed_over() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    for folder in ["", ".Sent"] {
+        Maildir::open_or_create(maildir.join(folder)).unwrap();
+    }
+    (1..=3).for_each(|number| fs::write(maildir.join(format!("new/{number}.a")), "1\n").unwrap());
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
+    let find = |id: MailboxId| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    world.select("Sent").await;
+    let (from, to) = (find(inbox.id()), find(sent));
+    let copying = super::copies::Copying::open(&from, &to).unwrap();
+    let now = from.now().unwrap();
+    let mut copies = Vec::new();
+    copying.make_some(&now.messages.iter().collect::<Vec<_>>(), &mut copies).unwrap();
+    let deleted = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::DELETED, keywords: Vec::new() };
+    inbox.store(&uids(2, 2), &deleted, None).await.unwrap();
+    inbox.expunge(None).await.unwrap();
+    let junk = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: vec!["$Junk".into()] };
+    inbox.store(&uids(3, 3), &junk, None).await.unwrap();
+    let copied = copying.finish(copies, true).unwrap().unwrap();
+    assert_eq!(copied.from.iter().map(|uid| uid.get()).collect::<Vec<_>>(), [1, 3]);
+    let flags: Vec<String> =
+        shown(&*world.select("Sent").await).await.into_iter().map(|(_, flags, ..)| flags).collect();
+    assert_eq!(flags, ["", "\\Seen $Junk"]);
+    assert_eq!(fs::read_dir(maildir.join(".Sent/tmp")).unwrap().count(), 0);
+}

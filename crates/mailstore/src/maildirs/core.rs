@@ -24,6 +24,7 @@ use super::scan::{Difference, KnownFiles, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::Takeover;
 use super::told::{Told, first};
+use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
 use crate::ledger::LedgerError;
 use crate::name::{MailboxName, SpecialUse};
@@ -70,6 +71,7 @@ pub(super) struct MailboxCore {
     /// Held while a message is added, and by who gives the mailbox another name or deletes it.
     pub adding: Arc<RwLock<()>>,
     pub is_deleted: AtomicBool,
+    pub uid_list: Mutex<UidListState>,
 }
 
 impl std::fmt::Debug for MailboxCore {
@@ -103,7 +105,11 @@ impl MailboxCore {
     /// One look. Blocks.
     pub fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
         let mut odd = Oddities::default();
-        let outcome = self.look_into(&mut known, &mut odd);
+        let mut outcome = self.look_into(&mut known, &mut odd);
+        if odd.out_of_uids {
+            // Its sessions end: whoever selects it next has it made anew.
+            outcome = outcome.and(Err(MailstoreError::NoMailbox));
+        }
         self.told.tell(&lock(&self.path).to_string(), &odd);
         (known, outcome)
     }

@@ -32,7 +32,7 @@ const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The mailboxes of an account, while nobody else changes their names. All calls block.
 pub(super) struct FolderChanges<'a> {
-    account: &'a MaildirAccount,
+    pub account: &'a MaildirAccount,
     found: BTreeMap<MailboxName, MailboxId>,
     /// Folders are named in modified UTF-7; looked for once.
     is_utf7: OnceCell<bool>,
@@ -298,7 +298,7 @@ pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
 }
 
 /// Delivery finds files under the path that they had: it is to have no more to do there. `changing` is held.
-fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
+pub(super) fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
     core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
     // Delivery syncs at times: that need not be waited for. One mount that fails says nothing of the others.
     let pending = |core: &MailboxCore| -> Result<bool, MailstoreError> {

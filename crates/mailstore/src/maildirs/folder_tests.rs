@@ -500,3 +500,22 @@ async fn uids_that_vanished_since_are_known() {
         assert_eq!(vanished(&*view, since).await, expected, "{since:?} after a restart");
     }
 }
+
+/// Each question about a name once applied all entries that make mailboxes and that the table lacks.
+#[tokio::test]
+async fn a_mailbox_costs_the_same_however_many_there_are() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(mail.path().join("Maildir")).unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    let mut applied = Vec::new();
+    for number in 0..60 {
+        let before = world.store.ledger().applied_entries();
+        world.create(&format!("m{number}")).await.unwrap();
+        world.account.subscribe(&name(&format!("m{number}")), true).await.unwrap();
+        applied.push(world.store.ledger().applied_entries() - before);
+    }
+    assert!(applied[59] <= applied[9], "{applied:?}");
+    assert_eq!(world.names(true).await.len(), 61);
+    world.store.ledger().commit().unwrap();
+    assert_eq!(world.names(true).await.len(), 61);
+}

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use posthaste_intake::Body;
+use posthaste_maildir::Mount;
 use posthaste_maildir::line_ends::LineEndScan;
 use tokio::runtime::Handle;
 
@@ -29,6 +30,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Messages that are whole and not in their mailbox yet. Dropping it removes their files.
 pub(super) struct GatheredMail {
     core: Arc<MailboxCore>,
+    /// Opened before the first file is written, so that it is told of each error. `None`: each file was synced when it was written.
+    mount: Option<Mount>,
     files: Vec<CopiedFile>,
     /// Of each file.
     keywords: Vec<Vec<String>>,
@@ -36,7 +39,7 @@ pub(super) struct GatheredMail {
 
 impl GatheredMail {
     pub fn new(core: Arc<MailboxCore>) -> Self {
-        Self { core, files: Vec::new(), keywords: Vec::new() }
+        Self { core, mount: None, files: Vec::new(), keywords: Vec::new() }
     }
 
     /// Bytes and messages.
@@ -48,6 +51,10 @@ impl GatheredMail {
     /// Writes a message into its file. Blocks.
     pub fn add(&mut self, request: AppendRequest, body: &Body) -> Result<(), MailstoreError> {
         let maildir = open_maildir(&self.core)?;
+        if self.files.is_empty() {
+            let mount = maildir.mount().map_err(|error| not_written(&self.core, &error))?;
+            self.mount = Some(mount).filter(|mount| mount.facts().syncfs_trusted);
+        }
         let internal_date = request.internal_date.map_or_else(now_secs, secs);
         let wire_size = body.len();
         let crs_to_drop = crs_to_drop(body);
@@ -57,7 +64,9 @@ impl GatheredMail {
             let file = write_tmp(&maildir, name.as_str(), internal_date, || {
                 Ok(octets.next_piece()?.map(|piece| if crs_to_drop.is_some() { without_crs(&piece) } else { piece }))
             })?;
-            posthaste_fsops::fsync(&file)?;
+            if self.mount.is_none() {
+                posthaste_fsops::fsync(&file)?;
+            }
             facts_of(&file)
         });
         let facts = written.map_err(|error| {
@@ -73,14 +82,19 @@ impl GatheredMail {
     /// Makes all messages durable and visible in one batch. `adding` is held, so that the mailbox keeps its name. Blocks.
     pub fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
         let core = Arc::clone(&self.core);
+        // One sync for all of them, and before anybody waits for the mailbox.
+        if let Some(mount) = self.mount.take() {
+            mount.sync().map_err(|error| not_written(&core, &error))?;
+        }
         let _one = lock(&core.changing);
-        let copying = Copying::begin(&core, &core)?;
+        let copying = Copying::begin(&core)?;
         let names: Vec<&str> = self.keywords.iter().flatten().map(String::as_str).collect();
         let keywords = copying.keywords_named(&names)?;
         for (file, names) in self.files.iter_mut().zip(&self.keywords) {
             let named = names.iter().filter_map(|name| keywords.flag(name));
             file.flags = named.fold(file.flags, MessageFlags::with);
         }
+        copying.sync()?;
         let first_uid = copying.append(&self.files, &keywords, false)?;
         let files = std::mem::take(&mut self.files);
         copying.place(&files, &keywords, first_uid);

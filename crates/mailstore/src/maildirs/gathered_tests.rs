@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use posthaste_fsops::{Event, Scope};
+
 use super::*;
 use crate::flags::MessageFlags;
 use crate::row::MessageSet;
@@ -59,6 +61,40 @@ async fn several_messages_are_stored_in_one_batch() {
     };
     assert_eq!(stored(1), long.replace('\r', ""));
     assert_eq!(stored(2), texts[2]);
+}
+
+#[test]
+fn a_batch_of_many_files_is_synced_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let machine = Machine::new().unwrap();
+    let mail = machine.path().join("mail");
+    posthaste_fsops::make_dir(&mail).unwrap();
+    runtime.block_on(async {
+        Maildir::open_or_create(mail.join(INBOX)).unwrap();
+        let world = open(&mail, machine.path());
+        let id = world.select().await.id();
+        let before = machine.position();
+        let mut writer = world.begin(request(MessageFlags::NONE, &[], 5)).await;
+        for at in 0..60 {
+            if at > 0 {
+                writer.next(request(MessageFlags::NONE, &[], 5)).await.unwrap();
+            }
+            writer.write(Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")).await.unwrap();
+        }
+        assert_eq!(writer.finish().await.unwrap().count, 60);
+        super::super::super::change_tests::names_written(&world.store.shared.loaded.find(id.0).unwrap());
+        let recording = machine.recording();
+        let events = &recording.events[before..];
+        let is_message = |scope: &Scope| {
+            events
+                .iter()
+                .any(|event| matches!(event, Event::Create { node, is_dir: false, .. } if *scope == Scope::Node(*node)))
+        };
+        let syncs =
+            || events.iter().filter_map(|event| if let Event::Sync(scope) = event { Some(scope) } else { None });
+        assert_eq!(syncs().filter(|scope| is_message(scope)).count(), 0, "each file was synced");
+        assert_eq!(syncs().filter(|scope| matches!(scope, Scope::FileSystem(_))).count(), 1);
+    });
 }
 
 #[tokio::test]

@@ -38,6 +38,11 @@ impl LoadedMailboxes {
         lock(&self.0).by_id.get(&id)?.mailbox.upgrade()
     }
 
+    /// Those that somebody has.
+    pub fn all(&self) -> Vec<Arc<MaildirMailbox>> {
+        lock(&self.0).by_id.values().filter_map(|entry| entry.mailbox.upgrade()).collect()
+    }
+
     /// True if somebody has it beside its account and the caller.
     pub fn has_session(mailbox: &Arc<MaildirMailbox>) -> bool {
         Arc::strong_count(mailbox) > 2

@@ -68,6 +68,7 @@ impl MaildirMailbox {
             is_unlisted: AtomicBool::new(true),
             adding: Arc::default(),
             is_deleted: AtomicBool::new(false),
+            uid_list: Mutex::default(),
         }))
     }
 
@@ -79,8 +80,11 @@ impl MaildirMailbox {
         lock(&self.0.path).clone()
     }
 
+    /// Another program has changed how it writes the name. Not while the directory is being renamed, which may take long.
     pub fn set_path(&self, path: MailboxPath) {
-        *lock(&self.0.path) = path;
+        if let Ok(mut current) = self.0.path.try_lock() {
+            *current = path;
+        }
     }
 
     /// Whether its directory is there. Blocks.

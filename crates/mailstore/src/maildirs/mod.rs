@@ -34,6 +34,9 @@ mod pending;
 mod quota;
 #[cfg(test)]
 mod quota_tests;
+mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 mod scan;
 mod scratch;
 mod state;
@@ -41,12 +44,14 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod told;
+mod uid_lists;
+mod verify;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -61,6 +66,7 @@ pub use self::arrivals::MailArrivals;
 use self::body::ended;
 use self::change_queue::refusal;
 use self::copies::CopyNames;
+use self::core::MailboxCore;
 use self::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::loaded::LoadedMailboxes;
@@ -70,6 +76,7 @@ use self::owner::Owner;
 use self::pending::{PendingFolders, finish_folders};
 pub use self::quota::QuotaTable;
 use self::quota::Quotas;
+pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
@@ -80,7 +87,7 @@ use crate::row::{MailboxId, MailboxStatus};
 use crate::snapshot::{SnapshotView, Source, status};
 use crate::store::{
     AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
-    SelectMode,
+    RebuiltMailbox, SelectMode,
 };
 
 /// Which Maildir a login has: its path below the root of all mail.
@@ -111,6 +118,8 @@ struct Shared {
     append_door: AppendDoor,
     copy_names: CopyNames,
     quotas: Quotas,
+    /// Mailboxes that were made anew: paths stand for other ids since.
+    replaced: AtomicU64,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -155,9 +164,11 @@ impl MaildirStore {
             append_door,
             copy_names,
             quotas,
+            replaced: AtomicU64::new(0),
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
+        tokio::spawn(uid_lists::write_when_idle(Arc::downgrade(&shared)));
         Ok(Self { shared, accounts: Mutex::default() })
     }
 
@@ -215,6 +226,15 @@ impl MaildirStore {
             return Ok(None);
         };
         Ok(ledger.pin(id)?.then_some(id))
+    }
+
+    /// The folder of a path, if its directory is there: then it may be given UIDs. Blocks.
+    fn open_folder(&self, path: &MailboxPath) -> Option<Arc<MailboxCore>> {
+        self.shared.ledger.check_open().ok()?;
+        let inbox = MailboxPath::parse(path.as_str().rsplit_once("/.")?.0).ok()?;
+        let opened = self.account(&inbox).open_folder(path);
+        self.forget_unused(&inbox);
+        opened
     }
 
     /// Makes an INBOX, and returns its id: then it may be given UIDs. Blocks.
@@ -337,7 +357,9 @@ impl MaildirAccount {
 
     /// True if nobody else has the account or a mailbox of it. Two objects of one mailbox would give its files UIDs twice.
     fn is_unused(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && lock(&self.mailboxes).by_id.values().all(MaildirMailbox::is_unused)
+        // Whoever has its mailboxes locked uses it, and may wait for a disk: no other account does.
+        let Ok(known) = self.mailboxes.try_lock() else { return false };
+        Arc::strong_count(self) == 1 && known.by_id.values().all(MaildirMailbox::is_unused)
     }
 
     /// The id of its INBOX, if that may be given UIDs now. Blocks.
@@ -346,6 +368,15 @@ impl MaildirAccount {
         let (name, path) = (MailboxName::inbox(), self.inbox.clone());
         let id = self.id_of(&mut lock(&self.mailboxes), owner, name, path);
         self.mailbox(id).ok()?.make().then_some(id.0)
+    }
+
+    /// A folder that is there, if it may be given UIDs now. Blocks.
+    fn open_folder(&self, path: &MailboxPath) -> Option<Arc<MailboxCore>> {
+        self.load().ok()?;
+        let ids = self.names_now().ok()?.into_values();
+        let mut all = ids.filter_map(|id| self.mailbox(id).ok());
+        let found = all.find(|mailbox| mailbox.path() == *path)?;
+        found.make().then(|| Arc::clone(found.core()))
     }
 
     /// A look at a mailbox that the ledger has places what is in `tmp/`. Blocks.
@@ -495,7 +526,6 @@ impl MaildirAccount {
         }
         let id = *known.ids.entry(name.clone()).or_insert_with(|| MailboxId(ledger.new_mailbox()));
         match known.by_id.get(&id) {
-            Some(mailbox) if mailbox.path() == path => {}
             Some(mailbox) => mailbox.set_path(path),
             None => {
                 let mailbox = MaildirMailbox::new(Arc::clone(&self.shared), Arc::clone(owner), id, name, path);
@@ -505,6 +535,17 @@ impl MaildirAccount {
             }
         }
         id
+    }
+
+    /// A mailbox whose UIDs are nearly used up is made anew, under a new UIDVALIDITY, before somebody selects it.
+    async fn renewed(&self, name: &MailboxName, found: Option<MailboxId>) -> Option<MailboxId> {
+        let used_up = found.filter(|id| self.shared.ledger.are_uids_used_up(id.0));
+        let Some(id) = used_up else { return found };
+        if let Err(error) = self.rebuild(id, true).await {
+            let (mailbox, error) = (name.as_str(), error.to_string());
+            tracing::error!(mailbox, error, "the UIDs of a mailbox are used up, and it cannot be made anew now");
+        }
+        lock(&self.mailboxes).ids.get(name).copied()
     }
 
     fn mailbox(&self, id: MailboxId) -> Result<Arc<MaildirMailbox>, MailstoreError> {
@@ -530,9 +571,10 @@ impl MailAccount for MaildirAccount {
             if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok()).filter(|mailbox| !mailbox.is_broken())
                 && spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?
             {
-                return Ok(known);
+                return Ok(self.renewed(name, known).await);
             }
-            Ok(self.names().await?.get(name).copied())
+            let found = self.names().await?.get(name).copied();
+            Ok(self.renewed(name, found).await)
         })
     }
 
@@ -572,6 +614,13 @@ impl MailAccount for MaildirAccount {
                 false => names.rename(&core, &to),
             };
             self.change_names(change).await
+        })
+    }
+
+    fn rebuild(&self, mailbox: MailboxId, renews: bool) -> Asked<'_, RebuiltMailbox> {
+        Box::pin(async move {
+            let core = Arc::clone(self.mailbox(mailbox)?.core());
+            self.change_names(move |names| names.rebuild(&core, renews)).await
         })
     }
 

@@ -48,14 +48,19 @@ pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
     }));
 }
 
-/// Brings all names up to the flags. `changing` is held.
+/// Brings all names up to the flags, unless somebody is at it. `changing` is held.
 pub(super) fn write_names(core: &MailboxCore, reader: &MaildirReader) {
     if core.is_writing_names.swap(true, Ordering::AcqRel) {
         return;
     }
+    write_names_now(core, reader);
+    core.is_writing_names.store(false, Ordering::Release);
+}
+
+/// Brings all names up to the flags, as far as that can be done. `changing` is held.
+pub(super) fn write_names_now(core: &MailboxCore, reader: &MaildirReader) {
     let mut writer = NamesWriter::new(core);
     while writer.round(reader) {}
-    core.is_writing_names.store(false, Ordering::Release);
 }
 
 pub(super) fn has_work(core: &MailboxCore) -> bool {

@@ -5,12 +5,14 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use posthaste_maildir::MailboxPath;
+use tokio::time::timeout;
 
 use super::mailbox::lock;
 use super::owner::Owner;
 use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
 use crate::ledger::LedgerError;
+use crate::snapshot::Source;
 use crate::store::{QuotaLimits, QuotaUse};
 
 /// Limits of all accounts.
@@ -31,6 +33,10 @@ struct KnownUse {
 
 /// So old may what is known of an account be: mail that comes meanwhile may take it over its quota.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
+/// Before mail is refused, the account's directories are looked at, so often at most: another program may have removed mail.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// RCPT waits so long for that.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Accounts of which something is known.
 const KNOWN_MAX: usize = 10_000;
 /// The operator is told of an account that has so many percent of its quota.
@@ -40,6 +46,8 @@ const WARNED_PERCENT: u8 = 90;
 pub(super) struct Quotas {
     table: RwLock<QuotaTable>,
     known: Mutex<HashMap<u32, KnownUse>>,
+    /// When full accounts were looked at.
+    looked: Mutex<HashMap<u32, Instant>>,
     /// Accounts that were told to be nearly full.
     warned: Mutex<HashSet<u32>>,
 }
@@ -58,6 +66,22 @@ impl QuotaLimits {
 }
 
 impl Quotas {
+    /// True if an account may be looked at now.
+    fn begin_look(&self, account: u32) -> bool {
+        let (mut looked, now) = (lock(&self.looked), Instant::now());
+        if looked.len() >= KNOWN_MAX {
+            looked.clear();
+        }
+        let last = looked.insert(account, now);
+        match last.filter(|last| now - *last < LOOK_EVERY) {
+            Some(last) => {
+                looked.insert(account, last);
+                false
+            }
+            None => true,
+        }
+    }
+
     pub fn limits_of(&self, inbox: &str) -> QuotaLimits {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.by_inbox.get(inbox).copied().unwrap_or(table.default)
@@ -74,6 +98,38 @@ impl MaildirStore {
     /// Limits of the account that a Maildir belongs to.
     pub(super) fn limits_of(&self, path: &str) -> QuotaLimits {
         self.shared.quotas.limits_of(inbox_of(path))
+    }
+
+    /// Looks at the mailboxes of a full account. False if that was done a moment ago.
+    pub(super) async fn look_at_account(&self, path: &str) -> bool {
+        let Ok(inbox) = MailboxPath::parse(inbox_of(path)) else { return false };
+        let account = self.account(&inbox);
+        let all = account.blocking(|account| {
+            let owner = account.load()?.id;
+            if !account.shared.quotas.begin_look(owner) {
+                return Err(MailstoreError::Limit);
+            }
+            let ids = account.names_now()?.into_values();
+            Ok((owner, ids.filter_map(|id| account.mailbox(id).ok()).collect::<Vec<_>>()))
+        });
+        let is_done = match all.await {
+            Ok((owner, mailboxes)) => {
+                let looks = async {
+                    for mailbox in &mailboxes {
+                        // One that cannot be read has the mail that is known.
+                        let _ = mailbox.look().await;
+                    }
+                };
+                // A slow one goes on, and is known to the next who asks.
+                let _ = timeout(LOOK_PATIENCE, looks).await;
+                lock(&self.shared.quotas.known).remove(&owner);
+                true
+            }
+            Err(_) => false,
+        };
+        drop(account);
+        self.forget_unused(&inbox);
+        is_done
     }
 
     /// True if the account of a Maildir may have a message of so many bytes more. Its mail of the last second need not count. Blocks.

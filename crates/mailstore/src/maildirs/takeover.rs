@@ -21,7 +21,7 @@ use crate::row::NumberRange;
 use crate::table::SKIPPED_UIDS;
 
 /// The most messages of a list of UIDs that is read.
-const LISTED_MAX: usize = 4_000_000;
+pub(super) const LISTED_MAX: usize = 4_000_000;
 /// Listings of a directory until it stands still, at most.
 const LISTINGS_MAX: usize = 20;
 const LISTING_PAUSE: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
 /// After a loss that may have taken mailboxes, UIDVALIDITY begins so far ahead of the clock: each mailbox of a burst had one more than the last.
 const VALIDITY_SKIPPED: u32 = 1 << 16;
 /// A list of UIDs that leaves fewer is used up.
-const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
+pub(super) const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
 
 /// A mailbox that is to be made.
 pub(super) struct Takeover<'a> {
@@ -47,7 +47,19 @@ pub(super) struct Takeover<'a> {
 }
 
 /// A message with the UID that it gets.
-type Numbered = (u32, MessageFacts, Bytes);
+pub(super) type Numbered = (u32, MessageFacts, Bytes);
+
+/// A directory as it was read.
+#[derive(Default)]
+struct Readings {
+    list: Option<UidList>,
+    keywords: MailboxKeywords,
+    messages: Vec<Numbered>,
+    /// UIDVALIDITY of a list whose UIDs are used up.
+    last_validity: u32,
+    /// Of the keywords.
+    entries: Vec<MailEntry>,
+}
 
 impl Takeover<'_> {
     /// Makes the mailbox durable with all its messages, unless it is there already; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
@@ -63,45 +75,23 @@ impl Takeover<'_> {
         odd: &mut Oddities,
     ) -> Result<(), MailstoreError> {
         let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
+        if self.is_made().map_err(|error| failed(&error))? {
+            return Ok(());
+        }
+        // Before the lock: a directory that hangs holds up no other mailbox of the account.
+        let Readings { list, messages, last_validity, mut entries, .. } = self.read(reader, odd)?;
         // One at a time: each mailbox of an account has its own UIDVALIDITY.
         let _one = self.owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let named = self.ledger.mailbox_named(self.owner.id, self.name.as_str().as_bytes());
-        if named.map_err(|error| failed(&error))?.is_some() {
+        if self.is_made().map_err(|error| failed(&error))? {
             return Ok(());
         }
         // What entries say of an id is a part of its mailbox: a second attempt must not add to it.
         if is_spent.load(Ordering::Relaxed) {
             return Err(MailstoreError::Unavailable("taking over the mailbox failed".to_owned()));
         }
-        let mut keywords = MailboxKeywords::default();
-        let mut entries = Vec::new();
         if !self.owner.is_durable() {
             let name = Bytes::copy_from_slice(self.owner.path.as_str().as_bytes());
-            entries.push(MailEntry::Account(AccountFields { id: self.owner.id, name, ..Default::default() }));
-        }
-        let (mut list, mut messages, mut last_validity) = (None, Vec::new(), 0);
-        if let Some(reader) = reader {
-            list = reader.uid_list(LISTED_MAX).map_err(|error| failed(&error))?;
-            let file = reader.keywords().unwrap_or_else(|error| {
-                odd.keywords = Some(error.to_string());
-                Keywords::default()
-            });
-            for (bit, name) in keywords.missing(&file) {
-                keywords.insert(bit, name.as_bytes());
-                let name = Bytes::copy_from_slice(name.as_bytes());
-                entries.push(MailEntry::Keyword { mailbox: self.id, bit, name });
-            }
-            if let Some(used_up) = list.take_if(|list| u32::MAX - self.next_uid(Some(list)) < UIDS_LEFT_MIN) {
-                let (mailbox, next) = (self.directory, used_up.next.get());
-                tracing::error!(
-                    mailbox,
-                    next,
-                    "its UIDs are used up: it gets another UIDVALIDITY, and clients load its mail again"
-                );
-                last_validity = used_up.validity.get();
-            }
-            let files = files(reader, list.is_some(), odd)?;
-            messages = numbered(reader, files, (list.as_ref(), self.next_uid(list.as_ref())), &keywords, odd);
+            entries.insert(0, MailEntry::Account(AccountFields { id: self.owner.id, name, ..Default::default() }));
         }
         let validity = match &list {
             Some(list) => list.validity.get(),
@@ -111,7 +101,8 @@ impl Takeover<'_> {
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
         let special_use = self.special_use_now().map_err(|error| failed(&error))?;
         is_spent.store(true, Ordering::Relaxed);
-        self.append(entries, &messages, (validity, last_uid), special_use).map_err(|error| failed(&error))?;
+        self.append(entries, &messages, (validity, last_uid), (special_use, Vec::new()))
+            .map_err(|error| failed(&error))?;
         self.owner.set_durable();
         let next_uid = messages.last().map_or(0, |(uid, ..)| *uid).max(last_uid) + 1;
         self.ledger.pin_at(self.id, next_uid);
@@ -120,19 +111,55 @@ impl Takeover<'_> {
         Ok(())
     }
 
+    /// True if the ledger has the mailbox.
+    fn is_made(&self) -> Result<bool, LedgerError> {
+        Ok(self.ledger.mailbox_named(self.owner.id, self.name.as_str().as_bytes())?.is_some())
+    }
+
+    /// Reads the directory.
+    fn read(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<Readings, MailstoreError> {
+        let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
+        let mut found = Readings::default();
+        let Some(reader) = reader else { return Ok(found) };
+        let mut list = reader.uid_list(LISTED_MAX).map_err(|error| failed(&error))?;
+        let file = reader.keywords().unwrap_or_else(|error| {
+            odd.keywords = Some(error.to_string());
+            Keywords::default()
+        });
+        for (bit, name) in found.keywords.missing(&file) {
+            found.keywords.insert(bit, name.as_bytes());
+            let name = Bytes::copy_from_slice(name.as_bytes());
+            found.entries.push(MailEntry::Keyword { mailbox: self.id, bit, name });
+        }
+        if let Some(used_up) = list.take_if(|list| u32::MAX - self.next_uid(Some(list)) < UIDS_LEFT_MIN) {
+            let (mailbox, next) = (self.directory, used_up.next.get());
+            tracing::error!(
+                mailbox,
+                next,
+                "its UIDs are used up: it gets another UIDVALIDITY, and clients load its mail again"
+            );
+            found.last_validity = used_up.validity.get();
+        }
+        let files = files(reader, list.is_some(), odd)?;
+        let numbering = (list.as_ref(), self.next_uid(list.as_ref()));
+        found.messages = numbered(reader, files, numbering, &found.keywords, odd);
+        found.list = list;
+        Ok(found)
+    }
+
     /// The UID that the first new message gets. This server may have given UIDs above those of the list, if it lost its own table since.
     fn next_uid(&self, list: Option<&UidList>) -> u32 {
         let skipped = self.ledger.skip().saturating_mul(SKIPPED_UIDS);
         list.map_or(1, |list| list.next.get().saturating_add(skipped))
     }
 
-    /// The last batch has the mailbox itself.
-    fn append(
+    /// The last batch has the mailbox itself, after `also`.
+    pub fn append(
         &self,
         mut entries: Vec<MailEntry>,
         mut left: &[Numbered],
         (uid_validity, last_uid): (u32, u32),
-        special_use: Option<SpecialUse>,
+        (special_use, also): (Option<SpecialUse>, Vec<MailEntry>),
     ) -> Result<(), LedgerError> {
         loop {
             let (now, later) = left.split_at(batch_len(left.iter().map(|(_, _, name)| name.len())));
@@ -149,6 +176,7 @@ impl Takeover<'_> {
             let set = vec![NumberRange { first: last_uid, last: last_uid }];
             entries.push(MailEntry::Gone { mailbox: self.id, set, reason: GoneReason::Missing, when: now_secs() });
         }
+        entries.extend(also);
         entries.push(MailEntry::Mailbox(MailboxFields {
             id: self.id,
             account: self.owner.id,
@@ -180,7 +208,7 @@ impl Takeover<'_> {
     }
 
     /// Above `above` and all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
-    fn new_validity(&self, above: u32) -> Result<u32, LedgerError> {
+    pub fn new_validity(&self, above: u32) -> Result<u32, LedgerError> {
         let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM).max(above);
         let now = now_secs().saturating_add(self.ledger.skip().saturating_mul(VALIDITY_SKIPPED));
         Ok(now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
@@ -188,7 +216,7 @@ impl Takeover<'_> {
 }
 
 /// All files of a Maildir. With a list of UIDs, a name that a listing misses would get another UID, so the directory has to stand still.
-fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) -> Result<Vec<Listed>, MailstoreError> {
+pub(super) fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) -> Result<Vec<Listed>, MailstoreError> {
     let failed = |error: std::io::Error| MailstoreError::Unavailable(error.to_string());
     for _ in 0..LISTINGS_MAX {
         let listing = Listing::new(reader, odd).map_err(failed)?;

@@ -61,7 +61,10 @@ impl Told {
             None => self.not_durable.store(false, Ordering::Relaxed),
         }
         if odd.out_of_uids && first(&self.out_of_uids) {
-            tracing::error!(mailbox, "no UIDs left; new messages are not shown");
+            tracing::error!(
+                mailbox,
+                "no UIDs left: its sessions end, and it gets another UIDVALIDITY; clients load its mail again"
+            );
         }
     }
 }

@@ -64,7 +64,34 @@ pub struct Applier<'a> {
     pub unknown: Vec<u64>,
 }
 
+/// An [`Applier`] without its reader, to go on with later.
+#[derive(Debug, Clone)]
+pub(crate) struct ParkedApplier {
+    changes: RowChanges,
+    numbers: StoreNumbers,
+    heads: BTreeMap<u32, MailboxHead>,
+    accounts: BTreeMap<u32, AccountRow>,
+    fixed: HashMap<u32, RowSet<FixedMessage>>,
+    state: HashMap<u32, RowSet<StateMessage>>,
+    batch: (u64, u32),
+    unknown: Vec<u64>,
+}
+
+impl ParkedApplier {
+    /// Goes on with a reader of the same commit.
+    pub fn resume(self, reader: &TableReader) -> Applier<'_> {
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown } = self;
+        Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, unknown }
+    }
+}
+
 impl<'a> Applier<'a> {
+    /// Lets the reader go.
+    pub(crate) fn park(self) -> ParkedApplier {
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, .. } = self;
+        ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, unknown }
+    }
+
     /// Begins with what the reader has.
     ///
     /// # Errors
@@ -290,12 +317,24 @@ impl<'a> Applier<'a> {
         self.forget_name_of(account, id)?;
         let row = self.account(account)?;
         (row.messages, row.bytes) = (row.messages.saturating_sub(exists.into()), row.bytes.saturating_sub(bytes));
-        let (reader, all) = (self.reader, NumberRange { first: 1, last: u32::MAX });
-        self.fixed_rows(id).change(reader, all, |_| false)?;
-        self.state_rows(id).change(reader, all, |_| false)?;
-        for table in [TableName::Gone, TableName::Foreign, TableName::Keywords, TableName::Leaving] {
-            let rows = rows_of(self.reader, &self.changes, table, &key_of(id))?;
-            rows.into_keys().for_each(|key| self.changes.remove(table, &key));
+        self.fixed.remove(&id);
+        self.state.remove(&id);
+        for table in [
+            TableName::Fixed,
+            TableName::State,
+            TableName::Gone,
+            TableName::Foreign,
+            TableName::Keywords,
+            TableName::Leaving,
+        ] {
+            // Damaged ones as well.
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            self.reader.for_each(table, &key_of(id), &mut |key, _| {
+                keys.push(key.to_vec());
+                Ok(())
+            })?;
+            keys.extend(self.changes.of(table, &key_of(id)).map(|(key, _)| key.to_vec()));
+            keys.iter().for_each(|key| self.changes.remove(table, key));
         }
         self.changes.put(TableName::Pending, &key_of(id), PendingRow { lsn, directory }.encode());
         self.heads.remove(&id);

@@ -24,6 +24,7 @@ use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition}
 use rustix::fs::{Mode, OFlags};
 
 use self::file::{FileError, FileErrorKind, TableFile};
+pub(crate) use apply::ParkedApplier;
 pub use apply::{Applier, FileNote};
 pub use changes::{RowChanges, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};

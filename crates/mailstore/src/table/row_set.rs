@@ -8,7 +8,7 @@ use super::{MetaError, RowChanges, TableName, TableReader};
 use crate::row::NumberRange;
 
 /// Rows as they were read, and as they have become.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RowSet<M> {
     table: TableName,
     mailbox: u32,
@@ -20,7 +20,7 @@ pub(crate) struct RowSet<M> {
     last: Option<(u32, RowSize)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Slot<M> {
     Row(Vec<M>),
     Removed,

@@ -265,8 +265,17 @@ impl<'a> Importer<'a> {
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
         let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
         self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
+        if let Some(done) = self.add_all(&batch)? {
+            if let Some((_, opened)) = &mut self.open {
+                opened.uid_next = opened.uid_next.max(done.uid.saturating_add(u32::try_from(batch.len())?));
+            }
+            let (added, places) = batch.iter().map(|message| (message.key, &message.place)).unzip();
+            return self.added(added, places);
+        }
         for message in &batch {
-            self.send(message)?;
+            self.say_add(message)?;
+            let is_whole = self.send(message)?;
+            self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
         }
         let (mut added, mut fatal, mut places) = (Vec::new(), None, Vec::new());
         for message in &batch {
@@ -282,20 +291,50 @@ impl<'a> Importer<'a> {
                 MailAnswer::Error(why) => fatal = Some(why),
             }
         }
+        self.added(added, places)?;
+        fatal.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Messages are on stable storage.
+    fn added(&mut self, added: Vec<Key>, places: Vec<&Place<'_>>) -> Result<(), AnyError> {
         self.counts.added += added.len() as u64;
         self.journal.end(&added)?;
         if self.moves {
             self.journal.sync()?;
             places.into_iter().try_for_each(|place| self.remove(place))?;
         }
-        fatal.map_or(Ok(()), |why| Err(why.into()))
+        Ok(())
     }
 
-    fn send(&mut self, message: &Prepared<'_>) -> Result<(), AnyError> {
-        self.session.say(&MailCommand::Add(message.mail.clone()))?;
+    /// Adds all messages at once, which costs one sync of the disk. `None`: one of them was refused, or there is no room for all. None was added then, and each is to be tried alone.
+    fn add_all(&mut self, batch: &[Prepared<'_>]) -> Result<Option<MailDone>, AnyError> {
+        let Some((first, others)) = batch.split_first().filter(|(_, others)| !others.is_empty()) else {
+            return Ok(None);
+        };
+        self.say_add(first)?;
+        let mut is_whole = self.send(first)?;
+        for message in others {
+            if is_whole {
+                self.session.say(&MailPiece::Next(message.mail.clone()))?;
+                is_whole = self.send(message)?;
+            }
+        }
+        self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
+        match self.session.answer()? {
+            MailAnswer::Done(done) => Ok(Some(done)),
+            MailAnswer::Refused(_) | MailAnswer::Error(_) => Ok(None),
+        }
+    }
+
+    fn say_add(&mut self, message: &Prepared<'_>) -> Result<(), AnyError> {
+        self.session.say(&MailCommand::Add(message.mail.clone()))
+    }
+
+    /// Sends the octets of a message. False if it is not the one any more that was read first.
+    fn send(&mut self, message: &Prepared<'_>) -> Result<bool, AnyError> {
         if let Some(octets) = &message.octets {
             self.session.send(octets)?;
-            return self.session.say(&MailPiece::End);
+            return Ok(true);
         }
         let (mut digest, mut piece) = (Context::new(&SHA256), Vec::new());
         let mut read = message.place.text();
@@ -313,8 +352,7 @@ impl<'a> Importer<'a> {
             }
         }
         // Another program may have changed it meanwhile: then the next run finds another message.
-        let is_whole = read.is_ok() && hex(digest.finish().as_ref()) == message.sha256;
-        self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })
+        Ok(read.is_ok() && hex(digest.finish().as_ref()) == message.sha256)
     }
 
     fn remove(&mut self, place: &Place<'_>) -> Result<(), AnyError> {

@@ -101,6 +101,46 @@ impl Imap {
         }
     }
 
+    /// As [`logged_in`](Self::logged_in); `None` if the server has gone.
+    pub fn attempt_login(address: SocketAddr) -> Option<Self> {
+        let tcp = TcpStream::connect(address).ok()?;
+        tcp.set_read_timeout(Some(PATIENCE)).ok()?;
+        let stream = BufReader::new(Box::new(tcp.try_clone().ok()?) as Box<dyn Stream>);
+        let mut client = Self { stream, tcp, tags: 0 };
+        client.stream.read_until(b'\n', &mut Vec::new()).ok()?;
+        let (_, tagged) = client.attempt("LOGIN ann@example.org secret")?;
+        tagged.starts_with("OK").then_some(client)
+    }
+
+    /// All that is said up to the tagged line, and that without its tag; `None` if the connection ends before.
+    pub fn attempt(&mut self, command: &str) -> Option<(String, String)> {
+        self.tags += 1;
+        let tag = format!("t{} ", self.tags);
+        self.stream.get_mut().write_all(format!("{tag}{command}\r\n").as_bytes()).ok()?;
+        let mut said = Vec::new();
+        loop {
+            let from = said.len();
+            self.stream.read_until(b'\n', &mut said).ok()?;
+            if said.last() != Some(&b'\n') || said.len() == from {
+                return None;
+            }
+            if said[from..].starts_with(tag.as_bytes()) {
+                let tagged = String::from_utf8_lossy(&said[from + tag.len()..]).trim_end().to_owned();
+                said.truncate(from);
+                return Some((String::from_utf8_lossy(&said).into_owned(), tagged));
+            }
+        }
+    }
+
+    /// True if the server ends the session with BYE.
+    pub fn ends_with_bye(&mut self) -> bool {
+        // It may have ended it already.
+        let _ = self.stream.get_mut().write_all(b"bye NOOP\r\n");
+        let mut said = Vec::new();
+        let _ = self.stream.read_to_end(&mut said);
+        said.windows(5).any(|found| found == b"* BYE")
+    }
+
     #[track_caller]
     pub fn ok(&mut self, command: &str) -> String {
         let (said, tagged) = self.command(command);

@@ -11,20 +11,25 @@ use rustix::process::Signal;
 use crate::imap::{Imap, serve};
 use crate::support::{Client, MESSAGE, PATIENCE, command};
 
-/// UIDs of ann's INBOX by subject; a subject that comes twice ends the test.
+/// UIDs of ann's INBOX and her folder Lists by mailbox and subject; a subject that comes twice ends the test.
 fn uids(address: SocketAddr) -> BTreeMap<String, u32> {
-    let mut imap = Imap::logged_in(address);
-    imap.ok("SELECT INBOX");
-    let told = imap.ok("UID FETCH 1:* (UID BODY.PEEK[HEADER.FIELDS (SUBJECT)])");
     let mut uids = BTreeMap::new();
+    ["INBOX", "Lists"].into_iter().for_each(|mailbox| uids_in(address, mailbox, &mut uids));
+    uids
+}
+
+fn uids_in(address: SocketAddr, mailbox: &str, uids: &mut BTreeMap<String, u32>) {
+    let mut imap = Imap::logged_in(address);
+    imap.ok(&format!("SELECT {mailbox}"));
+    let told = imap.ok("UID FETCH 1:* (UID BODY.PEEK[HEADER.FIELDS (SUBJECT)])");
     // Mail that comes meanwhile is told by numbers alone.
     for message in told.split("* ").filter(|told| told.contains(" FETCH ")) {
         let number = message.split("UID ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
         let subject = message.lines().find_map(|line| line.strip_prefix("Subject: "));
         let (Some(number), Some(subject)) = (number, subject) else { panic!("{message}") };
-        assert_eq!(uids.insert(subject.to_owned(), number), None, "{subject} has two UIDs");
+        let subject = format!("{mailbox} {subject}");
+        assert_eq!(uids.insert(subject.clone(), number), None, "{subject} has two UIDs");
     }
-    uids
 }
 
 #[test]
@@ -85,8 +90,12 @@ fn each_acknowledged_message_has_one_uid_after_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let acknowledged = Arc::new(Mutex::new(Vec::<String>::new()));
     let mut known = BTreeMap::new();
+    let folders = "detail_folders = true\n";
+    let (server, address) = serve(dir.path(), folders, "imap");
+    Imap::logged_in(address).ok("CREATE Lists");
+    server.stop();
     for round in 0..4 {
-        let (mut server, address) = serve(dir.path(), "", "imap");
+        let (mut server, address) = serve(dir.path(), folders, "imap");
         let senders: Vec<_> = (0..6)
             .map(|sender| {
                 let (smtp, acknowledged) = (server.addresses[0], Arc::clone(&acknowledged));
@@ -104,7 +113,7 @@ fn each_acknowledged_message_has_one_uid_after_kill_9() {
         server.signal(Signal::KILL);
         server.wait();
         senders.into_iter().for_each(|sender| sender.join().unwrap());
-        let (server, address) = serve(dir.path(), "", "imap");
+        let (server, address) = serve(dir.path(), folders, "imap");
         let now = uids(address);
         for subject in acknowledged.lock().unwrap().iter() {
             assert!(now.contains_key(subject), "round {round}: {subject} has no UID");
@@ -115,8 +124,8 @@ fn each_acknowledged_message_has_one_uid_after_kill_9() {
         known = now;
         server.stop();
     }
-    let (server, address) = serve(dir.path(), "", "imap");
-    server.wait_for_mail("example.org", "ann", known.len());
+    let (server, address) = serve(dir.path(), folders, "imap");
+    server.wait_for_mail("example.org", "ann", known.keys().filter(|key| key.starts_with("INBOX ")).count());
     assert_eq!(uids(address), known);
     server.stop();
 }
@@ -129,8 +138,14 @@ fn send_until_killed(address: SocketAddr, name: &str, acknowledged: &Mutex<Vec<S
     for number in 0.. {
         let subject = format!("{name}.{number}");
         let message = format!("Subject: {subject}\r\n\r\n{}\r\n", "text ".repeat(number % 50));
-        match client.try_message("s@example.net", &["ann@example.org"], message.as_bytes()) {
-            Ok(reply) if reply.code == 250 => acknowledged.lock().unwrap().push(subject),
+        // To INBOX, to a folder, and to both.
+        let to = [&["ann@example.org"][..], &["ann+lists@example.org"], &["ann@example.org", "ann+lists@example.org"]];
+        match client.try_message("s@example.net", to[number % 3], message.as_bytes()) {
+            Ok(reply) if reply.code == 250 => acknowledged.lock().unwrap().extend(
+                to[number % 3]
+                    .iter()
+                    .map(|to| format!("{} {subject}", if to.contains('+') { "Lists" } else { "INBOX" })),
+            ),
             _ => return,
         }
     }

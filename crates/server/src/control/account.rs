@@ -212,6 +212,11 @@ impl Session {
                 tracing::info!(uid, account, mailbox, is_done = emptied.is_ok(), "the operator empties a mailbox");
                 Ok(emptied)
             }
+            MailCommand::Rebuild { mailbox, renew } => {
+                let rebuilt = self.rebuild(&mailbox, renew).await;
+                tracing::info!(uid, account, mailbox, is_done = rebuilt.is_ok(), "the operator rebuilds a mailbox");
+                Ok(rebuilt)
+            }
             MailCommand::Open { mailbox, make } => Ok(self.open(&mailbox, make).await),
             MailCommand::Rows { from, digests } => self.rows(from, digests).await,
             MailCommand::Read { uid } => self.read(uid).await,
@@ -262,6 +267,13 @@ impl Session {
         let view = self.account.select(self.find(mailbox).await?, SelectMode::KeepsRecent).await?;
         view.remove(&MessageSet::all()).await?;
         Ok(MailDone { messages: view.exists(), ..MailDone::default() })
+    }
+
+    async fn rebuild(&self, mailbox: &str, renew: bool) -> Result<MailDone, MailstoreError> {
+        let rebuilt = self.account.rebuild(self.find(mailbox).await?, renew).await?;
+        let (uid_validity, uid_next) = (rebuilt.uid_validity.get(), rebuilt.uid_next.get());
+        let (messages, made) = (rebuilt.messages, !rebuilt.keeps_uids);
+        Ok(MailDone { uid_validity, uid_next, messages, made, ..MailDone::default() })
     }
 
     async fn open(&mut self, mailbox: &str, make: bool) -> Result<MailDone, MailstoreError> {
@@ -333,7 +345,7 @@ impl Session {
 
     /// Takes all pieces, also of a message that is refused.
     async fn add(&mut self, mail: AddedMail) -> io::Result<MailAnswer> {
-        let bytes = mail.bytes;
+        let mut bytes = mail.bytes;
         let mut writer = self.begin(mail).await;
         let mut octets = 0;
         loop {
@@ -347,6 +359,18 @@ impl Session {
                         writer = Err(answer_of(&error));
                     }
                 }
+                Some(MailPiece::Next(mail)) => {
+                    if octets != bytes {
+                        writer = writer.and(Err(MailAnswer::Refused(OTHER_LENGTH.to_owned())));
+                    }
+                    (octets, bytes) = (0, mail.bytes);
+                    writer = match (writer, self.request(mail)) {
+                        (Ok(mut open), Ok(request)) => {
+                            open.next(request).await.map(|()| open).map_err(|error| answer_of(&error))
+                        }
+                        (Err(answer), _) | (_, Err(answer)) => Err(answer),
+                    };
+                }
                 Some(MailPiece::End) => break,
                 Some(MailPiece::Drop) => return Ok(MailAnswer::Refused("it was not sent whole".to_owned())),
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -354,12 +378,12 @@ impl Session {
         }
         let writer = match writer {
             Ok(writer) if octets == bytes => writer,
-            Ok(_) => return Ok(MailAnswer::Refused("it has another length than its first line says".to_owned())),
+            Ok(_) => return Ok(MailAnswer::Refused(OTHER_LENGTH.to_owned())),
             Err(answer) => return Ok(answer),
         };
         Ok(match writer.finish().await {
             Ok(added) => {
-                self.added += 1;
+                self.added += u64::from(added.count);
                 let (uid_validity, uid) = (added.uid_validity.get(), added.uid.get());
                 MailAnswer::Done(MailDone { uid_validity, uid, ..MailDone::default() })
             }
@@ -368,11 +392,16 @@ impl Session {
     }
 
     async fn begin(&self, mail: AddedMail) -> Result<Box<dyn MessageWriter>, MailAnswer> {
-        let AddedMail { flags, date, bytes } = mail;
         let Some(Selected { id, .. }) = &self.selected else { return Err(answer_of(&NOT_SELECTED)) };
         if self.adds.is_none() {
             return Err(MailAnswer::Refused("the mailbox was not opened to add mail".to_owned()));
         }
+        let request = self.request(mail)?;
+        self.account.append(*id, request).await.map_err(|error| answer_of(&error))
+    }
+
+    fn request(&self, mail: AddedMail) -> Result<AppendRequest, MailAnswer> {
+        let AddedMail { flags, date, bytes } = mail;
         if bytes == 0 {
             return Err(MailAnswer::Refused("it is empty".to_owned()));
         }
@@ -394,7 +423,7 @@ impl Session {
                 None => return Err(MailAnswer::Refused(format!("`{name}` is no keyword"))),
             }
         }
-        self.account.append(*id, request).await.map_err(|error| answer_of(&error))
+        Ok(request)
     }
 }
 
@@ -433,6 +462,7 @@ fn answer_of(error: &MailstoreError) -> MailAnswer {
 }
 
 const NOT_SELECTED: MailstoreError = MailstoreError::Cannot("no mailbox is selected");
+const OTHER_LENGTH: &str = "it has another length than its first line says";
 const BUSY: &str = "another import into this account is under way";
 const NO_MAILBOXES: &str =
     "this server keeps no mailboxes: a [[listener]] with protocol = \"imap\" or \"pop3\" makes it do so";
