@@ -80,7 +80,7 @@ impl Replies {
                 keys.iter().for_each(|key| self.keep(*key, text.clone().into(), Arc::default()));
             }
             QueueEntry::WhyHeld { reason, keys } => {
-                let reason = reason.clone().into();
+                let reason: Arc<str> = reason.clone().into();
                 keys.iter().for_each(|key| self.keep_reason(*key, &reason));
             }
             QueueEntry::Imported(imported) => {
