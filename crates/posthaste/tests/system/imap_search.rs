@@ -56,7 +56,7 @@ const SEARCHES: [&str; 12] = [
     "SEARCH NOT TEXT rye",
     "SEARCH OR BODY number8 SUBJECT \"spelt 3\"",
     "SEARCH TEXT nowhere",
-    "UID SEARCH RETURN (COUNT) 5:300 TEXT \"number 3\"",
+    "UID SEARCH 5:300 TEXT \"spelt number3\"",
 ];
 
 fn answers(imap: &mut Imap) -> Vec<String> {
