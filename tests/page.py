@@ -498,6 +498,10 @@ class Tests:
         page.keyboard.type("ann@here.example")
         page.keyboard.press("Enter")
         expect(page.locator("article").first).to_be_visible()
+        page.get_by_label("Time").select_option("all")
+        page.get_by_role("button", name="Find").click()
+        page.wait_for_url(re.compile("what=ann%40here.example&secs=$"))
+        expect(page.get_by_label("Time")).to_have_value("")
         page.watch.check()
 
     def test_each_page_fits_a_phone_and_the_dark(self):

@@ -47,7 +47,8 @@ export class FindPage {
     const go = (event) => {
       event.preventDefault();
       const query = new URLSearchParams();
-      for (const [key, value] of new FormData(event.currentTarget)) if (value) query.set(key, value);
+      // An empty time is all of it.
+      for (const [key, value] of new FormData(event.currentTarget)) if (value || key === "secs") query.set(key, value);
       if (query.get("secs") === "86400") query.delete("secs");
       location.hash = address("find", query);
     };
