@@ -53,7 +53,7 @@ pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
 pub use posthaste_events::Section as Events;
 pub use posthaste_net::section::{Networks, Socket};
 pub use posthaste_pickup::Section as Pickup;
-pub use posthaste_relay::dns::Settings as Dns;
+pub use posthaste_dns::Settings as Dns;
 pub use posthaste_relay::sender::Section as Relay;
 pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};

@@ -23,7 +23,7 @@ use super::connection::settings_for;
 use super::router::Plan;
 use super::shared::Shared;
 use super::source::Egress;
-use crate::dns::{Attempt, Cache};
+use posthaste_dns::{Attempt, Cache};
 use crate::queue::{EntryText, QueueName};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
 

@@ -13,7 +13,7 @@ use super::observer::Observer;
 use super::room::RoomLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
-use crate::dns::Resolver;
+use posthaste_dns::Resolver;
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
 use crate::shaping::Rules;

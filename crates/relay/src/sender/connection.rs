@@ -22,7 +22,7 @@ use super::site::Site;
 use super::source::Egress;
 use super::standing::Pause;
 use super::traffic::Mail;
-use crate::dns::Host;
+use posthaste_dns::Host;
 use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
 
 /// Counts the connection for as long as the task runs, whatever ends it.

@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
-use crate::dns::DnsError;
+use posthaste_dns::DnsError;
 use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
 use crate::session::Fate;
 

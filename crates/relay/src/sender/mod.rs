@@ -98,7 +98,7 @@ pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
 
-use crate::dns::Resolver;
+use posthaste_dns::Resolver;
 use crate::queue::entry::Forwarded;
 use crate::queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
 use record::Time;

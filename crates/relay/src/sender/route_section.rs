@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{Route, RouteTls};
-use crate::dns::is_next_hop;
+use posthaste_dns::is_next_hop;
 use crate::session::TlsPolicy;
 
 /// A fixed next hop.

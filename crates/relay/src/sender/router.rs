@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use crate::dns::{Destination, DnsError};
+use posthaste_dns::{Destination, DnsError};
 use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. If there are none, what waits has had its attempt.

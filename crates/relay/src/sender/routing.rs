@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::route::{Manner, Route, TlsRule, is_domain};
 use super::source::{Egress, Pool, Source};
-use crate::dns::is_next_hop;
+use posthaste_dns::is_next_hop;
 use crate::queue::{Diversion, QueueName};
 
 /// Routes, rules for TLS, sources and pools.

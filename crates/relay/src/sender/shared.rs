@@ -32,7 +32,7 @@ use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use super::summary::LastLook;
 use super::unrouted::Unrouted;
-use crate::dns::Resolver;
+use posthaste_dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 
 pub(super) struct Shared {

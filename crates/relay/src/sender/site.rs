@@ -14,7 +14,7 @@ use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
-use crate::dns::Destination;
+use posthaste_dns::Destination;
 use crate::queue::ReadyId;
 
 /// A set of mail hosts, by preference, and their port, as one source sees it.

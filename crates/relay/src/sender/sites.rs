@@ -61,7 +61,7 @@ mod tests {
     use posthaste_spool::FileSpool;
 
     use super::*;
-    use crate::dns::{Resolver, Settings};
+    use posthaste_dns::{Resolver, Settings};
     use crate::queue::{ReadyId, Schedules};
     use crate::sender::observer::SiteState;
     use crate::sender::site::Wanted;

@@ -2,7 +2,7 @@
 
 use posthaste_smtp::Reply;
 
-use crate::dns::DnsError;
+use posthaste_dns::DnsError;
 use crate::queue::{Key, Outcome, Status, Transaction};
 
 /// The queue's form of a reply.

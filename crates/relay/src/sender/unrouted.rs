@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::router::{self, LOOKING_UP, PATIENCE, STEPS};
 use super::shared::Shared;
-use crate::dns::{Pace, Slot};
+use posthaste_dns::{Pace, Slot};
 use crate::queue::{QueueId, QueueName};
 
 /// By the domain that is asked for.
