@@ -36,6 +36,8 @@ mod own;
 mod resolver;
 mod section;
 mod slots;
+mod spf_merge;
+mod wanted;
 
 pub use addresses::Addresses;
 pub use attempt::Attempt;
@@ -46,6 +48,8 @@ pub use names::is_next_hop;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
 pub use slots::{Pace, Slot};
+pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
+pub use wanted::{FoundRecord, OwnDomain, WantedRecord};
 
 use std::future::Future;
 use std::task::Poll;

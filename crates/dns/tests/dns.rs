@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_dns::{Attempt, Destination, DnsError, IpStrategy, Resolver, Settings};
 use posthaste_dns_stub::{Kind, Server, Zone};
 use posthaste_random::Random;
-use posthaste_dns::{Attempt, Destination, DnsError, IpStrategy, Resolver, Settings};
 
 fn settings(server: &Server) -> Settings {
     Settings { servers: vec![server.address()], timeout_secs: 5, ..Settings::default() }
