@@ -5,7 +5,7 @@ use std::cell::LazyCell;
 use std::net::UdpSocket;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_relay::dns::{Resolver, Settings};
+use posthaste_dns::{Resolver, Settings};
 use tokio::runtime::{Builder, Runtime};
 
 const HOSTS_MAX: usize = 20;

@@ -8,7 +8,10 @@ use clap::CommandFactory;
 use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Receive and send mail", &["serve", "config", "route", "doctor", "password", "account", "sendmail"]),
+    (
+        "Receive and send mail",
+        &["serve", "config", "route", "doctor", "password", "account", "dkim", "dns", "sendmail"],
+    ),
     (
         "Look after a server",
         &["queue", "trace", "suppression", "logins", "token", "page", "mailbox", "import", "export", "spool"],

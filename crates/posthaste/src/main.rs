@@ -16,6 +16,7 @@ mod completions;
 mod config_arg;
 mod count;
 mod dkim;
+mod dns;
 mod doctor;
 mod exclude;
 mod export;
@@ -120,6 +121,9 @@ enum Command {
     /// Make, list and change the keys that sign mail (DKIM)
     #[command(subcommand)]
     Dkim(dkim::DkimCommand),
+    /// Print the DNS records of a domain
+    #[command(subcommand)]
+    Dns(dns::DnsCommand),
     /// Print a link that opens the page of a running server in a browser, once, within 10 minutes
     Page(page::PageArgs),
     /// Index Maildirs for `find`: everything the first time, then only changes
@@ -189,7 +193,7 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Account, Config, Dkim, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve,
+            Account, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve,
             Suppression, Token, Trace,
         };
         matches!(
@@ -207,6 +211,7 @@ impl Command {
                 | Logins(_)
                 | Token(_)
                 | Dkim(_)
+                | Dns(_)
                 | Page(_)
                 | Trace(_)
                 | Sendmail(_)
@@ -400,6 +405,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Password(args) => args.run()?,
         Command::Token(command) => return command.run(),
         Command::Dkim(command) => return dkim::run(command),
+        Command::Dns(command) => return dns::run(command),
         Command::Page(args) => args.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),

@@ -6,7 +6,6 @@
 
 pub mod classify;
 mod database;
-pub mod dns;
 pub mod limit;
 pub mod originals;
 pub mod queue;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_directory::{Transport, TransportKind};
-use posthaste_relay::dns::SetupError;
+use posthaste_dns::SetupError;
 use posthaste_units::{about_bytes, show_bytes};
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use posthaste_accounts::Logins;
 use posthaste_directory::Refusal;
+use posthaste_dns::Resolver;
 use posthaste_intake::Mail;
-use posthaste_relay::dns::Resolver;
 pub use posthaste_relay::sender::HopPreview;
 use posthaste_relay::sender::{PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;

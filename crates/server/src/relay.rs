@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use posthaste_consumer::OpenError;
 use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
+use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_intake::{Body, Destination, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::Written;
-use posthaste_relay::dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_relay::sender::{
     Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenReport, Relay, STREAM,
     opportunistic_tls,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_accounts::Logins;
 use posthaste_directory::Directory;
-use posthaste_relay::dns::{Resolver, SetupError};
+use posthaste_dns::{Resolver, SetupError};
 use posthaste_relay::sender::{BounceFiles, Notices, Routing};
 use posthaste_relay::shaping::Rules;
 

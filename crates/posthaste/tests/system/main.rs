@@ -15,6 +15,7 @@ mod corpus;
 mod crash;
 mod detail_folders;
 mod dkim;
+mod dns;
 mod documents;
 mod events;
 mod explain;

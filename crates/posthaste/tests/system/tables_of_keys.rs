@@ -56,7 +56,7 @@ const TABLES: [Table; 32] = [
     table("A source:", "", &[("relay/src/sender/source_section.rs", "SourceSection")]),
     table("A pool:", "", &[("relay/src/sender/source_section.rs", "PoolSection")]),
     table("## `[dkim]`", "/dkim", &[("config/src/dkim.rs", "Dkim")]),
-    table("## `[dns]`", "/dns", &[("relay/src/dns/section.rs", "Settings")]),
+    table("## `[dns]`", "/dns", &[("dns/src/section.rs", "Settings")]),
     table("## `[search]`", "/search", &[("search/src/section.rs", "Section")]),
     table("## `[events]`", "/events", &[("events/src/section.rs", "Section")]),
     table("## `[[webhook]]`", "", &[("config/src/webhooks.rs", "Webhook")]),

@@ -23,9 +23,9 @@ use super::connection::settings_for;
 use super::router::Plan;
 use super::shared::Shared;
 use super::source::Egress;
-use crate::dns::{Attempt, Cache};
 use crate::queue::{EntryText, QueueName};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
+use posthaste_dns::{Attempt, Cache};
 
 /// What is known of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use super::observer::Observer;
 use super::room::RoomLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
-use crate::dns::Resolver;
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
 use crate::shaping::Rules;
+use posthaste_dns::Resolver;
 
 /// How the relay sends.
 #[derive(Clone)]

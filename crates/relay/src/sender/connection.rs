@@ -22,8 +22,8 @@ use super::site::Site;
 use super::source::Egress;
 use super::standing::Pause;
 use super::traffic::Mail;
-use crate::dns::Host;
 use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
+use posthaste_dns::Host;
 
 /// Counts the connection for as long as the task runs, whatever ends it.
 pub(super) struct Counted {

@@ -14,9 +14,9 @@ use super::shared::Shared;
 use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
-use crate::dns::DnsError;
 use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
 use crate::session::Fate;
+use posthaste_dns::DnsError;
 
 /// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
 /// others given back: untried the first time, as deferred if it happens again with the message.

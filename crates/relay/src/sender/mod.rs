@@ -101,9 +101,9 @@ pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
 
-use crate::dns::Resolver;
 use crate::queue::entry::Forwarded;
 use crate::queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
+use posthaste_dns::Resolver;
 use record::Time;
 use replies::Replies;
 use shared::{Parts, Shared};

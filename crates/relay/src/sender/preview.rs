@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::Routing;
 use super::route::{Manner, Route, RouteTls};
 use super::routing::{Member, NextHop, Routes};
-use crate::dns::{Destination, DnsError, Host, Resolver, join_all};
 use crate::queue::QueueName;
 use crate::session::TlsPolicy;
+use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
 
 /// The mail that a route is asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -168,11 +168,11 @@ async fn hop(routes: &Routes, resolver: &Resolver, name: &QueueName, next: Optio
 async fn hosts(resolver: &Resolver, destination: &Destination, port: u16) -> Vec<HostPreview> {
     let hosts = destination.site.hosts();
     let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;
-    let is_ours = |found: &Result<crate::dns::Addresses, DnsError>| {
+    let is_ours = |found: &Result<posthaste_dns::Addresses, DnsError>| {
         found.as_ref().is_ok_and(|addresses| addresses.are_ours(port, destination.fixed))
     };
     let of_ours = hosts.iter().zip(&found).find(|(_, found)| is_ours(found)).map(|(host, _)| host.preference);
-    let preview = |(host, found): (&Host, Result<crate::dns::Addresses, DnsError>)| {
+    let preview = |(host, found): (&Host, Result<posthaste_dns::Addresses, DnsError>)| {
         let ours = of_ours.filter(|ours| host.preference >= *ours);
         let ours = ours.map(|_| "this server listens there, or at a better host".to_owned());
         let (addresses, problem) = match found {
@@ -213,7 +213,7 @@ impl SourcePreview {
 mod tests {
     use super::super::{Pool, Source, TlsRule};
     use super::*;
-    use crate::dns::Settings;
+    use posthaste_dns::Settings;
 
     fn resolver() -> Resolver {
         let text = "servers = ['127.0.0.1:1']\n[hosts]\n'far.example' = ['192.0.2.1', '2001:db8::1']\n'hub.example' = ['192.0.2.7']\n\

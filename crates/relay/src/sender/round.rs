@@ -19,9 +19,9 @@ use super::shape::{OpenLimit, Tokens};
 use super::shared::Shared;
 use super::site::{Admitted, Site};
 use super::status::{reply_for, status_of};
-use crate::dns::{Addresses, Attempt, DnsError, Host, Resolver};
 use crate::queue::{Outcome, Prefer, Take};
 use crate::session::{Endpoint, OpenError, STEPS, steps};
+use posthaste_dns::{Addresses, Attempt, DnsError, Host, Resolver};
 
 /// Sends what waits for a site.
 pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {

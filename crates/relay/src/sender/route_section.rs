@@ -12,8 +12,8 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{Route, RouteTls};
-use crate::dns::is_next_hop;
 use crate::session::TlsPolicy;
+use posthaste_dns::is_next_hop;
 
 /// A fixed next hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

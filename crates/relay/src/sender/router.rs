@@ -14,8 +14,8 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use crate::dns::{Destination, DnsError};
 use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
+use posthaste_dns::{Destination, DnsError};
 
 /// Finds the sites of a queue. If there are none, what waits has had its attempt.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {

@@ -32,8 +32,8 @@ use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use super::unrouted::Unrouted;
-use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
+use posthaste_dns::Resolver;
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,

@@ -14,8 +14,8 @@ use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
-use crate::dns::Destination;
 use crate::queue::ReadyId;
+use posthaste_dns::Destination;
 
 /// A set of mail hosts, by preference, and their port, as one source sees it.
 pub(super) struct Site {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::router::{self, LOOKING_UP, PATIENCE, STEPS};
 use super::shared::Shared;
-use crate::dns::{Pace, Slot};
 use crate::queue::{QueueId, QueueName};
+use posthaste_dns::{Pace, Slot};
 
 /// By the domain that is asked for.
 #[derive(Default)]

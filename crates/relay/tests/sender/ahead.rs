@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_relay::queue::{QueueEntry, Scope};
 use posthaste_relay::sender::{Ahead, Relay, Route, Routing};
 use posthaste_smtp::{Address, Protocol};

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_relay::session::Timeouts;
 
 use crate::sink::Sink;

@@ -1,6 +1,6 @@
 //! Domains whose DNS does not answer, beside one that is well and not in the cache.
 
-use posthaste_dns::Kind;
+use posthaste_dns_stub::Kind;
 use posthaste_relay::sender::Routing;
 
 use super::*;

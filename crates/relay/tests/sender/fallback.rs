@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_relay::sender::{Config, Route, Routing};
 
 use super::sink::Sink;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_relay::sender::{Route, RouteTls, Section, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::sasl::Credentials;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_relay::sender::{Route, RouteTls, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::sasl::Credentials;

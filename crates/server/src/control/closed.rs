@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_control::Request;
+use posthaste_dns::{Resolver, Settings as DnsSettings};
 use posthaste_intake::Destination;
-use posthaste_relay::dns::{Resolver, Settings as DnsSettings};
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
 use posthaste_relay::session::Timeouts;
 use posthaste_relay::shaping::Rules;
@@ -138,7 +138,7 @@ impl ClosedQueue {
 }
 
 /// Of a relay that sends nothing.
-fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_relay::dns::SetupError> {
+fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns::SetupError> {
     // Nobody is asked: a machine without a resolver will do.
     let dns = DnsSettings { servers: vec![([127, 0, 0, 1], 53).into()], ..DnsSettings::default() };
     let section = &config.relay;

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use posthaste_dns::Zone;
+use posthaste_dns_stub::Zone;
 use posthaste_random::Random;
 
 /// What becomes of a recipient.

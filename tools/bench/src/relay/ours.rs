@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use posthaste_dns::{Server as Dns, Zone};
+use posthaste_dns_stub::{Server as Dns, Zone};
 use posthaste_loadgen::server::ScratchServer;
 
 use crate::suite::{Settings, SideError};

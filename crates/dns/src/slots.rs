@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Slots for questions.
-pub(crate) struct Slots {
+pub struct Slots {
     state: Mutex<State>,
     most: usize,
     slow_most: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Slots {
 
 /// How soon a question is answered, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub enum Pace {
     /// At once, or nothing is known of its name.
     Quick,
     /// Late, or never.
@@ -32,7 +32,7 @@ pub(crate) enum Pace {
 }
 
 /// One question in flight. Dropping it frees the slot, whatever has become of the question.
-pub(crate) struct Slot {
+pub struct Slot {
     slots: Arc<Slots>,
     pace: Pace,
 }
@@ -72,13 +72,13 @@ struct Line {
 
 impl Slots {
     /// At least one.
-    pub(crate) fn new(most: usize) -> Arc<Slots> {
+    pub fn new(most: usize) -> Arc<Slots> {
         let most = most.max(1);
         Arc::new(Slots { state: Mutex::default(), most, slow_most: (most / 2).max(1) })
     }
 
     /// Has `waiter` called with a slot, at once or when its turn comes. `tenant`: whose queue is to be routed; `None`: for a connection.
-    pub(crate) fn wait(
+    pub fn wait(
         self: &Arc<Self>,
         pace: Pace,
         tenant: Option<&Arc<str>>,
@@ -94,7 +94,7 @@ impl Slots {
     }
 
     /// A slot for a connection, when its turn comes.
-    pub(crate) async fn slot(self: &Arc<Self>, pace: Pace) -> Slot {
+    pub async fn slot(self: &Arc<Self>, pace: Pace) -> Slot {
         let (give, given) = oneshot::channel();
         self.wait(pace, None, |slot| give.send(slot));
         given.await.expect("each waiter has its turn while the slots are there")
@@ -195,7 +195,7 @@ impl Slot {
     ///
     /// # Errors
     /// Why there was none: after `time`, or after [`QUICK`] if slow questions have their half already.
-    pub(crate) async fn ask<T>(mut self, time: Duration, question: impl Future<Output = T>) -> Result<T, &'static str> {
+    pub async fn ask<T>(mut self, time: Duration, question: impl Future<Output = T>) -> Result<T, &'static str> {
         let mut question = pin!(question);
         let quick = if self.pace == Pace::Slow { time } else { QUICK.min(time) };
         if let Ok(answer) = timeout(quick, question.as_mut()).await {

@@ -25,7 +25,7 @@ impl Target {
 }
 
 /// True if mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
-pub(crate) fn is_next_hop(host: &str) -> bool {
+pub fn is_next_hop(host: &str) -> bool {
     Target::read(host).is_some() && host.parse::<IpAddr>().is_err()
 }
 

@@ -1,4 +1,6 @@
-//! Mail hosts of a domain: MX and address look-ups (RFC 5321 section 5.1), cached, and what it means if there are none.
+//! Mail hosts of a domain: MX and address look-ups (RFC 5321 section 5.1), cached, and the meaning of their absence; texts (TXT), too.
+//!
+//! For every program that sends mail or judges it: all that ask through one resolver share its cache, its bound of questions and its memory of failures.
 //!
 //! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a time. Resolvers that are asked should be
 //! caching ones, best on this machine: nothing here walks down from the root, and DNSSEC is not validated.
@@ -7,7 +9,7 @@
 //! use std::sync::Arc;
 //!
 //! use posthaste_random::Random;
-//! use posthaste_relay::dns::{Attempt, Resolver, Settings};
+//! use posthaste_dns::{Attempt, Resolver, Settings};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -19,6 +21,9 @@
 //! assert_eq!((&*host.name, addresses.all()[0].to_string()), ("example.org", "192.0.2.1".to_owned()));
 //! # }
 //! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
 mod addresses;
 mod attempt;
 mod cache;
@@ -32,23 +37,27 @@ mod own;
 mod resolver;
 mod section;
 mod slots;
+mod spf_merge;
+mod wanted;
 
 pub use addresses::Addresses;
 pub use attempt::Attempt;
-pub(crate) use cache::Cache;
+pub use cache::Cache;
 pub use destination::{Destination, Host, Site};
 pub use error::{DnsError, SetupError};
 pub use meters::DnsStats;
-pub(crate) use names::is_next_hop;
+pub use names::is_next_hop;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
-pub(crate) use slots::{Pace, Slot};
+pub use slots::{Pace, Slot};
+pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
+pub use wanted::{FoundRecord, OwnDomain, WantedRecord};
 
 use std::future::Future;
 use std::task::Poll;
 
 /// The results of all futures, which run at once in this task.
-pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
         for (future, result) in running.iter_mut().filter(|(_, result)| result.is_none()) {

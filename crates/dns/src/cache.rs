@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// Of callers that want the same name at once, one asks and the others wait for its answer. At most `entries_max` names are kept: when the younger half is
 /// full, it becomes the older half, and what was in that and has not been used since is dropped.
 #[derive(Debug)]
-pub(crate) struct Cache<V> {
+pub struct Cache<V> {
     halves: Mutex<Halves<V>>,
     half_max: usize,
 }
@@ -25,19 +25,20 @@ struct Halves<V> {
 type Cell<V> = Arc<OnceCell<(V, Instant)>>;
 
 impl<V: Clone> Cache<V> {
-    pub(crate) fn new(entries_max: usize) -> Cache<V> {
+    /// An empty cache.
+    pub fn new(entries_max: usize) -> Cache<V> {
         let halves = Halves { young: HashMap::new(), old: HashMap::new() };
         Cache { halves: Mutex::new(halves), half_max: (entries_max / 2).max(1) }
     }
 
     /// The value of `name` that is valid at `now`; `look_up` finds it and the time from which it is not used any more.
-    pub(crate) async fn get(&self, name: &str, now: Instant, look_up: impl Future<Output = (V, Instant)>) -> V {
+    pub async fn get(&self, name: &str, now: Instant, look_up: impl Future<Output = (V, Instant)>) -> V {
         let cell = self.cell(name, now);
         cell.get_or_init(|| look_up).await.0.clone()
     }
 
     /// The last value of `name` and its time, which may be over. `None`: it was never looked up, or is being looked up now.
-    pub(crate) fn last(&self, name: &str) -> Option<(V, Instant)> {
+    pub fn last(&self, name: &str) -> Option<(V, Instant)> {
         let halves = self.halves.lock().expect("no panic with the lock");
         halves.young.get(name).or_else(|| halves.old.get(name))?.get().cloned()
     }

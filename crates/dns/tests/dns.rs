@@ -1,12 +1,12 @@
-//! `relay::dns` against a DNS server on loopback.
+//! The resolver against a DNS server on loopback.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_dns::{Kind, Server, Zone};
+use posthaste_dns::{Attempt, Destination, DnsError, IpStrategy, Resolver, Settings};
+use posthaste_dns_stub::{Kind, Server, Zone};
 use posthaste_random::Random;
-use posthaste_relay::dns::{Attempt, Destination, DnsError, IpStrategy, Resolver, Settings};
 
 fn settings(server: &Server) -> Settings {
     Settings { servers: vec![server.address()], timeout_secs: 5, ..Settings::default() }
@@ -27,6 +27,30 @@ fn ipv6(last: u16) -> Ipv6Addr {
 /// `preference name` of each host.
 fn hosts(destination: &Destination) -> Vec<String> {
     destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name)).collect()
+}
+
+#[tokio::test]
+async fn texts_are_joined_cached_and_told_from_their_absence() {
+    let long = "v=DKIM1; k=rsa; p=".to_owned() + &"A".repeat(600);
+    let zone = Zone::default()
+        .txt("example.org", "v=spf1 -all")
+        .txt("example.org", "other")
+        .txt("2611r._domainkey.example.org", &long)
+        .cname("alias.example.org", "example.org")
+        .a("host.example.org", ipv4(1))
+        .fails("broken.example.org");
+    let server = Server::start(zone);
+    let resolver = resolver(&server);
+    let texts = async |name: &str| resolver.texts(name).await.map(|texts| texts.to_vec());
+    assert_eq!(texts("Example.ORG.").await.unwrap(), ["v=spf1 -all", "other"]);
+    assert_eq!(texts("alias.example.org").await.unwrap(), ["v=spf1 -all", "other"]);
+    assert_eq!(texts("2611r._domainkey.example.org").await.unwrap(), [long]);
+    assert_eq!(texts("host.example.org").await.unwrap(), [""; 0]);
+    assert_eq!(texts("no.example.org").await, Err(DnsError::NoSuchDomain("no.example.org".into())));
+    assert!(matches!(texts("broken.example.org").await, Err(DnsError::Unanswered { .. })));
+    assert!(matches!(texts("[192.0.2.1]").await, Err(DnsError::NotADomain(_))));
+    texts("example.org").await.unwrap();
+    assert_eq!(server.asked("example.org", Kind::Txt), 1, "from the cache");
 }
 
 /// The names of the hosts of one attempt in their order, and how it ends.

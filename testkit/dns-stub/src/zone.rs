@@ -45,6 +45,16 @@ impl Zone {
         self.mx_of(name, preference, &host)
     }
 
+    /// A text, cut into strings of 255 octets.
+    pub fn txt(self, name: &str, text: &str) -> Self {
+        let mut data = Vec::new();
+        for part in text.as_bytes().chunks(255) {
+            data.push(part.len() as u8);
+            data.extend_from_slice(part);
+        }
+        self.with(name, Kind::Txt, data)
+    }
+
     /// A mail host whose labels are these octets.
     pub fn mx_labels(self, name: &str, preference: u16, host: &[&[u8]]) -> Self {
         let host: Labels = host.iter().map(|label| label.to_vec()).collect();

@@ -29,6 +29,7 @@ pub struct Resolver {
     own_listeners: OwnListeners,
     destinations: Cache<Result<Arc<Destination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
+    texts: Cache<Result<Arc<[String]>, DnsError>>,
 }
 
 impl Resolver {
@@ -44,6 +45,7 @@ impl Resolver {
             own_listeners: OwnListeners::default(),
             destinations: Cache::new(settings.domains_max),
             addresses: Cache::new(settings.hosts_max),
+            texts: Cache::new(settings.domains_max),
             settings: settings.clone(),
         })
     }
@@ -81,7 +83,7 @@ impl Resolver {
     }
 
     /// [`destination`](Self::destination), asked for in a slot that the caller has been given.
-    pub(crate) async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<Destination>, DnsError> {
+    pub async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<Destination>, DnsError> {
         match Target::read(domain) {
             None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
             Some(Target::Literal(address)) => {
@@ -104,7 +106,7 @@ impl Resolver {
     }
 
     /// The name whose MX records have to be asked for before [`destination`](Self::destination) knows the hosts of `domain`. `None`: it knows them, or their lack.
-    pub(crate) fn question(&self, domain: &str) -> Option<(String, Pace)> {
+    pub fn question(&self, domain: &str) -> Option<(String, Pace)> {
         let Some(Target::Domain(domain)) = Target::read(domain) else { return None };
         if self.hosts.get(&domain).is_some() {
             return None;
@@ -115,7 +117,7 @@ impl Resolver {
     }
 
     /// Has `start` called with a slot for a question, at once or when the turn of the tenant comes. It gives the slot back if it wants none any more.
-    pub(crate) fn when_free(
+    pub fn when_free(
         &self,
         pace: Pace,
         tenant: &Arc<str>,
@@ -169,6 +171,34 @@ impl Resolver {
     fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
         self.client.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
         pace_of(last)
+    }
+
+    /// The TXT records of `name`, the strings of each joined without a blank (RFC 7208 section 3.3); none if the name has others. Octets that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`DnsError::NotADomain`], [`DnsError::NoSuchDomain`], or [`DnsError::Unanswered`].
+    pub async fn texts(&self, name: &str) -> Result<Arc<[String]>, DnsError> {
+        let Some(Target::Domain(name)) = Target::read(name) else {
+            return Err(DnsError::NotADomain(name.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect()));
+        };
+        let pace = self.looked_up(self.texts.last(&name));
+        self.texts.get(&name, Instant::now(), self.look_up_texts(pace, &name)).await
+    }
+
+    async fn look_up_texts(&self, pace: Pace, name: &str) -> (Result<Arc<[String]>, DnsError>, Instant) {
+        let answer = self.client.ask(name, RecordType::TXT, self.client.slots().slot(pace).await).await;
+        match answer {
+            Ok(records) => (Ok(records.data.iter().filter_map(text).collect()), self.positive_until(records.ttl_secs)),
+            Err(failure) => {
+                let until = self.negative_until(&failure);
+                let found = match failure {
+                    Failure::NoData { .. } => Ok(Arc::default()),
+                    Failure::NoSuchName { .. } => Err(DnsError::NoSuchDomain(name.to_owned())),
+                    Failure::Unanswered(why) => Err(DnsError::Unanswered { name: name.to_owned(), why }),
+                };
+                (found, until)
+            }
+        }
     }
 
     pub(super) fn listens_at(&self, port: u16) -> bool {
@@ -336,6 +366,11 @@ fn host_name(name: &Name) -> Option<String> {
     names::domain(&labels.join("."))
 }
 
+fn text(data: &RData) -> Option<String> {
+    let RData::TXT(text) = data else { return None };
+    Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
+}
+
 fn address(data: &RData) -> Option<IpAddr> {
     match data {
         RData::A(address) => Some(IpAddr::V4(address.0)),
@@ -346,7 +381,7 @@ fn address(data: &RData) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_dns::{Server, Zone};
+    use posthaste_dns_stub::{Server, Zone};
 
     use super::*;
 

@@ -11,6 +11,8 @@ pub enum Kind {
     Cname,
     /// A mail host.
     Mx,
+    /// A text.
+    Txt,
     /// Any other type, by number.
     Other(u16),
 }
@@ -21,6 +23,7 @@ impl Kind {
             1 => Kind::A,
             5 => Kind::Cname,
             15 => Kind::Mx,
+            16 => Kind::Txt,
             28 => Kind::Aaaa,
             other => Kind::Other(other),
         }
@@ -31,6 +34,7 @@ impl Kind {
             Kind::A => 1,
             Kind::Cname => 5,
             Kind::Mx => 15,
+            Kind::Txt => 16,
             Kind::Aaaa => 28,
             Kind::Other(number) => number,
         }
