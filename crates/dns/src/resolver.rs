@@ -194,6 +194,7 @@ impl Resolver {
                 let found = match failure {
                     Failure::NoData { .. } => Ok(Arc::default()),
                     Failure::NoSuchName { .. } => Err(DnsError::NoSuchDomain(name.to_owned())),
+                    Failure::Timeout(why) => Err(DnsError::Unanswered { name: name.to_owned(), why: why.to_owned() }),
                     Failure::Unanswered(why) => Err(DnsError::Unanswered { name: name.to_owned(), why }),
                 };
                 (found, until)

@@ -84,7 +84,7 @@ impl UidList {
     fn read_lines(
         from: impl Read,
         messages_max: usize,
-        (version, message): (&[u8], fn(&[u8]) -> Result<ListedUid, &'static str>),
+        (version, message): (&[u8], ReadLine),
     ) -> Result<Self, UidListError> {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -113,6 +113,9 @@ impl UidList {
         }
     }
 }
+
+/// Reads the line of a message, or says what is wrong with it.
+type ReadLine = fn(&[u8]) -> Result<ListedUid, &'static str>;
 
 /// The next line without its end; `false` after the last one.
 fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool, UidListError> {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use posthaste_delivery::local::inspect::undelivered;
 use posthaste_mailstore::{Finding, SpoolLook, Verified, VerifiedPlaces, entry, verify_mailboxes};
-use posthaste_spool::{ClosedSpool, OpenError};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, OpenError};
 use posthaste_units::count;
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ impl VerifyArgs {
 
 /// Reads the spool beside a server that has it open.
 fn look(spool: &Path) -> io::Result<SpoolLook> {
-    let spool = ClosedSpool::glance(spool).map_err(|error| match error {
+    let spool = ClosedFileSpool::glance(spool).map_err(|error| match error {
         OpenError::Io(error) => error,
         error => io::Error::other(error.to_string()),
     })?;

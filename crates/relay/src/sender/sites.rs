@@ -65,7 +65,6 @@ mod tests {
     use crate::sender::source::{Egress, Source};
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{Route, Routing};
-    use posthaste_dns::{Resolver, Settings};
 
     #[test]
     fn nothing_is_routed_to_a_site_that_is_being_removed() {

@@ -189,7 +189,8 @@ mod tests {
         )
         .with_first_password(Some(first));
         let near = tcp(NEAR, "127.0.0.1:1143");
-        let login = async |peer: &Peer, claim| receiver.check_reader(peer, "IMAP", claim).await;
+        let login =
+            async |peer: &Peer, claim| receiver.check_reader(peer, "IMAP", claim).await.map(|grant| grant.login);
         for user in ["me@localhost", "me", "Me@LOCALHOST"] {
             assert_eq!(login(&near, claim(user, &password)).await.as_deref(), Ok("me@localhost"), "{user}");
         }
