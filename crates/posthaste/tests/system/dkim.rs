@@ -110,7 +110,7 @@ fn send(client: &mut Client, from: &str, to: &str, message: &str) -> (u16, Strin
 
 #[test]
 fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
-    let rig = Rig::start("");
+    let rig = Rig::start("users = \"any\"\n");
     let made = dkim(rig.here.path(), &["new", "Here.Example"]);
     assert_eq!(made["reloaded"], true);
     let records = records(&made["made"]);
@@ -150,7 +150,7 @@ fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
 
 #[test]
 fn mail_that_is_nobodys_own_is_not_signed() {
-    let rig = Rig::start("");
+    let rig = Rig::start("users = \"any\"\n");
     dkim(rig.here.path(), &["new", "here.example", "--keys", "ed25519"]);
     let (mut ann, mut cid) = (rig.login("ann"), rig.login("cid"));
     let (mut relaying, _) = hello(rig.server.addresses[1]);
@@ -195,7 +195,7 @@ fn notices_of_the_server_are_signed_by_the_domain_above_its_name() {
 
 #[test]
 fn the_next_key_signs_once_it_is_activated() {
-    let rig = Rig::start("");
+    let rig = Rig::start("users = \"any\"\n");
     let dir = rig.here.path();
     let first = records(&dkim(dir, &["new", "here.example", "--keys", "ed25519"])["made"]);
     let next = records(&dkim(dir, &["rotate", "here.example"])["next"]);
@@ -229,7 +229,7 @@ fn the_next_key_signs_once_it_is_activated() {
 
 #[test]
 fn one_unreadable_key_defers_the_mail_of_its_domain_and_no_other() {
-    let rig = Rig::start("");
+    let rig = Rig::start("users = \"any\"\n");
     let dir = rig.here.path();
     let made = dkim(dir, &["new", "here.example", "--keys", "ed25519"]);
     dkim(dir, &["new", "else.example", "--keys", "ed25519"]);
@@ -264,7 +264,7 @@ fn one_unreadable_key_defers_the_mail_of_its_domain_and_no_other() {
 
 #[test]
 fn each_message_of_the_corpus_is_signed_delivered_and_verified() {
-    let rig = Rig::start("");
+    let rig = Rig::start("users = \"any\"\n");
     let records = records(&dkim(rig.here.path(), &["new", "here.example", "--keys", "ed25519"])["made"]);
     let (mut relaying, _) = hello(rig.server.addresses[1]);
     let mut sent = Vec::new();
