@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 use std::sync::mpsc::channel;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_spool::{Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool};
+use posthaste_spool::{
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool,
+};
 
 struct Sample {
     /// By their paths in the directory.
