@@ -53,6 +53,9 @@ mod stream;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub mod tls;
+#[cfg(feature = "tls")]
+mod validation;
+pub mod x509;
 
 pub use accept::{Connection, Goodbye, Listeners, Service};
 pub use admission::{Admission, Proxies, Refusal, Rules};
@@ -68,3 +71,6 @@ pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
 pub use session::{SessionEnd, SessionStream, Woken};
 pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use validation::{ACME_TLS, ValidationCertificates};
