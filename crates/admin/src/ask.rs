@@ -52,6 +52,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
         | Request::Import { .. }
         | Request::Trace { .. }
         | Request::Page { .. }
+        | Request::Acme { .. }
         | Request::Account { .. }
         | Request::Reload {}
         | Request::ForgetMailbox { .. }

@@ -168,6 +168,12 @@ fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     }
 }
 
+/// The host name that a request is for, in lower case; empty where it names none.
+pub(crate) fn host_name(parts: &Parts) -> String {
+    let named = host(parts).ok().flatten().map(|host| host.name);
+    named.map_or_else(String::new, |name| name.strip_suffix('.').unwrap_or(&name).to_owned())
+}
+
 /// Compares an origin with the host (RFC 6454): equal for a page of ours.
 fn is_same(origin: &str, host: &HostAndPort) -> bool {
     let (rest, usual) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {

@@ -114,6 +114,8 @@ pub const INJECT_PATH: &str = "/api/inject/v1";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
 const ASSETS: &str = "/assets/";
+/// Files for programs of others, which know no token: the beginnings of their paths.
+const PUBLIC: [&str; 2] = ["/.well-known/", "/mail/config-v1.1.xml"];
 
 /// Answers one request.
 pub(crate) async fn serve<V: ServerView>(
@@ -124,7 +126,8 @@ pub(crate) async fn serve<V: ServerView>(
     let (parts, incoming) = request.into_parts();
     let path = parts.uri.path();
     let of_path = || ROUTES.iter().filter(|route| route.path == path);
-    let is_exempt = of_path().any(|route| route.access == Access::Health);
+    let is_public = PUBLIC.iter().any(|public| path.starts_with(public));
+    let is_exempt = is_public || of_path().any(|route| route.access == Access::Health);
     if arrival.is_draining() && path != "/health/live" {
         return match path {
             "/health/ready" => answer::word(StatusCode::SERVICE_UNAVAILABLE, "draining"),
@@ -138,6 +141,16 @@ pub(crate) async fn serve<V: ServerView>(
     };
     // HEAD is GET without its body, which hyper leaves out.
     let method = if parts.method == Method::HEAD { &Method::GET } else { &parts.method };
+    if is_public {
+        return match shared.view.public_file(&guard::host_name(&parts), path) {
+            Some(_) if *method != Method::GET => answer::other_method("GET, HEAD"),
+            Some(file) => answer::answer(StatusCode::OK, file.content_type, file.text),
+            None => not_found(),
+        };
+    }
+    if arrival.is_public && !is_exempt {
+        return answer::refused(StatusCode::FORBIDDEN, "not without TLS");
+    }
     if let Some(name) = path.strip_prefix(ASSETS) {
         return match shared.page.file(name) {
             Some(_) if *method != Method::GET => answer::other_method("GET, HEAD"),

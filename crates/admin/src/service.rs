@@ -275,6 +275,8 @@ pub struct HttpListener {
     pub is_strict: Arc<AtomicBool>,
     /// Only this machine can connect.
     pub is_loopback: bool,
+    /// It is for everybody, without TLS: only what has no secrets is answered.
+    pub is_public: bool,
     /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
     pub proxies: Arc<RwLock<Arc<Vec<IpNet>>>>,
     /// Clients that bring mail without a token.
@@ -301,6 +303,7 @@ pub(crate) struct Arrival {
     inject_from: Arc<InjectNetworks>,
     phase: Arc<CurrentPhase>,
     pub is_loopback: bool,
+    pub is_public: bool,
     is_encrypted: bool,
 }
 
@@ -343,10 +346,11 @@ impl<V: ServerView> Service for AdminService<V> {
         }
         let proxies = Arc::clone(&self.listener.proxies.read().unwrap_or_else(PoisonError::into_inner));
         let inject_from = Arc::clone(&self.listener.inject_from.read().unwrap_or_else(PoisonError::into_inner));
-        let is_loopback = self.listener.is_loopback;
+        let HttpListener { is_loopback, is_public, .. } = self.listener;
         let is_encrypted = self.listener.certificate.is_some();
         let of_connection = Arc::clone(&phase);
-        let arrival = Arrival { peer, proxies, inject_from, phase: of_connection, is_loopback, is_encrypted };
+        let arrival =
+            Arrival { peer, proxies, inject_from, phase: of_connection, is_loopback, is_public, is_encrypted };
         let arrival = Arc::new(arrival);
         let shared = &self.api.0;
         let is_strict = is_encrypted && self.listener.is_strict.load(Ordering::Relaxed);

@@ -46,6 +46,9 @@ pub trait ServerView: Send + Sync + 'static {
     /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
+    /// A file for everybody, under this host name (in lower case, without a port) and path. Does not block.
+    fn public_file(&self, host: &str, path: &str) -> Option<PublicFile>;
+
     /// Says whether this is the password by which the page is opened while there are no listeners of a configuration. Asked about what comes from this machine and is no token. May
     /// block.
     fn is_first_password(&self, presented: &str) -> bool;
@@ -55,6 +58,15 @@ pub trait ServerView: Send + Sync + 'static {
 
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
+}
+
+/// A file without secrets, for programs of others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicFile {
+    /// Its media type.
+    pub content_type: &'static str,
+    /// Its octets.
+    pub text: String,
 }
 
 /// A histogram as it is shown: of one metric, perhaps with a label.

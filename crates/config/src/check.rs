@@ -25,6 +25,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.limits.check()?;
     config.policy.check()?;
     config.tls.check()?;
+    config.check_acme()?;
     config.http.check()?;
     config.transport.check()?;
     config.relay.check()?;
@@ -45,6 +46,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     for (index, listener) in config.listeners.iter().enumerate() {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
+        listener.check_http(config.acme.enabled).map_err(|problem| problem.within(at()))?;
         listener.check_auth(&config.auth).map_err(|problem| problem.within(at()))?;
         if !is_default {
             listener.check_reading(&config.auth).map_err(|problem| problem.within(at()))?;
@@ -120,7 +122,6 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
     }
     check_relay(listener)?;
     listener.check_tls()?;
-    listener.check_http()?;
     listener.unix_access().map(drop).map_err(|(key, message)| Problem::new([key.into()], message))
 }
 

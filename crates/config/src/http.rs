@@ -48,7 +48,7 @@ impl Listener {
     }
 
     /// Finds keys that do not go with HTTP.
-    pub(super) fn check_http(&self) -> Result<(), Problem> {
+    pub(super) fn check_http(&self, has_acme: bool) -> Result<(), Problem> {
         match &self.inject_from {
             Some(_) if !self.is_http() => {
                 return Err(Problem::new(["inject_from".into()], "only with protocol = \"http\""));
@@ -68,7 +68,7 @@ impl Listener {
             };
         }
         self.check_no_mail_keys()?;
-        let is_near = self.socket.address.as_deref().is_none_or(super::check::is_loopback);
+        let is_near = self.is_near() || (has_acme && self.is_public());
         match self.tls_mode() {
             ListenerTls::StartTls | ListenerTls::Required => {
                 Err(Problem::new(["tls".into()], "HTTP has \"implicit\" or \"off\""))
@@ -96,7 +96,7 @@ impl Config {
     /// True if the configuration names no listener: then listeners other than that of SMTP take the next port if their own is busy.
     pub fn has_default_listeners(&self) -> bool {
         let mut default = default_listeners();
-        default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
+        default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls, self.acme.enabled));
         self.listeners == default
     }
 }

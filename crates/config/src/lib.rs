@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod acme;
 mod auth;
 mod check;
 mod dkim;
@@ -38,6 +39,7 @@ use posthaste_directory::Directory;
 use posthaste_message::address::is_domain;
 use serde::{Deserialize, Serialize};
 
+pub use acme::Acme;
 pub use auth::{Auth, ListenerAuth};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
@@ -95,6 +97,9 @@ pub struct Config {
     /// The certificates of listeners that name none.
     #[serde(default, deserialize_with = "values::table")]
     pub tls: Tls,
+    /// Certificates from an authority.
+    #[serde(default, deserialize_with = "values::table")]
+    pub acme: Acme,
     /// Who may log in.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
@@ -152,6 +157,7 @@ impl Default for Config {
             limits: Limits::default(),
             policy: Policy::default(),
             tls: Tls::default(),
+            acme: Acme::default(),
             auth: Auth::default(),
             quota: Quota::default(),
             http: Http::default(),
@@ -265,7 +271,8 @@ impl Config {
         if self.listeners.is_empty() {
             self.listeners.extend(default_listeners());
         }
-        self.listeners.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
+        let has_acme = self.acme.enabled;
+        self.listeners.iter_mut().for_each(|listener| listener.complete_tls(&self.tls, has_acme));
         if self.domains.is_empty() {
             self.domains.push(Domain::open_to_any("localhost"));
             if !self.host_name.eq_ignore_ascii_case("localhost") {

@@ -138,8 +138,8 @@ pub const LOG_MODULES: [&str; 30] = [
     "watch",
     "webhooks",
 ];
-/// Tell of handshakes that fail, and of a panic within a session or beside it.
-const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];
+/// Tell of handshakes that fail, of a panic within a session or beside it, and of certificates that come or do not.
+const LOGGED_TOO: [&str; 3] = ["posthaste_smtp", "posthaste_net", "posthaste_acme"];
 
 #[cfg(test)]
 mod tests {

@@ -117,6 +117,7 @@ impl Config {
             host_name: new.host_name,
             policy: new.policy,
             tls: new.tls,
+            acme: new.acme,
             auth: new.auth,
             quota: new.quota,
             http: new.http,

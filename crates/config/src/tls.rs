@@ -12,8 +12,8 @@ use super::{Listener, ListenerProtocol};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// The chain of certificates, your own first, such as certbot's `fullchain.pem`; or a list of such files, of which each client gets the one that has
-    /// the name it asks for.
+    /// The chain of certificates, your own first, such as certbot's `fullchain.pem`. Or a list of such files: each client gets the one that has the name it
+    /// asks for.
     pub certificate: PemFiles,
     /// Its private key: PKCS #8, PKCS #1 or SEC 1, without a password; or a list, in the order of `certificate`. Not set: each file of `certificate` has its
     /// key in it.
@@ -104,14 +104,16 @@ impl Listener {
         each.map(|(chain, key)| CertificateFiles { chain: chain.clone(), key: key.clone() }).collect()
     }
 
-    /// Fills in what `[tls]` says.
-    pub fn complete_tls(&mut self, default: &Tls) {
+    /// Fills in what `[tls]` says. `has_acme`: an authority gives certificates.
+    pub fn complete_tls(&mut self, default: &Tls, has_acme: bool) {
         let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
-        let has_certificate = !names_none || default.is_set();
+        let has_certificate = !names_none || default.is_set() || has_acme;
         let is_http = self.protocol == ListenerProtocol::Http;
         let mode = *self.tls.get_or_insert(match &socket.address {
             // Browsers have no certificate for a loopback address, and a web server in front has its own.
             Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
+            // For the challenges of an authority.
+            Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
             // A proxy may have done it already.
             Some(address) if has_certificate && !socket.proxy_protocol => match is_http || self.is_at_tls_port(address)
             {

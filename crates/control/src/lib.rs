@@ -284,6 +284,11 @@ pub enum Request {
         #[serde(default)]
         scopes: Vec<String>,
     },
+    /// Tries at once to get certificates from the authority: a line for each name, with `new`, `error` and `ends`. Answered also where nothing is relayed.
+    Acme {
+        /// Also those that are not due.
+        all: bool,
+    },
     /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
     Logins {},
     /// Forgets wrong passwords, so that nobody is turned away or slowed for them.

@@ -63,6 +63,7 @@ impl Request {
             | Self::Logins { .. }
             | Self::Reload {}
             | Self::Account { .. }
+            | Self::Acme { .. }
             | Self::ForgetGuesses { .. } => return Err(NotOfTenant::WholeServer),
         }
         Ok(self)

@@ -54,6 +54,9 @@ mod stream;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub mod tls;
+#[cfg(feature = "tls")]
+mod validation;
+pub mod x509;
 
 pub use accept::{Connection, Goodbye, Listeners, Service};
 pub use admission::{Admission, Proxies, Refusal, Rules};
@@ -70,3 +73,6 @@ pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
 pub use revocation::{Grant, Revocation};
 pub use session::{SessionEnd, SessionStream, Woken};
 pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use validation::{ACME_TLS, ValidationCertificates};

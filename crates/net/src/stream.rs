@@ -186,6 +186,9 @@ pub struct ClientCertificate {
 pub struct Certificate {
     #[cfg(feature = "tls")]
     acceptor: Option<tokio_rustls::TlsAcceptor>,
+    /// Of validations by an authority, and their side of the handshake.
+    #[cfg(feature = "tls")]
+    validations: Option<(crate::ValidationCertificates, std::sync::Arc<rustls::ServerConfig>)>,
 }
 
 impl Certificate {
@@ -193,7 +196,18 @@ impl Certificate {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn new(config: std::sync::Arc<rustls::ServerConfig>) -> Self {
-        Self { acceptor: Some(config.into()) }
+        Self { acceptor: Some(config.into()), validations: None }
+    }
+
+    /// Answers authorities that validate names, too (TLS-ALPN-01, RFC 8737). Their connections end with the handshake.
+    ///
+    /// # Errors
+    /// [`TlsError`](crate::tls::TlsError): only with a faulty build of the library.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn with_validations(self, certificates: &crate::ValidationCertificates) -> Result<Self, crate::tls::TlsError> {
+        let config = certificates.server_config()?;
+        Ok(Self { validations: Some((certificates.clone(), config)), ..self })
     }
 
     /// Whether there is one.
@@ -211,7 +225,11 @@ impl Certificate {
     #[cfg(feature = "tls")]
     pub async fn accept(&self, stream: Stream) -> io::Result<(Stream, TlsFacts)> {
         let acceptor = self.acceptor.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let stream = acceptor.accept(stream).await?;
+        let validations = self.validations.as_ref().filter(|(certificates, _)| !certificates.is_empty());
+        let stream = match validations {
+            Some((_, config)) => accept_unless_validation(acceptor, config, stream).await?,
+            None => acceptor.accept(stream).await?,
+        };
         let tls = stream.get_ref().1;
         let facts = TlsFacts {
             version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
@@ -230,6 +248,25 @@ impl Certificate {
     pub async fn accept(&self, _: Stream) -> io::Result<(Stream, TlsFacts)> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// Looks at the beginning of the handshake first: an authority asks for a protocol of its own.
+#[cfg(feature = "tls")]
+async fn accept_unless_validation(
+    acceptor: &tokio_rustls::TlsAcceptor,
+    validation: &std::sync::Arc<rustls::ServerConfig>,
+    stream: Stream,
+) -> io::Result<tokio_rustls::server::TlsStream<Stream>> {
+    let begun = tokio_rustls::LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
+    let is_validation =
+        begun.client_hello().alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == crate::ACME_TLS));
+    if !is_validation {
+        return begun.into_stream(std::sync::Arc::clone(acceptor.config())).await;
+    }
+    let mut done = begun.into_stream(std::sync::Arc::clone(validation)).await?;
+    // The authority has seen what it wanted (RFC 8737 section 3).
+    done.shutdown().await?;
+    Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an authority has validated a name"))
 }
 
 #[cfg(feature = "tls")]

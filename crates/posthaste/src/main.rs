@@ -5,6 +5,7 @@
 #![deny(clippy::print_stdout)]
 
 mod account;
+mod acme;
 mod addresses;
 mod alone;
 mod cfind;
@@ -126,6 +127,9 @@ enum Command {
     Dns(dns::DnsCommand),
     /// Print a link that opens the page of a running server in a browser, once, within 10 minutes
     Page(page::PageArgs),
+    /// Get certificates of a running server from its authority
+    #[command(subcommand)]
+    Acme(acme::AcmeCommand),
     /// Index Maildirs for `find`: everything the first time, then only changes
     Index(index::Index),
     /// Find messages in the index
@@ -193,8 +197,8 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Account, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve,
-            Suppression, Token, Trace,
+            Account, Acme, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail,
+            Serve, Suppression, Token, Trace,
         };
         matches!(
             self,
@@ -213,6 +217,7 @@ impl Command {
                 | Dkim(_)
                 | Dns(_)
                 | Page(_)
+                | Acme(_)
                 | Trace(_)
                 | Sendmail(_)
         )
@@ -407,6 +412,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Dkim(command) => return dkim::run(command),
         Command::Dns(command) => return dns::run(command),
         Command::Page(args) => args.run()?,
+        Command::Acme(command) => command.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

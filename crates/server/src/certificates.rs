@@ -57,7 +57,7 @@ impl TlsInForce {
         configured.set(pairs);
         let mut tls =
             Self { mode: listener.tls_mode(), certificate: Certificate::default(), configured, own: own.clone() };
-        tls.accept().map_err(failed)?;
+        tls.accept(listener).map_err(failed)?;
         Ok(tls)
     }
 
@@ -77,11 +77,15 @@ impl TlsInForce {
         }
     }
 
-    /// Makes what takes handshakes, if TLS is on and there is none yet. It outlives reloads, as the list of certificates does.
-    fn accept(&mut self) -> Result<(), TlsError> {
+    /// Makes what takes handshakes of clients, and of authorities at port 443, if TLS is on and there is none yet. It outlives reloads, as the list of certificates does.
+    fn accept(&mut self, listener: &Listener) -> Result<(), TlsError> {
         if self.mode != ListenerTls::Off && !self.certificate.is_there() {
             let chooser = self.own.chooser(&self.configured.list);
             self.certificate = Certificate::new(server_config_with(Arc::new(chooser))?);
+            if crate::acme::validates_names(listener) {
+                let validations = self.own.challenges.certificates();
+                self.certificate = std::mem::take(&mut self.certificate).with_validations(validations)?;
+            }
         }
         Ok(())
     }
@@ -99,7 +103,7 @@ impl TlsInForce {
         if is_whole || !self.configured.list.get().is_empty() {
             self.mode = listener.tls_mode();
         }
-        if let Err(error) = self.accept() {
+        if let Err(error) = self.accept(listener) {
             tracing::error!(error = error.to_string(), "this listener has no TLS");
             self.mode = ListenerTls::Off;
         }

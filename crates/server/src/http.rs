@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use posthaste_acme::Challenges;
 use posthaste_admin::{
     AdminApi, AdminService, HostNames, HttpListener, HttpSettings, InjectNetworks, PageLinks, TokenFile,
 };
@@ -62,6 +63,7 @@ impl HttpService {
         config: &Config,
         receiver: Receiver,
         keys: InjectKeys,
+        challenges: Challenges,
     ) -> Result<Option<Self>, ServeError> {
         let failed = |error| ServeError::Service { service: NAME, error };
         if bound.0.is_empty() {
@@ -72,19 +74,21 @@ impl HttpService {
         let checked = spawn_blocking(move || checked.read().map(drop).map_err(io::Error::other)).await;
         checked.map_err(io::Error::from).flatten().map_err(failed)?;
         let body_bytes = config.limits.process.memory_bytes / 2;
-        let api = AdminApi::new(Overview::new(receiver, keys, config), tokens, settings(config), body_bytes);
+        let api =
+            AdminApi::new(Overview::new(receiver, keys, config, challenges), tokens, settings(config), body_bytes);
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
         for (listener, (sockets, tls)) in config.http_listeners().zip(bound.0) {
             let served = ServedListener::new(config, listener, tls);
             let proxies = Arc::new(RwLock::new(Arc::new(proxies(listener))));
-            let is_strict = Arc::new(AtomicBool::new(is_strict(listener)));
+            let is_strict = Arc::new(AtomicBool::new(is_strict(config, listener)));
             let inject_from = Arc::new(RwLock::new(Arc::new(inject_from(config, listener))));
             for socket in sockets {
                 let at = HttpListener {
                     certificate: (served.tls_mode() == ListenerTls::Implicit).then(|| Arc::clone(&served.certificate)),
                     is_strict: Arc::clone(&is_strict),
                     is_loopback: listener.is_local() && listener.socket.proxies.is_none(),
+                    is_public: listener.is_public(),
                     proxies: Arc::clone(&proxies),
                     inject_from: Arc::clone(&inject_from),
                 };
@@ -104,9 +108,11 @@ fn settings(config: &Config) -> HttpSettings {
 }
 
 /// True if HSTS is sent: on port 443, with a certificate of an authority.
-fn is_strict(listener: &Listener) -> bool {
+fn is_strict(config: &Config, listener: &Listener) -> bool {
     let is_usual = listener.socket.address.as_ref().is_some_and(|address| address.ends_with(":443"));
-    is_usual && listener.certificate_files().first().is_some_and(|files| crate::expiry::is_of_authority(&files.chain))
+    let configured = listener.certificate_files().into_iter().map(|files| files.chain).next();
+    let first = configured.or_else(|| crate::acme::files(config).next());
+    is_usual && first.is_some_and(|file| crate::expiry::is_of_authority(&file))
 }
 
 /// Proxies that name their clients in a field of the request.
@@ -138,7 +144,7 @@ impl Service for HttpService {
         self.api.view().reload(config);
         for (listener, one) in config.http_listeners().zip(&mut self.each) {
             match one.served.reload(config, listener) {
-                true => one.is_strict.store(is_strict(listener), Ordering::Relaxed),
+                true => one.is_strict.store(is_strict(config, listener), Ordering::Relaxed),
                 false => kept.push("a certificate of HTTP"),
             }
             *one.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
@@ -195,7 +201,7 @@ mod tests {
             );
             let config = Config::parse(Path::new("x"), &text).unwrap();
             let listener = config.http_listeners().next().unwrap();
-            assert_eq!(is_strict(listener), expected, "{address} {certificate}");
+            assert_eq!(is_strict(&config, listener), expected, "{address} {certificate}");
         };
         check("[::]:443", "trusted", true);
         check("[::]:443", "own", false);

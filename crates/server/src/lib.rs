@@ -4,6 +4,7 @@
 //! rules and no storage rules; those are in the crates nearer to the bytes.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod banner;
 mod bound;
 mod certificates;
@@ -42,6 +43,7 @@ mod page_door;
 mod panics;
 mod pickup;
 mod privileges;
+mod public_files;
 mod reading;
 mod ready;
 mod receive;

@@ -5,10 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
+use posthaste_acme::Challenges;
 use posthaste_admin::{
     AskRefusal, Attention, CertificateEnd, ClientAddress, Counters, DestinationCount, Distribution, DnsStatus,
-    FollowEvents, Guess, InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView,
-    StreamStatus, Token, TokenHash, Urgency, WebhookStatus, secret_hash,
+    FollowEvents, Guess, InjectCall, InjectReply, PublicFile, QueueStatus, Readiness, RelayStatus, ServerStatus,
+    ServerView, StreamStatus, Token, TokenHash, Urgency, WebhookStatus, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use crate::disks::{Disks, FileSystem};
 use crate::expiry::CertificateWarning;
 use crate::inject::{InjectDoor, InjectKeys};
+use crate::public_files::PublicFiles;
 use crate::receive::Receiver;
 use crate::watch::CHECKPOINT_HANGS;
 use posthaste_config::{Config, Storage};
@@ -29,6 +31,7 @@ pub(crate) struct Overview {
     receiver: Receiver,
     door: InjectDoor,
     settings: Mutex<Shown>,
+    public: PublicFiles,
     disks: Disks,
     /// The spool's file system was short of space at the last look.
     is_short: AtomicBool,
@@ -51,13 +54,14 @@ const DESTINATIONS_MAX: usize = 20;
 const SUSPENSIONS_MAX: usize = 10;
 
 impl Overview {
-    pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config) -> Self {
+    pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config, challenges: Challenges) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
         let door = InjectDoor::new(receiver.clone(), keys, config);
         Self {
             receiver,
             door,
             settings,
+            public: PublicFiles::new(config, challenges),
             disks: Disks::of(&config.storage),
             is_short: AtomicBool::new(false),
             started: now_secs(),
@@ -66,6 +70,7 @@ impl Overview {
 
     pub fn reload(&self, config: &Config) {
         self.door.reload(config);
+        self.public.reload(config);
         let shown = Shown { config: config.clone(), expiring: None };
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
@@ -230,6 +235,10 @@ impl ServerView for Overview {
 
     async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         self.door.inject(call).await
+    }
+
+    fn public_file(&self, host: &str, path: &str) -> Option<PublicFile> {
+        self.public.get(host, path)
     }
 
     fn is_first_password(&self, presented: &str) -> bool {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use posthaste_acme::Challenges;
 use posthaste_directory::Directory;
 use posthaste_net::{CertificateChooser, CertificateList};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
+use crate::acme::Acme;
 use crate::error::ServeError;
 use crate::self_made;
 use crate::services::{Ending, OnFailure, Service};
@@ -18,13 +20,17 @@ use posthaste_config::Config;
 /// They are for all listeners. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OwnCertificates {
+    /// From an authority.
+    pub obtained: Arc<CertificateList>,
     self_made: Arc<CertificateList>,
+    /// By which authorities see that names are ours.
+    pub challenges: Challenges,
 }
 
 impl OwnCertificates {
     /// For a listener with these certificates of the configuration, which come first.
     pub fn chooser(&self, configured: &Arc<CertificateList>) -> CertificateChooser {
-        CertificateChooser::new(vec![Arc::clone(configured)], Arc::clone(&self.self_made))
+        CertificateChooser::new(vec![Arc::clone(configured), Arc::clone(&self.obtained)], Arc::clone(&self.self_made))
     }
 
     /// Makes sure that no listener with TLS is without a certificate. Blocks.
@@ -43,6 +49,7 @@ impl OwnCertificates {
 /// Keeps the server's own certificates fresh.
 pub(crate) struct CertificateService {
     own: OwnCertificates,
+    acme: Acme,
     daily: JoinHandle<()>,
 }
 
@@ -59,7 +66,15 @@ impl CertificateService {
         let (first, of_config) = (own.clone(), config.clone());
         let prepared = spawn_blocking(move || first.prepare(&of_config)).await.map_err(io::Error::from).flatten();
         prepared.map_err(|error| ServeError::Service { service: NAME, error })?;
-        Ok(Self { daily: daily(own.clone(), config.clone()), own })
+        let acme = Acme::default();
+        let applied = acme.apply(config, &own).map_err(io::Error::other);
+        applied.map_err(|error| ServeError::Service { service: NAME, error })?;
+        Ok(Self { daily: daily(own.clone(), config.clone()), acme, own })
+    }
+
+    /// For those who ask for certificates.
+    pub fn acme(&self) -> Acme {
+        self.acme.clone()
     }
 }
 
@@ -91,11 +106,20 @@ impl Service for CertificateService {
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         self.daily.abort();
         self.daily = daily(self.own.clone(), config.clone());
-        if told(self.own.prepare(config)) { Vec::new() } else { vec!["the self-made certificate"] }
+        let mut kept = Vec::new();
+        if !told(self.own.prepare(config)) {
+            kept.push("the self-made certificate");
+        }
+        if let Err(error) = self.acme.apply(config, &self.own) {
+            tracing::error!(error, "certificates of an authority are neither obtained nor renewed");
+            kept.push("acme");
+        }
+        kept
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
         self.daily.abort();
+        self.acme.stop();
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -32,8 +32,8 @@ pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
     config.listeners.iter().filter(|of| of.tls_mode() != ListenerTls::Off && of.certificate_files().is_empty())
 }
 
-/// Reads the certificate for `host_name`, or makes it: if there is none, if others can read its key, if it is for another name, and a month before its end.
-/// Blocks.
+/// Reads the certificate for `host_name`. Makes a new one if there is none, if others can read its key, if it is for another name, and a month before its
+/// end. Blocks.
 ///
 /// # Errors
 /// It can be neither used nor made.

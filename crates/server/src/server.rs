@@ -212,7 +212,9 @@ async fn start_services(
     // What delivery says until its end is to be written as well.
     events.into_iter().for_each(|events| services.add_stopping_last(events));
     let Bound { sockets, own, relay, http, reading: of_readers } = bound;
-    services.add(CertificateService::start(own, config).await?);
+    let certificates = CertificateService::start(own.clone(), config).await?;
+    let acme = certificates.acme();
+    services.add(certificates);
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)).signing(Arc::clone(&sockets.signers)),
         destinations,
@@ -237,7 +239,7 @@ async fn start_services(
     addresses.http = http.tcp().map(|(address, tls)| (address, tls == ListenerTls::Implicit)).collect();
     let keys = InjectKeys::start(&receiver).await;
     services.add(keys.service());
-    let http = HttpService::start(http, config, receiver.clone(), keys).await?;
+    let http = HttpService::start(http, config, receiver.clone(), keys, own.challenges.clone()).await?;
     let is_first_minute = receiver.first_password().is_some();
     let page = http.as_ref().map(|http| PageDoor::new(http.links(), config, &addresses.http, is_first_minute));
     http.into_iter().for_each(|http| services.add(http));
@@ -251,7 +253,7 @@ async fn start_services(
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
     let (asks, reloads) = mpsc::channel(1);
-    services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail), asks));
+    services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail, acme), asks));
     if has_events {
         services.add(Webhooks::begin(config, poison_watch(intake.spool()), Arc::clone(&receiver.meters().webhooks)));
     }

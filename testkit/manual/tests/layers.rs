@@ -30,7 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["consumer"],
     &["spool"],
     &["ring"],
-    &["smtp"],
+    &["smtp", "acme"],
     &["dns"],
     &["net"],
     &["maildir"],

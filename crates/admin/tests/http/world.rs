@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use posthaste_admin::{
     AdminApi, AdminService, AskRefusal, ClientAddress, Counters, Distribution, FollowEvents, Guess, HostNames,
-    HttpListener, HttpSettings, InjectCall, InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus,
-    ServerView, Token, TokenFile, TokenHash, secret_hash,
+    HttpListener, HttpSettings, InjectCall, InjectReply, PublicFile, QueueStatus, Readiness, Scope, Secret,
+    ServerStatus, ServerView, Token, TokenFile, TokenHash, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
@@ -56,6 +56,10 @@ impl ServerView for Fake {
     }
     fn follow(&self, _: Option<&str>) -> Option<Box<dyn FollowEvents>> {
         None
+    }
+    fn public_file(&self, host: &str, path: &str) -> Option<PublicFile> {
+        let is_known = host == "mta-sts.example.org" && path == "/.well-known/mta-sts.txt";
+        is_known.then(|| PublicFile { content_type: "text/plain", text: "version: STSv1\r\n".to_owned() })
     }
     async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         assert_eq!((call.token.name(), call.client.0), ("i", Some([127, 0, 0, 1].into())));
@@ -164,6 +168,7 @@ pub fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) 
         certificate: None,
         is_strict: Arc::default(),
         is_loopback,
+        is_public: false,
         proxies: Arc::new(RwLock::default()),
         inject_from: Arc::default(),
     };

@@ -108,7 +108,7 @@ fn implicit(server: &Server) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// What the HTTP listener, the last of [`EACH_PROTOCOL`], says of the server in numbers.
+/// The metrics, from the HTTP listener of [`EACH_PROTOCOL`].
 fn metrics(dir: &Path, server: &Server) -> String {
     let secret = token(dir, "scraper", "metrics");
     let mut session = rustls::ClientConnection::new(unverified(true), "localhost".try_into().unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! Tests through the real server process. One program, so that what they share is compiled once.
 
 mod account;
+mod acme;
 mod auth;
 mod blocked;
 mod bounces;

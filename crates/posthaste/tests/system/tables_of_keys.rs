@@ -20,11 +20,12 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// Of `Config` only the keys before its first section.
-const TABLES: [Table; 32] = [
+const TABLES: [Table; 33] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
     table("## `[tls]`", "/tls", &[("config/src/tls.rs", "Tls")]),
+    table("## `[acme]`", "/acme", &[("config/src/acme.rs", "Acme")]),
     table("## `[auth]`", "/auth", &[("config/src/auth.rs", "Auth")]),
     table("## `[quota]`", "/quota", &[("config/src/quota.rs", "Quota")]),
     table("## `[http]`", "/http", &[("config/src/http.rs", "Http")]),

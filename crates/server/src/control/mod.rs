@@ -51,6 +51,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
+use crate::acme::Acme;
 use crate::page_door::{NO_PAGE, PageDoor};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service};
@@ -69,6 +70,7 @@ struct Doors {
     receiver: Receiver,
     page: Option<PageDoor>,
     mail: Option<MailDoor>,
+    acme: Acme,
     reload: mpsc::Sender<ReloadAsked>,
     ended: watch::Receiver<()>,
 }
@@ -82,13 +84,13 @@ impl Control {
     pub fn begin(
         data: &Path,
         receiver: Receiver,
-        (page, mail): (Option<PageDoor>, Option<MailDoor>),
+        (page, mail, acme): (Option<PageDoor>, Option<MailDoor>, Acme),
         reload: mpsc::Sender<ReloadAsked>,
     ) -> Self {
         let path = data.join(SOCKET);
         let (ending, ended) = watch::channel(());
         let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, Doors { receiver, page, mail, reload, ended }))),
+            Ok(listener) => Some(tokio::spawn(accept(listener, Doors { receiver, page, mail, acme, reload, ended }))),
             Err(error) => {
                 let (path, error) = (path.display().to_string(), error.to_string());
                 tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
@@ -153,7 +155,7 @@ async fn accept(listener: UnixListener, doors: Doors) {
 }
 
 async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
-    let Doors { receiver, page, mail, reload, mut ended } = doors;
+    let Doors { receiver, page, mail, acme, reload, mut ended } = doors;
     let uid = stream.peer_cred()?.uid();
     // The socket's mode says the same, but not from its first moment on.
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -187,6 +189,21 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
         let last = ask_for_reload(&reload).await.unwrap_or_else(|error| json!({ "error": error }));
         tracing::info!(uid, "the operator has asked for a reload");
         return write.write_all(format!("{last}\n").as_bytes()).await;
+    }
+    if let Ok(SentRequest(Request::Acme { all })) = serde_json::from_str(&line) {
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        tracing::info!(uid, all, "the operator has asked for certificates");
+        let renewed = tokio::select! {
+            renewed = acme.renew(all) => renewed,
+            _ = ended.changed() => Err("the server is stopping".to_owned()),
+        };
+        let lines = match renewed {
+            Ok(lines) => lines.into_iter().chain([json!({ "done": 1 })]).collect(),
+            Err(error) => vec![json!({ "error": error })],
+        };
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        return write.write_all(text.as_bytes()).await;
     }
     if let Ok(SentRequest(Request::Account { account })) = serde_json::from_str(&line) {
         // It holds nothing up at the server's end.
@@ -410,7 +427,8 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::Search { .. }
         | Request::Account { .. }
         | Request::Reload {}
-        | Request::Page { .. } => Err("answered elsewhere".to_owned()),
+        | Request::Page { .. }
+        | Request::Acme { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
         Request::Diversions { .. } => divert::list(relay, answer),

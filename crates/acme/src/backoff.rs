@@ -1,0 +1,116 @@
+//! When each name is tried again. Kept on disk: a server that restarts often must not ask more often.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::AcmeError;
+use crate::files::{Kept, write};
+
+/// A name's history beside its certificate. Times are in seconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Wait {
+    /// Failures in a row.
+    pub failures: u32,
+    /// Not tried before, unless somebody asks.
+    pub next: u64,
+    /// The last failure.
+    pub why: Option<String>,
+    /// When the authority wants the certificate renewed (RFC 9773).
+    pub renew_at: Option<u64>,
+    /// When the authority is asked for that again.
+    pub ask_at: u64,
+}
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+/// The authority's word counts up to this part of the life: an answer must not let a certificate end.
+const LATEST: (u64, u64) = (9, 10);
+
+impl Wait {
+    /// Counts a failure: an hour, doubled up to a day.
+    pub fn failed(&mut self, now: u64, why: String) {
+        let wait = (HOUR << self.failures.min(5)).min(DAY);
+        (self.failures, self.next, self.why) = (self.failures.saturating_add(1), now + wait, Some(why));
+    }
+
+    /// When a certificate is to be renewed: as the authority says, else at two thirds of its life.
+    pub fn renewal(&self, kept: &Kept) -> u64 {
+        let life = kept.not_after.saturating_sub(kept.not_before);
+        let part = |(of, all): (u64, u64)| kept.not_before + life / all * of;
+        self.renew_at.map_or_else(|| part((2, 3)), |at| at.min(part(LATEST)))
+    }
+}
+
+/// The history of all names.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    file: PathBuf,
+    pub of: BTreeMap<String, Wait>,
+}
+
+impl Waits {
+    /// Blocks. A file that cannot be read is as none.
+    pub fn read(dir: &Path) -> Self {
+        let file = dir.join("names.json");
+        let of = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { file, of: of.unwrap_or_default() }
+    }
+
+    /// Blocks.
+    ///
+    /// # Errors
+    /// [`AcmeError::File`].
+    pub fn write(&self) -> Result<(), AcmeError> {
+        let text = serde_json::to_vec_pretty(&self.of).map_err(|error| AcmeError::File(error.to_string()))?;
+        write(&self.file, &text)
+    }
+}
+
+/// Names whose last try has failed, each with the reason. Names without a record are none: they wait for it. Blocks.
+pub fn failures(dir: &Path) -> Vec<(String, String)> {
+    let failed = Waits::read(dir).of.into_iter().filter(|(_, wait)| wait.failures > 0);
+    failed.filter_map(|(name, wait)| Some((name, wait.why?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_wait_an_hour_doubling_to_a_day_over_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut waits = Waits::read(dir.path());
+        for hours in [1, 2, 4, 8, 16, 24, 24, 24] {
+            let wait = waits.of.entry("mx.example.org".to_owned()).or_default();
+            wait.failed(1000, "why".to_owned());
+            assert_eq!(wait.next, 1000 + hours * HOUR);
+            waits.write().unwrap();
+            let again = Waits::read(dir.path());
+            assert_eq!(again.of, waits.of);
+            waits = again;
+        }
+        std::fs::write(dir.path().join("names.json"), "{").unwrap();
+        assert!(Waits::read(dir.path()).of.is_empty());
+    }
+
+    #[test]
+    fn renewal_is_at_two_thirds_or_as_the_authority_says() {
+        let made = rcgen::generate_simple_self_signed(vec!["mx.example.org".to_owned()]).unwrap();
+        let der = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = rustls::crypto::ring::default_provider();
+        let key = rustls::sign::CertifiedKey::from_der(vec![made.cert.der().clone()], der.into(), &provider).unwrap();
+        let kept = |days: u64| Kept { key: key.clone().into(), not_before: 1000, not_after: 1000 + days * DAY };
+        let check = |days, renew_at, expected| {
+            assert_eq!(Wait { renew_at, ..Wait::default() }.renewal(&kept(days)), 1000 + expected);
+        };
+        check(90, None, 60 * DAY);
+        // A certificate of six days.
+        check(6, None, 4 * DAY);
+        check(90, Some(1000 + 70 * DAY), 70 * DAY);
+        check(90, Some(1005), 5);
+        check(90, Some(1000 + 100 * DAY), 81 * DAY);
+    }
+}

@@ -1,0 +1,49 @@
+//! Why a name has no certificate.
+
+use std::net::IpAddr;
+
+/// Why a name got no certificate this time.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcmeError {
+    /// The name has no address, or none was found. Nothing was ordered.
+    #[error("{0}")]
+    NoAddress(String),
+    /// The name leads to another host. Nothing was ordered.
+    #[error("DNS says {}, which is not this host: correct the record, or name our address in `acme.addresses` behind NAT", list(.0))]
+    Elsewhere(Vec<IpAddr>),
+    /// Our own challenge was not found through the name. Nothing was ordered.
+    #[error("our own challenge was not found at {at}: {why}")]
+    Unreachable {
+        /// Where it was looked for.
+        at: String,
+        /// The mistake there.
+        why: String,
+    },
+    /// The program that writes DNS records failed.
+    #[error("acme.dns_program: {0}")]
+    Program(String),
+    /// The authority did not validate the name.
+    #[error("the authority says: {0}")]
+    NotValidated(String),
+    /// The authority refused, or could not be asked.
+    #[error("the authority: {0}")]
+    Authority(#[from] instant_acme::Error),
+    /// The certificate cannot be used.
+    #[error("the authority's certificate: {0}")]
+    Certificate(String),
+    /// A file here cannot be read or written.
+    #[error("{0}")]
+    File(String),
+}
+
+impl AcmeError {
+    /// True if nothing was asked of anybody but DNS: it costs nothing to look again soon.
+    pub(crate) fn is_of_dns(&self) -> bool {
+        matches!(self, Self::NoAddress(_) | Self::Elsewhere(_))
+    }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

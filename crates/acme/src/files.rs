@@ -1,0 +1,100 @@
+//! Files of the data directory: certificates, each with its key, and the account.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use posthaste_fsops::replace_file;
+use posthaste_net::{certificate_has_name, tls, x509};
+use rustix::fs::Mode;
+use rustls::sign::CertifiedKey;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::AcmeError;
+
+/// The file of a name's key and certificate.
+pub fn certificate_file(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.pem"))
+}
+
+/// A certificate that was obtained.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub key: Arc<CertifiedKey>,
+    /// In seconds since 1970.
+    pub not_before: u64,
+    pub not_after: u64,
+}
+
+impl Kept {
+    /// `None`: it is not for this name, or has no validity.
+    pub fn of(key: Arc<CertifiedKey>, name: &str) -> Option<Self> {
+        let (not_before, not_after) = x509::validity(key.cert.first()?)?;
+        certificate_has_name(&key, name).then_some(Self { key, not_before, not_after })
+    }
+
+    /// Reads the file of a name. Blocks. A file that cannot be used is as none.
+    ///
+    /// # Errors
+    /// [`AcmeError::File`]: others can read its key.
+    pub fn read(dir: &Path, name: &str) -> Result<Option<Self>, AcmeError> {
+        let file = certificate_file(dir, name);
+        let Ok(found) = std::fs::metadata(&file) else { return Ok(None) };
+        if found.mode() & 0o077 != 0 {
+            let why = "others can read this private key: remove the file, so that there is a new one";
+            return Err(AcmeError::File(format!("{}: {why}", file.display())));
+        }
+        Ok(tls::certified_key(&file, &file).ok().and_then(|key| Self::of(key, name)))
+    }
+}
+
+/// Makes the directory, for us alone. Blocks.
+pub(crate) fn make_dir(dir: &Path) -> Result<(), AcmeError> {
+    match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(dir, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that nobody else can read. Blocks.
+pub(crate) fn write(file: &Path, content: &[u8]) -> Result<(), AcmeError> {
+    replace_file(file, Mode::RUSR | Mode::WUSR, content).map_err(|error| failed(file, &std::io::Error::from(error)))
+}
+
+/// An account at an authority.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct AccountFile {
+    pub directory: String,
+    /// Of the library.
+    pub credentials: Value,
+}
+
+impl AccountFile {
+    fn path(dir: &Path) -> PathBuf {
+        dir.join("account.json")
+    }
+
+    /// The account at `directory`, if there is one. Blocks.
+    pub fn read(dir: &Path, directory: &str) -> Option<Self> {
+        let text = std::fs::read(Self::path(dir)).ok()?;
+        serde_json::from_slice::<Self>(&text).ok().filter(|account| account.directory == directory)
+    }
+
+    /// Blocks.
+    pub fn write(&self, dir: &Path) -> Result<(), AcmeError> {
+        let text = serde_json::to_vec(self).map_err(|error| AcmeError::File(error.to_string()))?;
+        write(&Self::path(dir), &text)
+    }
+
+    /// Forgets an account that the authority does not know any more. Blocks.
+    pub fn forget(dir: &Path) {
+        // Without it there is nothing to forget.
+        let _ = std::fs::remove_file(Self::path(dir));
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> AcmeError {
+    AcmeError::File(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,71 @@
+//! Settings of the caller.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+/// Looks up the addresses of a host name.
+pub trait Addresses: Send + Sync + 'static {
+    /// All addresses of `name`, at least one.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
+}
+
+/// How an authority sees that a name is ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// By a handshake with the host (RFC 8737).
+    Tls,
+    /// By a request of HTTP without TLS (RFC 8555 section 8.3).
+    Http,
+    /// By a TXT record (RFC 8555 section 8.4), which this program writes.
+    Dns(PathBuf),
+}
+
+/// Ports at which an authority looks for challenges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// Of HTTP.
+    pub http: u16,
+    /// Of TLS.
+    pub tls: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { http: 80, tls: 443 }
+    }
+}
+
+/// The certificates that are wanted, and their authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcmeSettings {
+    /// Names that want a certificate, the most important first.
+    pub names: Vec<String>,
+    /// The URL of the authority's directory.
+    pub directory: String,
+    /// PEM file of the authorities that the directory's own certificate is verified by.
+    pub ca_file: PathBuf,
+    /// An e-mail address for the authority.
+    pub contact: Option<String>,
+    /// Where account, certificates and failures are kept.
+    pub dir: PathBuf,
+    /// How names are validated.
+    pub way: Way,
+    /// Our addresses, of a host behind NAT. There the checks before an order only warn. Empty: an address is ours if this host has it.
+    pub addresses: Vec<IpAddr>,
+    /// Makes a new key for each certificate.
+    pub new_key: bool,
+    /// Where challenges are looked for.
+    pub ports: Ports,
+}
+
+impl AcmeSettings {
+    /// True if it has not an address of its own that others can reach.
+    pub(crate) fn is_behind_nat(&self) -> bool {
+        !self.addresses.is_empty()
+    }
+}
