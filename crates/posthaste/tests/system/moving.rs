@@ -439,3 +439,47 @@ fn maildirs_in_directories_come_with_their_names() {
     assert_eq!(import(dir.path(), "mixed", "ann@example.org/mixed", &[]), counts(1, 0, 1, 0));
     server.stop();
 }
+
+#[test]
+fn an_export_follows_no_link_and_empties_no_file() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (server, _) = serve(dir.path(), "", "imap");
+    fs::write(path("one.eml"), "Date: Thu, 01 Jan 2015 00:00:00 +0000\nSubject: 1\n\nbody\n").unwrap();
+    assert_eq!(import(dir.path(), "one.eml", "ann@example.org/Sent", &[]), counts(1, 0, 0, 0));
+    let export = |from: &str, to: &str| output(dir.path(), &["export", from, "--to", to]);
+    // The name of an unfinished message can be foretold from a file of an earlier export.
+    assert_eq!(export(ANN, "first").0, Some(0));
+    let file = fs::read_dir(path("first/.Sent/cur")).unwrap().next().unwrap().unwrap().file_name();
+    let unfinished = file.to_str().unwrap().split(',').next().unwrap().to_owned();
+    // Links to files and unfinished files: none is written to, whether the file is there or not.
+    fs::write(path("secret"), "secret").unwrap();
+    make_maildir(&path("out/.Sent"));
+    make_maildir(&path("out"));
+    symlink(path("secret"), path("out/.Sent/maildirfolder")).unwrap();
+    symlink(path("secret"), path(&format!("out/.Sent/tmp/{unfinished}"))).unwrap();
+    symlink(path("made"), path("out/dovecot-keywords")).unwrap();
+    symlink(path("secret"), path("sent.mbox.new")).unwrap();
+    assert_eq!(export(ANN, "out"), (Some(0), "1 message written to out\n".into(), String::new()));
+    assert_eq!(export("ann@example.org/Sent", "sent.mbox").0, Some(0));
+    assert_eq!(fs::read(path("secret")).unwrap(), b"secret");
+    assert!(!path("made").exists() && path("sent.mbox").symlink_metadata().unwrap().is_file());
+    assert_eq!(fs::read_dir(path("out/.Sent/cur")).unwrap().count(), 1);
+    // Directories that are links.
+    make_maildir(&path("else"));
+    for linked in [".Sent", ".Sent/tmp", ".Sent/cur", "cur"] {
+        let out = tempfile::tempdir_in(dir.path()).unwrap();
+        make_maildir(&out.path().join(".Sent"));
+        make_maildir(out.path());
+        fs::remove_dir_all(out.path().join(linked)).unwrap();
+        symlink(path("else"), out.path().join(linked)).unwrap();
+        let (code, _, error) = export(ANN, out.path().to_str().unwrap());
+        assert!(code == Some(2) && error.contains(out.path().to_str().unwrap()), "{linked}: {error}");
+    }
+    for sub in ["cur", "new", "tmp"] {
+        assert_eq!(fs::read_dir(path("else").join(sub)).unwrap().count(), 0, "{sub}");
+    }
+    assert_eq!(fs::read_dir(path("else")).unwrap().count(), 3);
+    server.stop();
+}
