@@ -483,3 +483,34 @@ fn an_export_follows_no_link_and_empties_no_file() {
     assert_eq!(fs::read_dir(path("else")).unwrap().count(), 3);
     server.stop();
 }
+
+#[test]
+fn compressed_and_encrypted_files_stay_where_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path(), "", "imap");
+    let magic: [&[u8]; 6] = [
+        b"\x1f\x8b\x08\0",
+        b"BZh91AY&SY",
+        b"\xfd7zXZ\0",
+        b"\x28\xb5\x2f\xfd",
+        b"Dovecot-LZ4\r*\x9b\xc5",
+        b"CRYPTED\x03\x07",
+    ];
+    make_maildir(&dir.path().join("Maildir"));
+    fs::create_dir(dir.path().join("files")).unwrap();
+    for (number, magic) in magic.iter().enumerate() {
+        let octets = [*magic, &b"more\nof it"[..]].concat();
+        fs::write(dir.path().join(format!("Maildir/cur/{number}.x.h:2,S")), &octets).unwrap();
+        fs::write(dir.path().join(format!("files/{number}.eml")), &octets).unwrap();
+    }
+    for source in ["Maildir/cur/7.x.h:2,S", "files/7.eml"] {
+        fs::write(dir.path().join(source), "Subject: mail\n\nBZh\n").unwrap();
+    }
+    for (source, sub) in [("Maildir", "cur"), ("files", ".")] {
+        assert_eq!(import(dir.path(), source, ANN, &["--move"]), counts(1, 0, 6, 1), "{source}");
+        assert_eq!(fs::read_dir(dir.path().join(source).join(sub)).unwrap().count(), 6, "{source}");
+    }
+    let (_, _, error) = output(dir.path(), &["import", "Maildir", "--to", ANN]);
+    assert!(error.contains("it is compressed (gzip)") && error.contains("it is encrypted (mail_crypt)"), "{error}");
+    server.stop();
+}
