@@ -247,7 +247,8 @@ impl<'a> Importer<'a> {
         flags: Vec<String>,
         date: Option<u64>,
     ) -> Result<(), AnyError> {
-        if self.journal.has(&key) {
+        let uid_validity = self.open.as_ref().map_or(0, |(_, opened)| opened.uid_validity);
+        if self.journal.has(&key, uid_validity) {
             self.counts.there += 1;
             return self.remove(&place);
         }

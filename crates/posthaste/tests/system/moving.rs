@@ -514,3 +514,29 @@ fn compressed_and_encrypted_files_stay_where_they_are() {
     assert!(error.contains("it is compressed (gzip)") && error.contains("it is encrypted (mail_crypt)"), "{error}");
     server.stop();
 }
+
+#[test]
+fn an_import_comes_again_once_its_mailbox_was_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    make_maildir(&dir.path().join("Maildir"));
+    make_maildir(&dir.path().join("Maildir/.Sent"));
+    for file in ["cur/1.x.h", "cur/2.x.h", ".Sent/cur/3.x.h"] {
+        fs::write(dir.path().join("Maildir").join(file), "Subject: x\n\n").unwrap();
+    }
+    let begin = "From x@y Sun Nov  6 08:49:37 1994\nSubject: x\n\n";
+    fs::write(dir.path().join("old.mbox"), begin.repeat(3)).unwrap();
+    for source in ["Maildir", "old.mbox"] {
+        assert_eq!(import(dir.path(), source, "ann@example.org/trial", &[]), counts(3, 0, 0, 0), "{source}");
+        assert_eq!(import(dir.path(), source, "ann@example.org/trial", &[]), counts(0, 3, 0, 0), "{source}");
+    }
+    let mut imap = Imap::logged_in(address);
+    imap.ok("DELETE trial");
+    // One of two mailboxes is there still.
+    assert_eq!(import(dir.path(), "Maildir", "ann@example.org/trial", &[]), counts(2, 1, 0, 0));
+    for (source, expected) in [("Maildir", counts(0, 3, 0, 0)), ("old.mbox", counts(3, 0, 0, 0))] {
+        assert_eq!(import(dir.path(), source, "ann@example.org/trial", &[]), expected, "{source}");
+    }
+    assert!(imap.ok("STATUS trial (MESSAGES)").contains("MESSAGES 5"));
+    server.stop();
+}
