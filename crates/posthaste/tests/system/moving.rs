@@ -540,3 +540,27 @@ fn an_import_comes_again_once_its_mailbox_was_deleted() {
     assert!(imap.ok("STATUS trial (MESSAGES)").contains("MESSAGES 5"));
     server.stop();
 }
+
+#[test]
+fn fields_that_mail_programs_write_make_no_other_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let begin = "From x@y Sun Nov  6 08:49:37 1994\n";
+    let mbox = |fields: &str, inner: &str| {
+        let same = format!("{begin}Subject: same\n{fields}\nbody\n\n");
+        let text = format!("{same}{same}{begin}{fields}Subject: x\n\nLines: {inner}\n\n");
+        fs::write(dir.path().join("mail"), text).unwrap();
+        import(dir.path(), "mail", "ann@example.org/mail", &[])
+    };
+    assert_eq!(mbox("", "3"), counts(3, 0, 0, 0));
+    let written = "Content-Length: 5\nLines: 3\nX-UID: 7\nX-IMAPbase: 1 2\n\tblue\nSTATUS: RO\n";
+    assert_eq!(mbox(written, "3"), counts(0, 3, 0, 0));
+    let mozilla = "X-Mozilla-Status: 0001\nX-Mozilla-Status2: 00000000\nX-Mozilla-Keys:    \n";
+    assert_eq!(mbox(mozilla, "3"), counts(0, 3, 0, 0));
+    // The body makes another message, and so does another field.
+    assert_eq!(mbox(mozilla, "4"), counts(1, 2, 0, 0));
+    assert_eq!(mbox("X-Mozilla: 1\n", "4"), counts(3, 0, 0, 0));
+    let mut imap = Imap::logged_in(address);
+    assert!(imap.ok("STATUS mail (MESSAGES)").contains("MESSAGES 7"));
+    server.stop();
+}
