@@ -80,6 +80,14 @@ impl Maildir {
         Self::open_or_create_in(&dir, created, Ownership::default(), &FailedDirs::default())
     }
 
+    /// Opens or makes a Maildir in an open directory; no link in it is followed.
+    ///
+    /// # Errors
+    /// As [`open_or_create`](Self::open_or_create).
+    pub fn open_or_create_at(dir: &OwnedFd) -> io::Result<Self> {
+        Self::open_or_create_in(dir, false, Ownership::default(), &FailedDirs::default())
+    }
+
     /// Opens a Maildir that exists, by a trusted path.
     ///
     /// # Errors

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use posthaste_control::{MailDone, MailRow};
-use posthaste_maildir::{Flags, FolderName, Host, KEYWORDS_FILE, Maildir, UniqueName};
+use posthaste_maildir::{Flags, FolderName, Host, KEYWORDS_FILE, Maildir, Subdir, UniqueName};
 use posthaste_message::utf7;
 
+use super::dir::TargetDir;
 use super::{Counts, bar_for, copy_text, rows};
 use crate::import::LeftOut;
 use crate::mail_session::MailSession;
@@ -31,10 +32,12 @@ impl MaildirTarget {
     }
 
     /// Makes the directory.
-    fn make(&self) -> io::Result<()> {
-        Maildir::open_or_create(&self.top)?;
+    fn make(&self) -> io::Result<TargetDir> {
+        let top = TargetDir::make_named(&self.top)?;
+        Maildir::open_or_create_at(top.fd())?;
         // It says that names of folders are written as Dovecot writes them.
-        File::options().append(true).create(true).open(self.top.join(KEYWORDS_FILE))?.sync_all()
+        top.mark(KEYWORDS_FILE)?;
+        Ok(top)
     }
 
     /// Exports all mailboxes, or one with those below it.
@@ -54,51 +57,47 @@ impl MaildirTarget {
             }
         }
         let at = |error: io::Error| format!("{}: {error}", self.top.display());
-        self.make().map_err(at)?;
+        let top = self.make().map_err(at)?;
         for name in names {
             let levels = match mailbox {
                 _ if name == "INBOX" && mailbox.is_none_or(|mailbox| mailbox.eq_ignore_ascii_case("INBOX")) => "",
                 None => &name,
                 Some(mailbox) => below(&name, mailbox).unwrap_or(&name),
             };
-            let Some(dir) = self.folder(levels) else {
-                left_out.tell(Path::new(&name), &"its name cannot be that of a directory");
-                continue;
+            let folder;
+            let dir = if levels.is_empty() {
+                &top
+            } else {
+                let Some(levels) = directory_of(levels) else {
+                    left_out.tell(Path::new(&name), &"its name cannot be that of a directory");
+                    continue;
+                };
+                folder = top.make_below(&levels).map_err(at)?;
+                folder.mark("maildirfolder").map_err(at)?;
+                &folder
             };
-            let written = self.mailbox(session, &name, &dir, left_out)?;
+            let written = self.mailbox(session, &name, dir, left_out)?;
             counts.written += written.written;
             counts.there += written.there;
         }
-        File::open(&self.top).and_then(|top| top.sync_all()).map_err(at)?;
+        top.sync().map_err(at)?;
         Ok(counts)
-    }
-
-    fn folder(&self, levels: &str) -> Option<PathBuf> {
-        if levels.is_empty() {
-            return Some(self.top.clone());
-        }
-        let levels: Vec<String> = levels.split('/').map(|level| utf7::encode(&level.replace('.', "%2E"))).collect();
-        let folder = FolderName::from_levels(levels.iter().map(String::as_str)).ok()?;
-        Some(self.top.join(format!(".{folder}")))
     }
 
     fn mailbox(
         &self,
         session: &mut MailSession,
         name: &str,
-        dir: &Path,
+        dir: &TargetDir,
         left_out: &mut LeftOut,
     ) -> Result<Counts, AnyError> {
-        let at = |error: io::Error| format!("{}: {error}", dir.display());
-        let maildir = Maildir::open_or_create(dir).map_err(at)?;
-        if dir != self.top {
-            File::create(dir.join("maildirfolder")).and_then(|mark| mark.sync_all()).map_err(at)?;
-        }
-        let mut there: HashMap<String, PathBuf> = HashMap::new();
+        let at = |error: io::Error| format!("{}: {error}", dir.path().display());
+        let maildir = Maildir::open_or_create_at(dir.fd()).map_err(at)?;
+        let dirs = Subdirs::open(dir).map_err(at)?;
+        let mut there: HashMap<String, (Subdir, String)> = HashMap::new();
         for (sub, file) in maildir.scan().map_err(at)? {
             if let Some(unique) = UniqueName::parse(&file) {
-                let sub = if sub == posthaste_maildir::Subdir::New { "new" } else { "cur" };
-                there.insert(unique.key().to_owned(), dir.join(sub).join(&file));
+                there.insert(unique.key().to_owned(), (sub, file));
             }
         }
         let (opened, rows) = rows(session, name)?;
@@ -106,25 +105,50 @@ impl MaildirTarget {
         let (mut counts, mut letters) = (Counts::default(), Letters { maildir: &maildir, known: HashMap::new() });
         for row in rows {
             bar.inc(1);
-            let flags = letters.of(&row, dir)?;
+            let flags = letters.of(&row, dir.path())?;
             let unique = unique_name(&row, opened);
             let key = format!("{}.{unique}.{}", row.date, self.host.as_str());
             match there.get(&key) {
-                Some(old) => {
+                Some((sub, old)) => {
                     counts.there += 1;
-                    set_flags(old, dir, flags).map_err(at)?;
+                    dirs.set_flags(*sub, old, flags).map_err(at)?;
                 }
                 None => {
-                    let file = NewMessage { dir, host: &self.host, unique: &unique, flags };
+                    let file = NewMessage { dirs: &dirs, host: &self.host, unique: &unique, flags };
                     counts.written += u64::from(file.write(session, &row, left_out)?);
                 }
             }
         }
-        for dir in [dir.join("cur"), dir.to_owned()] {
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(at)?;
-        }
+        dirs.cur.sync().and_then(|()| dir.sync()).map_err(at)?;
         bar.finish_and_clear();
         Ok(counts)
+    }
+}
+
+/// The name of a folder's directory. `None`: it cannot have one.
+fn directory_of(levels: &str) -> Option<String> {
+    let levels: Vec<String> = levels.split('/').map(|level| utf7::encode(&level.replace('.', "%2E"))).collect();
+    let folder = FolderName::from_levels(levels.iter().map(String::as_str)).ok()?;
+    Some(format!(".{folder}"))
+}
+
+/// The directories of a Maildir.
+struct Subdirs {
+    tmp: TargetDir,
+    new: TargetDir,
+    cur: TargetDir,
+}
+
+impl Subdirs {
+    fn open(dir: &TargetDir) -> io::Result<Self> {
+        Ok(Self { tmp: dir.below("tmp")?, new: dir.below("new")?, cur: dir.below("cur")? })
+    }
+
+    /// Gives a file of an earlier export the flags that its message has now.
+    fn set_flags(&self, sub: Subdir, old: &str, flags: Flags) -> io::Result<()> {
+        let new = format!("{}:2,{flags}", old.split(':').next().unwrap_or_default());
+        let dir = if sub == Subdir::New { &self.new } else { &self.cur };
+        if sub == Subdir::Cur && new == old { Ok(()) } else { dir.rename(old, &self.cur, new) }
     }
 }
 
@@ -194,15 +218,8 @@ impl Letters<'_> {
     }
 }
 
-/// Gives a file of an earlier export the flags that its message has now.
-fn set_flags(old: &Path, dir: &Path, flags: Flags) -> io::Result<()> {
-    let name = old.file_name().unwrap_or_default().to_string_lossy();
-    let new = dir.join("cur").join(format!("{}:2,{flags}", name.split(':').next().unwrap_or_default()));
-    if new == old { Ok(()) } else { std::fs::rename(old, new) }
-}
-
 struct NewMessage<'a> {
-    dir: &'a Path,
+    dirs: &'a Subdirs,
     host: &'a Host,
     unique: &'a str,
     flags: Flags,
@@ -211,16 +228,17 @@ struct NewMessage<'a> {
 impl NewMessage<'_> {
     /// Writes the file, durably but for its name. False: the message cannot be read.
     fn write(&self, session: &mut MailSession, row: &MailRow, left_out: &mut LeftOut) -> Result<bool, AnyError> {
-        let unfinished = self.dir.join("tmp").join(format!("{}.{}.{}", row.date, self.unique, self.host.as_str()));
-        let at = |error: io::Error| format!("{}: {error}", unfinished.display());
-        let mut file = File::create(&unfinished).map_err(at)?;
-        let place = (self.dir, left_out);
+        let Subdirs { tmp, cur, .. } = self.dirs;
+        let unfinished = format!("{}.{}.{}", row.date, self.unique, self.host.as_str());
+        let at = |error: io::Error| format!("{}: {error}", tmp.path().join(&unfinished).display());
+        let mut file = tmp.new_file(&unfinished).map_err(at)?;
+        let place = (cur.path(), left_out);
         let restart = |file: &mut File| io::Seek::rewind(file).and_then(|()| file.set_len(0));
         let named = |error: io::Error| io::Error::new(error.kind(), at(error));
         let write = |file: &mut File, text: &[u8]| file.write_all(text).map_err(named);
         let written = copy_text(session, row, &mut file, write, restart, place)?;
         let Some(written) = written else {
-            std::fs::remove_file(&unfinished).map_err(at)?;
+            tmp.remove(&unfinished).map_err(at)?;
             return Ok(false);
         };
         let size = file.metadata().map_err(at)?.len();
@@ -228,7 +246,7 @@ impl NewMessage<'_> {
         let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(row.date));
         file.set_times(time.map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))).map_err(at)?;
         file.sync_all().map_err(at)?;
-        std::fs::rename(&unfinished, self.dir.join("cur").join(format!("{name}:2,{}", self.flags))).map_err(at)?;
+        tmp.rename(&unfinished, cur, format!("{name}:2,{}", self.flags)).map_err(at)?;
         Ok(true)
     }
 }

@@ -1,12 +1,13 @@
 //! An mbox file that a mailbox is exported to. It gets its name once it is whole and durable.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use posthaste_fsops::{put_in_place, unfinished};
 use posthaste_message::mbox::{MboxFields, MboxQuoting, from_line};
 
+use super::dir::TargetDir;
 use super::{Counts, bar_for, copy_text, rows};
 use crate::import::LeftOut;
 use crate::mail_session::MailSession;
@@ -14,6 +15,9 @@ use crate::queue::AnyError;
 
 pub struct MboxTarget {
     path: PathBuf,
+    dir: TargetDir,
+    name: OsString,
+    unfinished: OsString,
     file: BufWriter<File>,
 }
 
@@ -31,9 +35,13 @@ impl MboxTarget {
         if path.symlink_metadata().is_ok() {
             return Err(format!("{} is there already: name another file, or remove it", path.display()).into());
         }
-        let unfinished = unfinished(path);
-        let file = File::create(&unfinished).map_err(|error| format!("{}: {error}", unfinished.display()))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+        let at = |error: io::Error| format!("{}: {error}", path.display());
+        let name = path.file_name().ok_or("this cannot be the name of a file")?.to_owned();
+        let mut unfinished = name.clone();
+        unfinished.push(".new");
+        let dir = TargetDir::named(path.parent().unwrap_or(Path::new(""))).map_err(at)?;
+        let file = BufWriter::new(dir.new_file(&unfinished).map_err(at)?);
+        Ok(Self { path: path.to_owned(), dir, name, unfinished, file })
     }
 
     /// Exports one mailbox.
@@ -43,10 +51,9 @@ impl MboxTarget {
         mailbox: Option<&str>,
         left_out: &mut LeftOut,
     ) -> Result<Counts, AnyError> {
-        let unfinished = unfinished(&self.path);
         let exported = self.write(session, mailbox, left_out);
         if exported.is_err() {
-            let _ = std::fs::remove_file(&unfinished);
+            let _ = self.dir.remove(&self.unfinished);
         }
         exported
     }
@@ -80,7 +87,9 @@ impl MboxTarget {
             }
         }
         self.file.flush().map_err(at)?;
-        put_in_place(self.file.get_ref(), &unfinished(&self.path), &self.path).map_err(|error| at(error.into()))?;
+        self.file.get_ref().sync_all().map_err(at)?;
+        self.dir.rename(&self.unfinished, &self.dir, &self.name).map_err(at)?;
+        self.dir.sync().map_err(at)?;
         bar.finish_and_clear();
         Ok(counts)
     }

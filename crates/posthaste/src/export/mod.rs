@@ -1,5 +1,6 @@
 //! `posthaste export`: an account's mail goes into a Maildir or an mbox file.
 
+mod dir;
 mod maildir;
 mod mbox;
 

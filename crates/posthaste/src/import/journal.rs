@@ -5,7 +5,7 @@
 //!
 //! Each source has a file of its own for each mailbox, below `imports` in the data directory. It is removed when it was not used for 90 days.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,7 +68,10 @@ enum Line {
 /// The record, which this process alone may write.
 pub struct Journal {
     file: File,
-    added: HashSet<Key>,
+    /// With the UIDVALIDITY of the mailbox that each message was added to.
+    added: HashMap<Key, u32>,
+    /// Of the last batch.
+    uid_validity: u32,
     /// The last batch, if nothing says what became of it.
     pub in_doubt: Option<Batch>,
 }
@@ -104,7 +107,7 @@ impl Journal {
             return Err(io::Error::other("another process imports from there into this mailbox now"));
         }
         own(&dir, &file)?;
-        let mut journal = Self { file, added: HashSet::new(), in_doubt: None };
+        let mut journal = Self { file, added: HashMap::new(), uid_validity: 0, in_doubt: None };
         journal.read().map_err(at)?;
         posthaste_fsops::fsync(&dir)?;
         Ok(journal)
@@ -131,9 +134,13 @@ impl Journal {
             }
             whole += read;
             match parsed {
-                Line::Batch(batch) => self.in_doubt = Some(batch),
+                Line::Batch(batch) => {
+                    self.uid_validity = batch.uid_validity;
+                    self.in_doubt = Some(batch);
+                }
                 Line::Added(keys) => {
-                    self.added.extend(keys.iter().filter_map(|key| Key::parse(key)));
+                    let keys = keys.iter().filter_map(|key| Key::parse(key));
+                    self.added.extend(keys.map(|key| (key, self.uid_validity)));
                     self.in_doubt = None;
                 }
             }
@@ -144,9 +151,9 @@ impl Journal {
         Ok(())
     }
 
-    /// True if the message was added.
-    pub fn has(&self, key: &Key) -> bool {
-        self.added.contains(key)
+    /// True if the message was added to the mailbox with this UIDVALIDITY. One that was deleted and made again has another.
+    pub fn has(&self, key: &Key, uid_validity: u32) -> bool {
+        self.added.get(key) == Some(&uid_validity)
     }
 
     /// Records messages that are about to be added. Durable on return.
@@ -154,6 +161,7 @@ impl Journal {
     /// # Errors
     /// Errors of `write` and `fdatasync`.
     pub fn begin(&mut self, batch: Batch) -> io::Result<()> {
+        self.uid_validity = batch.uid_validity;
         self.write(&Line::Batch(batch))?;
         Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
@@ -165,7 +173,7 @@ impl Journal {
     pub fn end(&mut self, added: &[Key]) -> io::Result<()> {
         self.in_doubt = None;
         self.write(&Line::Added(added.iter().map(Key::to_string).collect()))?;
-        self.added.extend(added);
+        self.added.extend(added.iter().map(|key| (*key, self.uid_validity)));
         Ok(())
     }
 
@@ -252,11 +260,12 @@ mod tests {
             let lines = ends.iter().filter(|end| **end <= len).count();
             let expected = [None, Some(2), None, Some(1)][lines];
             assert_eq!(journal.in_doubt.as_ref().map(|batch| batch.messages.len()), expected, "{len}");
-            assert_eq!(journal.has(&keys[0]), lines >= 2, "{len}");
-            assert!(!journal.has(&keys[1]) && !journal.has(&keys[2]));
+            assert_eq!(journal.has(&keys[0], 1), lines >= 2, "{len}");
+            assert!(!journal.has(&keys[0], 2) && !journal.has(&keys[1], 1) && !journal.has(&keys[2], 1));
+            journal.begin(batch(&[(&keys[2], "z")])).unwrap();
             journal.end(&[keys[2]]).unwrap();
             drop(journal);
-            assert!(open().unwrap().has(&keys[2]), "{len}");
+            assert!(open().unwrap().has(&keys[2], 1), "{len}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! `posthaste import`: mail of other programs comes into an account.
 
 mod journal;
+mod mbox_digest;
 mod run;
 mod source;
 

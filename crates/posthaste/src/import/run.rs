@@ -13,6 +13,7 @@ use posthaste_message::mbox::MboxReader;
 use ring::digest::{Context, SHA256};
 
 use super::journal::{Batch, Journal, Key};
+use super::mbox_digest::MboxDigest;
 use super::source::{LeftOut, Source, SourceFile, SourceFolder, Text, date_of, open_mbox, since_1970};
 use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
@@ -224,14 +225,14 @@ impl<'a> Importer<'a> {
         let mut seen: HashMap<Key, u64> = HashMap::new();
         while let Some(message) = reader.next_message().map_err(at)? {
             self.bar.set_position(message.offset);
-            let octets = read_mbox(&mut reader).map_err(at)?;
+            let (octets, known) = read_mbox(&mut reader).map_err(at)?;
             let fields = reader.fields();
             if fields.is_internal {
                 continue;
             }
-            let number = seen.entry(Key::new(&[], &octets.sha256)).or_default();
+            let number = seen.entry(Key::new(&[], &known)).or_default();
             *number += 1;
-            let key = Key::new(&[b"mbox", &number.to_be_bytes()], &octets.sha256);
+            let key = Key::new(&[b"mbox", &number.to_be_bytes()], &known);
             let date = message.date.map(|date| since_1970(date.unix_secs())).or(octets.date);
             let place = Place::Mbox { path, offset: message.offset };
             self.take(place, key, octets, fields.flags(), date)?;
@@ -247,7 +248,8 @@ impl<'a> Importer<'a> {
         flags: Vec<String>,
         date: Option<u64>,
     ) -> Result<(), AnyError> {
-        if self.journal.has(&key) {
+        let uid_validity = self.open.as_ref().map_or(0, |(_, opened)| opened.uid_validity);
+        if self.journal.has(&key, uid_validity) {
             self.counts.there += 1;
             return self.remove(&place);
         }
@@ -384,12 +386,15 @@ impl Place<'_> {
     }
 }
 
-fn read_mbox(reader: &mut MboxReader<io::BufReader<File>>) -> io::Result<Octets> {
-    let (mut line, mut after_cr) = (Vec::new(), false);
-    Octets::read(|out| {
+/// The octets of a message, and the digest that it is known by.
+fn read_mbox(reader: &mut MboxReader<io::BufReader<File>>) -> io::Result<(Octets, String)> {
+    let (mut line, mut after_cr, mut known) = (Vec::new(), false, MboxDigest::default());
+    let octets = Octets::read(|out| {
         line.clear();
-        let more = reader.piece(&mut line)?;
+        let (more, begun) = (reader.piece(&mut line)?, out.len());
         FileForm::Lines { replaces_nul: true }.convert(&line, &mut after_cr, out);
+        known.push(&out[begun..]);
         Ok(more)
-    })
+    })?;
+    Ok((octets, hex(&known.end())))
 }

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -320,6 +320,11 @@ impl SourceFile {
         if !metadata.is_file() {
             return Err(io::Error::other("it is no regular file"));
         }
+        if let Some(form) = unreadable_form(&file)? {
+            return Err(io::Error::other(format!(
+                "it is {form}: let the program that wrote it write it as plain text"
+            )));
+        }
         let size = metadata.len();
         let named = self.unique().filter(|name| name.disk_size() == Some(size));
         let form = match named.and_then(|name| name.is_verbatim()) {
@@ -341,6 +346,24 @@ impl SourceFile {
             removed => Ok(removed?),
         }
     }
+}
+
+/// Forms in which Dovecot's plugins write mail, by the first octets.
+const UNREADABLE_FORMS: [(&[u8], &str); 6] = [
+    (b"\x1f\x8b", "compressed (gzip)"),
+    (b"BZh", "compressed (bzip2)"),
+    (b"\xfd7zXZ\0", "compressed (xz)"),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
+    (b"Dovecot-LZ4\r*\x9b\xc5", "compressed (lz4)"),
+    (b"CRYPTED\x03\x07", "encrypted (mail_crypt)"),
+];
+
+/// The form of a file that is no mail as it stands.
+fn unreadable_form(file: &File) -> io::Result<Option<&'static str>> {
+    let mut head = [0; 16];
+    let len = file.read_at(&mut head, 0)?;
+    let form = UNREADABLE_FORMS.iter().find(|(magic, _)| head[..len].starts_with(magic));
+    Ok(form.map(|(_, form)| *form))
 }
 
 /// Opens an mbox file at a message.
