@@ -32,8 +32,8 @@ use crate::table::{SKIPPED_UIDS, flag_bits};
 impl FolderChanges<'_> {
     /// Makes a mailbox anew from its files. UIDs stay if they are known, unless `renews`; flags stay as far as rows or names have them. Sessions that have selected it end. Blocks.
     pub fn rebuild(&mut self, core: &Arc<MailboxCore>, renews: bool) -> Result<RebuiltMailbox, MailstoreError> {
-        // Flags go into names, and files of expunged messages leave.
-        core.look_once()?;
+        // Flags go into names, and files of expunged messages leave. New files may find no UIDs any more.
+        let _ = core.look_once();
         let _nothing_is_added = core.adding.blocking_write();
         let _one = lock(&core.changing);
         let reader = core.reader().map_err(|error| core.failed(&error))?;

@@ -107,6 +107,7 @@ async fn a_rebuilt_mailbox_has_its_uids_flags_and_dates() {
     settle(mail.path());
     let rebuilt = world.account.rebuild(view.id(), true).await.unwrap();
     assert!(rebuilt.uid_validity > validity && !rebuilt.keeps_uids);
+    drop(view);
     let view = world.select("INBOX").await;
     let after = shown(&*view).await;
     assert_eq!((uids(&after), view.uid_next().get()), (vec![1, 2, 3], 4));
