@@ -161,8 +161,8 @@ fn the_messages_of_a_request_share_syncs() {
     let (head, answer) = try_ask(address, &request(&secret, JSON, &mail.to_string())).unwrap();
     assert_eq!((status(&head), &answer["success_count"]), (200, &RECIPIENTS.into()), "{answer}");
     let shared = syncs() - before;
-    // On a busy machine a sync may be over before the next few batches are made.
-    assert!(shared < RECIPIENTS * 9 / 10, "{shared} syncs for {RECIPIENTS} messages");
+    // Records of deliveries meanwhile are among them.
+    assert!(shared < RECIPIENTS, "{shared} syncs for {RECIPIENTS} messages");
     server.stop();
 }
 
