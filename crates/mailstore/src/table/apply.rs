@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::columns::{FixedMessage, StateMessage, flag_bits};
 use super::heads::stored_head;
+use super::lookups::Lookups;
 use super::row_set::RowSet;
 use super::values::{
     AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow, key_of, key_of_gone, key_of_octets,
@@ -62,6 +63,7 @@ pub struct Applier<'a> {
     batch: (u64, u32),
     /// LSNs of entries that this version does not know or cannot do.
     pub unknown: Vec<u64>,
+    lookups: Lookups,
 }
 
 /// An [`Applier`] without its reader, to go on with later.
@@ -75,21 +77,22 @@ pub(crate) struct ParkedApplier {
     state: HashMap<u32, RowSet<StateMessage>>,
     batch: (u64, u32),
     unknown: Vec<u64>,
+    lookups: Lookups,
 }
 
 impl ParkedApplier {
     /// Goes on with a reader of the same commit.
     pub fn resume(self, reader: &TableReader) -> Applier<'_> {
-        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown } = self;
-        Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, unknown }
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups } = self;
+        Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups }
     }
 }
 
 impl<'a> Applier<'a> {
     /// Lets the reader go.
     pub(crate) fn park(self) -> ParkedApplier {
-        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, .. } = self;
-        ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, unknown }
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups, .. } = self;
+        ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups }
     }
 
     /// Begins with what the reader has.
@@ -107,6 +110,7 @@ impl<'a> Applier<'a> {
             state: HashMap::new(),
             batch: (0, 0),
             unknown: Vec::new(),
+            lookups: Lookups::default(),
         })
     }
 
@@ -266,6 +270,7 @@ impl<'a> Applier<'a> {
         self.directory_used(&directory)?;
         if was_made {
             if before != directory {
+                self.lookups.note_pending(&before, &key_of(id));
                 let row = PendingRow { lsn, directory: before };
                 self.changes.put(TableName::Pending, &key_of(id), row.encode());
             }
@@ -281,6 +286,7 @@ impl<'a> Applier<'a> {
         let is_subscribed = self.name_row(&key)?.map_or(is_inbox, |row| row.is_subscribed);
         let row = NameRow { mailbox: id, is_subscribed, last_validity: uid_validity };
         self.changes.put(TableName::Names, &key, row.encode());
+        self.lookups.note_name(account, id, &key);
         let row = self.account(account)?;
         row.last_validity = row.last_validity.max(uid_validity);
         Ok(())
@@ -288,22 +294,29 @@ impl<'a> Applier<'a> {
 
     /// A directory is that of a mailbox now: an earlier change that concerned it had been done.
     fn directory_used(&mut self, directory: &[u8]) -> Result<(), MetaError> {
-        let rows = rows_of(self.reader, &self.changes, TableName::Pending, &[])?;
-        let is_it = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.directory == directory);
-        let done = rows.into_iter().filter(|(_, row)| is_it(row));
-        done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
+        let all = || rows_of(self.reader, &self.changes, TableName::Pending, &[]);
+        for key in self.lookups.take_pending(directory, all)? {
+            let row = self.row(TableName::Pending, &key)?;
+            if row.is_some_and(|row| PendingRow::decode(&row).is_none_or(|row| row.directory == directory)) {
+                self.changes.remove(TableName::Pending, &key);
+            }
+        }
         Ok(())
     }
 
     fn name_row(&self, key: &[u8]) -> Result<Option<NameRow>, MetaError> {
-        let row = match self.changes.of(TableName::Names, key).find(|(found, _)| *found == key) {
-            Some((_, row)) => row.map(<[u8]>::to_vec),
-            None => match self.reader.get(TableName::Names, key) {
-                Err(MetaError::Value(_)) => None,
-                row => row?,
+        Ok(self.row(TableName::Names, key)?.and_then(|row| NameRow::decode(&row)))
+    }
+
+    /// A row as it has become; a damaged one is as good as none.
+    fn row(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        match self.changes.of(table, key).find(|(found, _)| *found == key) {
+            Some((_, row)) => Ok(row.map(<[u8]>::to_vec)),
+            None => match self.reader.get(table, key) {
+                Err(MetaError::Value(_)) => Ok(None),
+                row => row,
             },
-        };
-        Ok(row.and_then(|row| NameRow::decode(&row)))
+        }
     }
 
     /// Removes a mailbox with all its messages. Its name stays, with its subscription, and its directory is to leave.
@@ -336,6 +349,7 @@ impl<'a> Applier<'a> {
             keys.extend(self.changes.of(table, &key_of(id)).map(|(key, _)| key.to_vec()));
             keys.iter().for_each(|key| self.changes.remove(table, key));
         }
+        self.lookups.note_pending(&directory, &key_of(id));
         self.changes.put(TableName::Pending, &key_of(id), PendingRow { lsn, directory }.encode());
         self.heads.remove(&id);
         self.changes.remove(TableName::Mailboxes, &key_of(id));
@@ -344,9 +358,9 @@ impl<'a> Applier<'a> {
 
     /// A mailbox has one name.
     fn forget_name_of(&mut self, account: u32, mailbox: u32) -> Result<(), MetaError> {
-        let rows = rows_of(self.reader, &self.changes, TableName::Names, &key_of(account))?;
-        for (key, value) in rows {
-            if let Some(row) = NameRow::decode(&value).filter(|row| row.mailbox == mailbox) {
+        let all = || rows_of(self.reader, &self.changes, TableName::Names, &key_of(account));
+        for key in self.lookups.take_names(account, mailbox, all)? {
+            if let Some(row) = self.name_row(&key)?.filter(|row| row.mailbox == mailbox) {
                 self.changes.put(TableName::Names, &key, NameRow { mailbox: 0, ..row }.encode());
             }
         }

@@ -8,6 +8,7 @@ mod changes;
 mod columns;
 mod file;
 mod heads;
+mod lookups;
 mod numbers;
 mod reader;
 mod row_set;
