@@ -55,7 +55,7 @@ mod trace;
 pub mod utf7;
 
 pub use author::sole_mailbox;
-pub use authserv::authserv_id;
+pub use authserv::{authserv_id, squeezed_authserv_id};
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};

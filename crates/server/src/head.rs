@@ -8,7 +8,9 @@ use posthaste_directory::names::folded_domain;
 use posthaste_dkim::Draft;
 use posthaste_intake::PieceFilter;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, sole_mailbox};
+use posthaste_message::{
+    Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, sole_mailbox, squeezed_authserv_id,
+};
 
 use crate::tenants::{LabelFields, Labels, name_in};
 
@@ -237,7 +239,12 @@ impl HeaderRules {
 
 /// True if results may be taken for those of `service`. A field that names nobody may be.
 fn is_of(results: &[u8], service: &str) -> bool {
-    authserv_id(results).is_none_or(|id| folded_domain(&id).is_none_or(|id| id == service))
+    let is_ours = |id: &str| folded_domain(id).is_none_or(|id| id == service);
+    authserv_id(results).is_none_or(|id| is_ours(&id)) || {
+        let squeezed = squeezed_authserv_id(results);
+        let name = squeezed.trim_end_matches(|sign: char| sign.is_ascii_digit()).trim_end_matches('/');
+        [name, &squeezed].into_iter().any(|name| folded_domain(name).is_some_and(|name| name == service))
+    }
 }
 
 impl Author {

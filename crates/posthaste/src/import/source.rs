@@ -219,8 +219,6 @@ fn directory(
             files.push(SourceFile { dir: Rc::clone(&shared), name, is_maildir: false });
         } else if may_be_directory(kind) {
             below.push(name);
-        } else if !is_maildir {
-            left_out.tell(&path.join(&*name.to_string_lossy()), &"its name does not end in .eml");
         }
     }
     match is_maildir {

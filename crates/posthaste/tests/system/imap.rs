@@ -467,12 +467,10 @@ fn mail_is_received_where_mailboxes_cannot_be_opened() {
 #[test]
 fn open_sessions_end_with_their_login() {
     let dir = tempfile::tempdir().unwrap();
+    let of_bob = line(dir.path(), "bob@example.org", "secret");
     let logins = |ann: &str| {
-        std::fs::write(
-            dir.path().join("passwords"),
-            line(dir.path(), "ann@example.org", ann) + &line(dir.path(), "bob@example.org", "secret"),
-        )
-        .unwrap();
+        let of_ann = line(dir.path(), "ann@example.org", ann);
+        std::fs::write(dir.path().join("passwords"), of_ann + &of_bob).unwrap();
     };
     logins("secret");
     let server = Server::start(dir.path(), CONFIG);
