@@ -96,20 +96,27 @@ fn each_acknowledged_message_has_one_uid_after_kill_9() {
     server.stop();
     for round in 0..4 {
         let (mut server, address) = serve(dir.path(), folders, "imap");
-        let senders: Vec<_> = (0..6)
-            .map(|sender| {
+        let send = |part: &'static str, most: usize| {
+            let sender = |sender: u8| {
                 let (smtp, acknowledged) = (server.addresses[0], Arc::clone(&acknowledged));
-                std::thread::spawn(move || send_until_killed(smtp, &format!("{round}.{sender}"), &acknowledged))
-            })
-            .collect();
-        let enough = acknowledged.lock().unwrap().len() + 30 + round * 100;
-        let begun = std::time::Instant::now();
-        while acknowledged.lock().unwrap().len() < enough {
-            assert!(begun.elapsed() < PATIENCE, "{}", server.log_text());
-            std::thread::yield_now();
-        }
-        // A client sees UIDs while mail comes.
+                let name = format!("{round}.{part}{sender}");
+                std::thread::spawn(move || send_until_killed(smtp, &name, most, &acknowledged))
+            };
+            (0..6).map(sender).collect::<Vec<_>>()
+        };
+        let wait_for = |more: usize| {
+            let (begun, enough) = (std::time::Instant::now(), acknowledged.lock().unwrap().len() + more);
+            while acknowledged.lock().unwrap().len() < enough {
+                assert!(begun.elapsed() < PATIENCE, "{}", server.log_text());
+                std::thread::yield_now();
+            }
+        };
+        // A client sees UIDs while mail comes, which has an end: a list of UIDs must not grow faster than it is read.
+        let mut senders = send("a", 100);
+        wait_for(30 + round * 100);
         known.extend(uids(address));
+        senders.extend(send("b", usize::MAX));
+        wait_for(30);
         server.signal(Signal::KILL);
         server.wait();
         senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -130,12 +137,12 @@ fn each_acknowledged_message_has_one_uid_after_kill_9() {
     server.stop();
 }
 
-fn send_until_killed(address: SocketAddr, name: &str, acknowledged: &Mutex<Vec<String>>) {
+fn send_until_killed(address: SocketAddr, name: &str, most: usize, acknowledged: &Mutex<Vec<String>>) {
     let Ok(mut client) = Client::open(address) else { return };
     if client.try_reply().is_err() || client.send(b"EHLO client.example\r\n").is_err() || client.try_reply().is_err() {
         return;
     }
-    for number in 0.. {
+    for number in 0..most {
         let subject = format!("{name}.{number}");
         let message = format!("Subject: {subject}\r\n\r\n{}\r\n", "text ".repeat(number % 50));
         // To INBOX, to a folder, and to both.
