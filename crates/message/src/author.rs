@@ -170,7 +170,7 @@ mod tests {
             " ann@example.org (ceo@example.org <x@y>)\r\n",
             " (a (nested\\) comment)) < ann@example.org > (c)\r\n",
             " =?utf-8?q?J=C3=BCrgen?= <ann@example.org>\r\n",
-            " J\u{fc}rgen [x] <ann@example.org>\r\n",
+            " J\u{fc}rgen <ann@example.org>\r\n",
         ] {
             check(value, Some("ann@example.org"));
         }

@@ -48,7 +48,6 @@ const WIRING: [(&str, &[&str]); 4] = [
     (
         "relay",
         &[
-            "config_check.rs",
             "control/",
             "destinations.rs",
             "error.rs",

@@ -266,7 +266,9 @@ mod tests {
             assert!(Replies::read(&written[..cut]).is_err(), "cut at {cut}");
         }
         read.retain(|key| key.message.get() > 2990);
-        assert_eq!((read.lock().said.len(), read.lock().why_held.len()), (10, 1));
+        let kept = read.lock();
+        assert_eq!((kept.said.len(), kept.why_held.len()), (10, 1));
+        drop(kept);
         assert!(Replies::read(&b"another format"[..]).is_err());
     }
 }
