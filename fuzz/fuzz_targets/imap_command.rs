@@ -45,7 +45,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     heard.append(machine.output_mut());
                     return (heard, true);
                 }
-                ImapEvent::StartTls => unreachable!("it is not offered"),
+                ImapEvent::StartTls | ImapEvent::Compress => unreachable!("it is not offered"),
                 ImapEvent::ScramKeys(first) => {
                     let keys = KEYS.parse().expect("keys");
                     machine.scram_begun(Ok(ScramServer::new(*first, keys, "nonce")));
