@@ -74,7 +74,7 @@ fn check(others: bool) {
     assert_eq!(texts.len(), mails.len());
     let mut random = Random::new(33);
     let (mut known, mut found, mut open) = (0u64, 0u64, 0u64);
-    for _ in 0..1500 {
+    for _ in 0..400 {
         let field = match random.below(4) {
             0 => SearchedField::Body,
             1 => SearchedField::Anywhere,
@@ -95,7 +95,7 @@ fn check(others: bool) {
             found += u64::from(expected);
         }
     }
-    assert!(known > 100_000 && found > 1000, "{known} known, {found} found, {open} open");
+    assert!(known > 25_000 && found > 250, "{known} known, {found} found, {open} open");
     if others {
         assert!(open * 20 < known, "{open} of {known} have to be read");
     }
