@@ -8,10 +8,12 @@ use posthaste_dkim::{Algorithm, KeyRecord};
 use ring::digest::{SHA256, digest};
 use ring::signature::{ED25519, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 
-/// Header and body.
+/// Header and body, which may be missing with the empty line.
 pub fn split(message: &[u8]) -> (&[u8], &[u8]) {
-    let end = message.windows(4).position(|window| window == b"\r\n\r\n").expect("a header");
-    (&message[..end + 2], &message[end + 4..])
+    match message.windows(4).position(|window| window == b"\r\n\r\n") {
+        Some(end) => (&message[..end + 2], &message[end + 4..]),
+        None => (message, b""),
+    }
 }
 
 /// Checks the first signature of a message.
