@@ -272,6 +272,9 @@ fn each_message_of_the_corpus_is_signed_delivered_and_verified() {
         let wire = to_wire(std::fs::read(&file).unwrap());
         // One author of ours in place of its own.
         let message = [&b"From: ann@here.example\r\n"[..], &without_from(&wire)].concat();
+        if !has_plain_header(&message) {
+            continue;
+        }
         let user = format!("m{number}");
         let to = format!("{user}@there.example");
         let reply = relaying.try_message("ann@here.example", &[&to], &message).unwrap();
@@ -289,6 +292,17 @@ fn each_message_of_the_corpus_is_signed_delivered_and_verified() {
     }
     drop(relaying);
     rig.stop();
+}
+
+/// True if all readers see the same header: fields up to an empty line.
+fn has_plain_header(message: &[u8]) -> bool {
+    let mut lines = message.split_inclusive(|octet| *octet == b'\n').take_while(|line| *line != b"\r\n");
+    let is_field = |line: &[u8]| {
+        let name = line.iter().position(|octet| *octet == b':').map(|end| &line[..end]);
+        let is_named = name.is_some_and(|name| !name.is_empty() && name.iter().all(u8::is_ascii_graphic));
+        is_named || line.starts_with(b" ") || line.starts_with(b"\t")
+    };
+    message.windows(4).any(|window| window == b"\r\n\r\n") && lines.all(is_field)
 }
 
 /// The message without its From fields.
