@@ -272,7 +272,8 @@ fn each_message_of_the_corpus_is_signed_delivered_and_verified() {
         let wire = to_wire(std::fs::read(&file).unwrap());
         // One author of ours in place of its own.
         let message = [&b"From: ann@here.example\r\n"[..], &without_from(&wire)].concat();
-        if !has_plain_header(&message) {
+        // A first line that is folded would belong to ours.
+        if !has_plain_header(&message) || wire.starts_with(b" ") || wire.starts_with(b"\t") {
             continue;
         }
         let user = format!("m{number}");
