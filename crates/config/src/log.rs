@@ -133,6 +133,7 @@ pub const LOG_MODULES: [&str; 30] = [
     "serve",
     "services",
     "stuck",
+    "text_search",
     "tidy",
     "transports",
     "watch",

@@ -364,7 +364,7 @@ mod tests {
             assert_eq!(out, b"From: a@x\r\nBcc-Note: e\r\n\r\nBcc: text\r\n", "{piece}");
             assert!(facts.labels == Labels::default() && !facts.has_date);
         }
-        assert!(treated(b"date:\r\n\r\n", 1, rules).unwrap().2.has_date);
+        assert!(treated(b"date: now\r\n\r\n", 1, rules).unwrap().2.has_date);
     }
 
     #[test]
