@@ -106,7 +106,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = "posthaste_server";
 /// Its modules that have some: a test of the server compares them with its files.
-pub const LOG_MODULES: [&str; 30] = [
+pub const LOG_MODULES: [&str; 31] = [
     "certificates",
     "control",
     "events",
