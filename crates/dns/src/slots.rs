@@ -194,7 +194,7 @@ impl Slot {
     /// The answer of a question that is asked in this slot.
     ///
     /// # Errors
-    /// Why there was none: after `time`, or after [`QUICK`] if slow questions have their half already.
+    /// Why there was none: after `time`, or after 2 s if slow questions have their half already.
     pub async fn ask<T>(mut self, time: Duration, question: impl Future<Output = T>) -> Result<T, &'static str> {
         let mut question = pin!(question);
         let quick = if self.pace == Pace::Slow { time } else { QUICK.min(time) };
