@@ -11,7 +11,7 @@ use crate::error::AcmeError;
 
 /// Records take their time until all servers of a zone have them.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Of its standard error, in the log.
+/// Characters of its standard error that the log shows.
 const SHOWN_MAX: usize = 300;
 
 /// Runs `program` with the record's name and its value. It ends with status 0 once the zone's servers have the record.

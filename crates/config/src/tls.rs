@@ -41,9 +41,9 @@ impl<'de> Deserialize<'de> for PemFiles {
 /// Files of one certificate, which may be one and the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateFiles {
-    /// Of the chain, leaf first.
+    /// The file of the chain, leaf first.
     pub chain: PathBuf,
-    /// Of its private key.
+    /// The file of its private key.
     pub key: PathBuf,
 }
 

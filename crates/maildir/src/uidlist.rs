@@ -8,8 +8,9 @@ use std::num::NonZeroU32;
 
 /// The list's name in a Maildir.
 pub const UIDLIST_FILE: &str = "dovecot-uidlist";
-/// The list that this server writes, for people and for a mailbox that is made anew: a head `1 V<validity> N<next UID>`, then a line `<uid> <key>` for each message, in
-/// ascending order of UIDs. A key with a line end is left out. It may be older than its mailbox.
+/// The list that this server writes, for people and for a mailbox that is made anew.
+///
+/// Its head is `1 V<validity> N<next UID>`. A line `<uid> <key>` for each message follows, in ascending order of UIDs. A key with a line end is left out. It may be older than its mailbox.
 pub const OWN_UIDLIST_FILE: &str = "posthaste-uids";
 /// A longer line is none: a name has at most 255 octets, and fields are short.
 const LINE_BYTES_MAX: u64 = 4096;

@@ -84,7 +84,7 @@ pub struct MessageRow {
     pub uid: Uid,
     /// Flags and keywords.
     pub flags: MessageFlags,
-    /// Whether it is `\Recent` in this session.
+    /// True if it is `\Recent` in this session of IMAP.
     pub recent: bool,
     /// MODSEQ of the last change.
     pub modseq: ModSeq,

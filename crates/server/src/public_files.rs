@@ -14,7 +14,7 @@ const AUTOCONFIG: [&str; 2] = ["/.well-known/autoconfig/mail/config-v1.1.xml", "
 /// Senders keep the policy for a week.
 const POLICY_SECS: u32 = 7 * 86_400;
 
-/// What is served of one configuration.
+/// The files that one configuration has for everybody.
 pub(crate) struct PublicFiles {
     challenges: Challenges,
     shown: RwLock<Arc<Shown>>,

@@ -38,7 +38,7 @@ impl LoadedMailboxes {
         lock(&self.0).by_id.get(&id)?.mailbox.upgrade()
     }
 
-    /// Those that somebody has.
+    /// The mailboxes that somebody holds.
     pub fn all(&self) -> Vec<Arc<MaildirMailbox>> {
         lock(&self.0).by_id.values().filter_map(|entry| entry.mailbox.upgrade()).collect()
     }
