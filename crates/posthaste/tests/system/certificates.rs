@@ -7,62 +7,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use posthaste_smtp::tls::{TlsTrust, client_config};
 use rustix::process::Signal;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use crate::auth::line;
 use crate::http::token;
 use crate::imap::address_of;
 use crate::support::{Client, PATIENCE, Server, command};
 
-/// Takes every certificate, so that a test sees the one that a client gets.
-#[derive(Debug)]
-struct Unverified(CryptoProvider);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// A client that takes every certificate, and asks for a name or for none.
 pub fn unverified(asks_by_name: bool) -> Arc<ClientConfig> {
-    let provider = rustls::crypto::ring::default_provider();
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider.clone()));
-    let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
-    let mut config = builder.with_custom_certificate_verifier(Arc::new(Unverified(provider))).with_no_client_auth();
+    let mut config = ClientConfig::clone(&client_config(&TlsTrust::Anything).unwrap());
     config.enable_sni = asks_by_name;
     Arc::new(config)
 }
