@@ -508,9 +508,14 @@ fn a_commit_of_nothing_writes_nothing() {
     let machine = Machine::new().unwrap();
     let (ledger, _) = open(&machine);
     ledger.commit().unwrap();
-    let before = machine.position();
+    // Of the table alone: the spool writes its own when it wants to.
+    let files = || {
+        let files = std::fs::read_dir(machine.path().join("mailstore")).unwrap();
+        files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = files();
     ledger.commit().unwrap();
-    assert_eq!(machine.position(), before);
+    assert_eq!(files(), before);
 }
 
 #[test]

@@ -377,7 +377,7 @@ async fn a_directory_that_hangs_holds_up_no_change_of_another_mailbox() {
     let maildir = mail.path().join("Maildir");
     for folder in ["", ".Hung", ".Sent", ".Later"] {
         Maildir::open_or_create(maildir.join(folder)).unwrap();
-        fs::write(maildir.join(folder).join("new/1.a"), "1\n").unwrap();
+        (1..=2).for_each(|number| fs::write(maildir.join(folder).join(format!("new/{number}.a")), "1\n").unwrap());
     }
     let world = World::open(mail.path(), data.path()).await;
     let (inbox, hung) = (world.select("INBOX").await, world.select("Hung").await);
@@ -396,8 +396,9 @@ async fn a_directory_that_hangs_holds_up_no_change_of_another_mailbox() {
     is_held.recv().unwrap();
     let (from_hung, to_hung) = (inbox.id(), hung.id());
     let copies = async {
-        let all = MessageSet::all();
-        tokio::join!(hung.copy(&all, from_hung), inbox.copy(&all, to_hung), hung.move_to(&all, sent))
+        // A message that has moved away could not be copied.
+        let (copied, moved) = (uids(1, 1), uids(2, 2));
+        tokio::join!(hung.copy(&copied, from_hung), inbox.copy(&copied, to_hung), hung.move_to(&moved, sent))
     };
     let seen = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: vec!["new".into()] };
     let others = async {
