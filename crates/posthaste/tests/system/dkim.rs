@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::Stdio;
 
 use posthaste_dkim::KeyRecord;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::auth::{hello, line, plain};
 use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
+use crate::http::{page_of, token};
+use crate::inject::{JSON, request, try_ask};
 use crate::relaying::unused_port;
 use crate::support::{Client, Server, Stored, command};
 
@@ -21,6 +23,7 @@ const THERE: &str = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \
 /// Logins from 127.0.0.1, and a network that relays.
 const HERE: &str = "host_name = \"mx.here.example\"\n[auth]\nfile = \"passwords\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\nauth = \"offered\"\n[[listener]]\naddress = \"127.0.0.2:0\"\nrelay = true\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n\
     [[domain]]\nname = \"here.example\"\nusers = [\"ann\", \"cid\"]\n\
     [relay]\nport = PORT\nlocal_users = true\nunreachable_secs = 1\n\
     [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
@@ -144,6 +147,17 @@ fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"From: cron@here.example\n\nx\n").unwrap();
     assert!(child.wait().unwrap().success());
     assert_signed(&rig.arrived("program"), &records);
+
+    let secret = token(rig.here.path(), "shop", "inject");
+    let content = json!({ "from": { "email": "ann@here.example" }, "subject": "grüße", "text_body": "größer\n" });
+    for (user, content) in [("built", content), ("raw", "From: ann@here.example\n\nx\n\n".into())] {
+        let email = format!("{user}@there.example");
+        let body =
+            json!({ "envelope_sender": "ann@here.example", "recipients": [{ "email": email }], "content": content });
+        let (_, answer) = try_ask(page_of(&rig.server), &request(&secret, JSON, &body.to_string())).unwrap();
+        assert_eq!(answer["success_count"], 1, "{answer}");
+        assert_signed(&rig.arrived(user), &records);
+    }
     drop((ann, relaying));
     rig.stop();
 }
