@@ -35,7 +35,7 @@ const LAYERS: &[&[&str]] = &[
     &["net"],
     &["maildir"],
     &["text"],
-    &["message", "dkim"],
+    &["message", "dkim", "authres"],
     &["fsops"],
     &["units", "random", "scram", "watch"],
 ];

@@ -1,0 +1,255 @@
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+
+use super::SpfResult;
+use super::macros::{DomainSpec, Values};
+use super::record::{Mechanism, Policy, Prefixes, is_in, is_policy};
+use crate::{Dns, NoAnswer, is_name};
+
+/// A client and the mail that it sends.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The client's address.
+    pub ip: IpAddr,
+    /// Its name by EHLO or HELO.
+    pub helo: &'a str,
+    /// The sender of MAIL, in A-labels; empty: the name of HELO is judged (RFC 7208 section 2.4).
+    pub sender: &'a str,
+}
+
+/// The result, and of which domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The result.
+    pub result: SpfResult,
+    /// The domain that was judged, in lower case; empty if there is none.
+    pub domain: String,
+    /// False: the sender was empty, so the domain is that of HELO.
+    pub is_of_sender: bool,
+    /// The domain's own policy is `v=spf1 -all`: it sends no mail at all.
+    pub sends_nothing: bool,
+}
+
+/// Evaluates the policy of the sender's domain (RFC 7208 section 4).
+///
+/// At most 10 terms ask DNS, with 10 hosts each, and 2 answers may be void; beyond, the result is permerror. The caller bounds the time: RFC 7208 section 4.6.4 has
+/// at least 20 s, and temperror after them.
+pub async fn check<D: Dns>(dns: &D, question: &Question<'_>) -> Verdict {
+    let (local, domain) = match question.sender {
+        "" => ("postmaster", question.helo),
+        sender => match sender.rsplit_once('@') {
+            Some(("", domain)) => ("postmaster", domain),
+            Some((local, domain)) => (local, domain),
+            None => ("postmaster", ""),
+        },
+    };
+    let domain = domain.strip_suffix('.').unwrap_or(domain).to_ascii_lowercase();
+    let ip = question.ip.to_canonical();
+    let sender_domain = domain.clone();
+    let mut check =
+        Check { dns, ip, helo: question.helo, local, sender_domain, terms: 0, voids: 0, client_names: None };
+    let policy = check.policy(&domain).await;
+    let sends_nothing = policy.as_ref().is_ok_and(|text| sends_nothing(text));
+    let result = match policy {
+        Ok(text) => check.evaluate(&domain, &text).await.unwrap_or_else(|stop| stop),
+        Err(result) => result,
+    };
+    Verdict { result, domain, is_of_sender: !question.sender.is_empty(), sends_nothing }
+}
+
+fn sends_nothing(policy: &str) -> bool {
+    let mut terms = policy.split(' ').skip(1).filter(|term| !term.is_empty());
+    terms.next().is_some_and(|term| term.eq_ignore_ascii_case("-all")) && terms.next().is_none()
+}
+
+const TERMS_MAX: u32 = 10;
+const VOIDS_MAX: u32 = 2;
+const HOSTS_MAX: usize = 10;
+
+struct Check<'a, D> {
+    dns: &'a D,
+    ip: IpAddr,
+    helo: &'a str,
+    local: &'a str,
+    sender_domain: String,
+    /// Terms that asked DNS.
+    terms: u32,
+    /// Answers without a record.
+    voids: u32,
+    /// The names of the client that have its address.
+    client_names: Option<Vec<String>>,
+}
+
+/// `Err` ends the whole evaluation with a result.
+type Step<T> = Result<T, SpfResult>;
+
+impl<D: Dns> Check<'_, D> {
+    /// The text of the domain's only policy, else a result.
+    async fn policy(&self, domain: &str) -> Step<String> {
+        let is_host = domain.contains('.') && is_name(domain) && domain.is_ascii() && !domain.ends_with(']');
+        if !is_host {
+            return Err(SpfResult::None);
+        }
+        let texts = self.dns.texts(domain).await.map_err(|why| match why {
+            NoAnswer::NoSuchName => SpfResult::None,
+            NoAnswer::Temporary => SpfResult::TempError,
+        })?;
+        let mut policies = texts.iter().filter(|text| is_policy(text));
+        match (policies.next(), policies.next()) {
+            (None, _) => Err(SpfResult::None),
+            (Some(policy), None) => Ok(policy.clone()),
+            _ => Err(SpfResult::PermError),
+        }
+    }
+
+    /// The policy of another domain. It recurses only by terms that count.
+    fn other<'a>(&'a mut self, domain: &'a str) -> Pin<Box<dyn Future<Output = Step<SpfResult>> + Send + 'a>> {
+        Box::pin(async move {
+            let text = match self.policy(domain).await {
+                Err(SpfResult::None) => return Err(SpfResult::PermError),
+                policy => policy?,
+            };
+            self.evaluate(domain, &text).await
+        })
+    }
+
+    async fn evaluate(&mut self, domain: &str, text: &str) -> Step<SpfResult> {
+        let policy = Policy::parse(text).ok_or(SpfResult::PermError)?;
+        for (result, mechanism) in &policy.directives {
+            if self.matches(domain, mechanism).await? {
+                return Ok(*result);
+            }
+        }
+        let Some(redirect) = &policy.redirect else { return Ok(SpfResult::Neutral) };
+        self.count_term()?;
+        let target = self.expand(domain, redirect).await?;
+        self.other(&target).await
+    }
+
+    async fn matches(&mut self, domain: &str, mechanism: &Mechanism<'_>) -> Step<bool> {
+        match mechanism {
+            Mechanism::All => return Ok(true),
+            Mechanism::Network(address, prefix) => return Ok(is_in(self.ip, *address, *prefix)),
+            _ => self.count_term()?,
+        }
+        match mechanism {
+            Mechanism::All | Mechanism::Network(..) => Ok(false),
+            Mechanism::Include(spec) => {
+                let target = self.expand(domain, spec).await?;
+                Ok(self.other(&target).await? == SpfResult::Pass)
+            }
+            Mechanism::A(spec, prefixes) => {
+                let target = self.target(domain, spec).await?;
+                self.has_address(&target, *prefixes).await
+            }
+            Mechanism::Mx(spec, prefixes) => {
+                let target = self.target(domain, spec).await?;
+                self.has_mail_host(&target, *prefixes).await
+            }
+            Mechanism::Ptr(spec) => {
+                let target = self.target(domain, spec).await?;
+                let names = self.client_names().await?;
+                Ok(names.iter().any(|name| is_below(name, &target)))
+            }
+            Mechanism::Exists(spec) => {
+                let target = self.expand(domain, spec).await?;
+                // Also for a client with IPv6 (RFC 7208 section 5.7).
+                Ok(!self.addresses(&target, false).await?.is_empty())
+            }
+        }
+    }
+
+    async fn has_address(&mut self, host: &str, prefixes: Prefixes) -> Step<bool> {
+        let addresses = self.addresses(host, self.ip.is_ipv6()).await?;
+        Ok(addresses.iter().any(|address| prefixes.match_addresses(self.ip, *address)))
+    }
+
+    async fn has_mail_host(&mut self, domain: &str, prefixes: Prefixes) -> Step<bool> {
+        if !is_name(domain) {
+            return Ok(false);
+        }
+        let hosts = self.dns.mail_hosts(domain).await;
+        let hosts = self.counted(hosts)?;
+        if hosts.len() > HOSTS_MAX {
+            return Err(SpfResult::PermError);
+        }
+        for host in hosts {
+            if self.has_address(&host, prefixes).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn addresses(&mut self, host: &str, is_ipv6: bool) -> Step<Vec<IpAddr>> {
+        if !is_name(host) {
+            return Ok(Vec::new());
+        }
+        let found = self.dns.addresses(host, is_ipv6).await;
+        self.counted(found)
+    }
+
+    /// Names of the client's address that have this address, asked for once.
+    async fn client_names(&mut self) -> Step<&[String]> {
+        if self.client_names.is_none() {
+            let mut valid = Vec::new();
+            // Without an answer there is no match (RFC 7208 section 5.5).
+            let names = match self.dns.names(self.ip).await {
+                Err(NoAnswer::Temporary) => Vec::new(),
+                names => self.counted(names)?,
+            };
+            for name in names.into_iter().take(HOSTS_MAX).filter(|name| is_name(name)) {
+                let addresses = self.dns.addresses(&name, self.ip.is_ipv6()).await;
+                if addresses.is_ok_and(|addresses| addresses.contains(&self.ip)) {
+                    valid.push(name.to_ascii_lowercase());
+                }
+            }
+            self.client_names = Some(valid);
+        }
+        Ok(self.client_names.as_deref().unwrap_or_default())
+    }
+
+    fn count_term(&mut self) -> Step<()> {
+        self.terms += 1;
+        if self.terms > TERMS_MAX { Err(SpfResult::PermError) } else { Ok(()) }
+    }
+
+    fn counted<T>(&mut self, answer: Result<Vec<T>, NoAnswer>) -> Step<Vec<T>> {
+        let found = match answer {
+            Err(NoAnswer::Temporary) => return Err(SpfResult::TempError),
+            Err(NoAnswer::NoSuchName) => Vec::new(),
+            Ok(found) => found,
+        };
+        if found.is_empty() {
+            self.voids += 1;
+        }
+        if self.voids > VOIDS_MAX { Err(SpfResult::PermError) } else { Ok(found) }
+    }
+
+    async fn target(&mut self, domain: &str, spec: &Option<DomainSpec<'_>>) -> Step<String> {
+        match spec {
+            None => Ok(domain.to_owned()),
+            Some(spec) => self.expand(domain, spec).await,
+        }
+    }
+
+    async fn expand(&mut self, domain: &str, spec: &DomainSpec<'_>) -> Step<String> {
+        let mut client_name = String::from("unknown");
+        if spec.has_client_name() {
+            if self.client_names.is_none() {
+                self.count_term()?;
+            }
+            let names = self.client_names().await?;
+            let best = names.iter().find(|name| *name == domain);
+            let best = best.or_else(|| names.iter().find(|name| is_below(name, domain))).or(names.first());
+            client_name = best.cloned().unwrap_or(client_name);
+        }
+        let Self { local, ip, helo, sender_domain, .. } = self;
+        Ok(spec.expand(&Values { local, sender_domain, domain, helo, ip: *ip, client_name: &client_name }))
+    }
+}
+
+fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
