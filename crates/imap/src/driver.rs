@@ -1,5 +1,6 @@
 //! Sessions over sockets, with feature `tokio`: an [`ImapService`] for the listeners of `posthaste-net`.
 
+mod ahead;
 mod binary;
 mod changes;
 mod connection;

@@ -131,8 +131,9 @@ pub enum ImapEvent {
     NextRow,
     /// *Asks* which messages have these texts, as far as an index knows. Answer with [`ImapMachine::text_found`].
     FindText(Vec<TextKey>),
-    /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`].
-    Header { uid: u32 },
+    /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`]. Unless `whole`, fields that clients
+    /// do not [list](posthaste_message::mime::is_listed_field) may be left out.
+    Header { uid: u32, whole: bool },
     /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
     Open { uid: u32 },
     /// *Asks* for the first octets of the open message, so many or all. Answer with [`ImapMachine::message`].

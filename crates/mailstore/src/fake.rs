@@ -17,7 +17,7 @@ use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
+use crate::snapshot::{Message, Snapshot, SnapshotView, Source, first_fields, status};
 use crate::store::{
     AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
     MailboxView, Mailstore, MessageWriter, QuotaUse, RebuiltMailbox, SelectMode,
@@ -377,17 +377,23 @@ impl Source for FakeMailbox {
     }
 
     fn header<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Bytes> {
-        Box::pin(async move {
-            let octets = octets(message)?;
-            let end = octets.windows(4).position(|four| four == b"\r\n\r\n").map_or(octets.len(), |at| at + 4);
-            let end = if octets.starts_with(b"\r\n") { 2 } else { end };
-            Ok(octets.slice(..end.min(HEADER_BYTES_MAX)))
-        })
+        Box::pin(async move { header(message) })
+    }
+
+    fn fields(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
+        Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
     }
 
     fn body<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Arc<dyn MailBody>> {
         Box::pin(async move { Ok(Arc::new(FakeBody(octets(message)?)) as _) })
     }
+}
+
+fn header(message: &Message<File>) -> Result<Bytes, MailstoreError> {
+    let octets = octets(message)?;
+    let end = octets.windows(4).position(|four| four == b"\r\n\r\n").map_or(octets.len(), |at| at + 4);
+    let end = if octets.starts_with(b"\r\n") { 2 } else { end };
+    Ok(octets.slice(..end.min(HEADER_BYTES_MAX)))
 }
 
 fn octets(message: &Message<File>) -> Result<Bytes, MailstoreError> {

@@ -40,7 +40,7 @@ pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 pub use store::{
     AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
-    HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxFiles, MailboxListing, MailboxView,
-    Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags,
-    ViewChanges,
+    FIELDS_BYTES_MAX, HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxFiles,
+    MailboxListing, MailboxView, Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox,
+    RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

@@ -12,12 +12,27 @@ use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxFiles, MailboxView, MessageRows, RowOptions,
-    SelectMode, StoredFlags, ViewChanges,
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, MailBody, MailboxFiles, MailboxView,
+    MessageRows, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
 const ROWS_AT_ONCE: usize = 256;
+
+/// As many of these as [`MailboxView::fields`] may give.
+pub(crate) fn first_fields(
+    all: impl Iterator<Item = Result<Bytes, MailstoreError>>,
+) -> Vec<Result<Bytes, MailstoreError>> {
+    let (mut first, mut octets) = (Vec::new(), 0);
+    for fields in all {
+        octets += fields.as_ref().map_or(0, Bytes::len);
+        first.push(fields);
+        if octets >= FIELDS_BYTES_MAX {
+            break;
+        }
+    }
+    first
+}
 
 /// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
 pub(crate) trait ChangeTarget {
@@ -63,6 +78,8 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     /// The size of a message, known already or found now.
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64>;
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
+    /// See [`MailboxView::fields`].
+    fn fields(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
     fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>>;
 }
 
@@ -327,6 +344,18 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             Ok(message) => self.source.header(message),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>> {
+        Box::pin(async move {
+            let known = uids.iter().filter_map(|uid| self.message(*uid).ok().cloned());
+            let mut found = self.source.fields(known.collect()).await?.into_iter();
+            let of = |uid: &Uid| match self.message(*uid) {
+                Ok(_) => found.next(),
+                Err(error) => Some(Err(error)),
+            };
+            Ok(uids.iter().map_while(of).collect())
+        })
     }
 
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>> {

@@ -20,6 +20,8 @@ pub const BODY_READ_MAX: usize = 64 * 1024;
 
 /// The most octets that [`header`](MailboxView::header) gives.
 pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
+/// Octets after which [`MailboxView::fields`] gives no more messages.
+pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
 /// Where mail is kept.
 pub trait Mailstore: Send + Sync + 'static {
@@ -319,6 +321,13 @@ pub trait MailboxView: Send + Sync {
     /// # Errors
     /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
     fn header(&self, uid: Uid) -> Asked<'_, Bytes>;
+
+    /// Headers of messages of which the [listed fields](posthaste_message::mime::is_listed_field) alone are needed; other fields may be missing. In the
+    /// order of the UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]; of each message those of [`header`](Self::header).
+    fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
     /// The message itself.
     ///

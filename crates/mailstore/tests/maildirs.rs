@@ -25,7 +25,7 @@ fn open(mail: &Path, data: &Path) -> MaildirLogins {
     let spool = Arc::new(FileSpool::open(&data.join("spool"), config).unwrap().0);
     let ledger = Arc::new(MailLedger::open(spool, &[], &data.join("mailstore"), "mx", 7).unwrap().0);
     let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
-    let store = MaildirStore::open(mail, ledger, Box::new(|_| false)).unwrap();
+    let store = MaildirStore::open_cached(mail, ledger, Box::new(|_| false), &data.join("mailstore")).unwrap();
     MaildirLogins::new(Arc::new(store), Box::new(find))
 }
 
@@ -212,4 +212,45 @@ async fn the_corpus_is_read_as_it_was_delivered() {
         }
     }
     assert!(left.is_empty());
+}
+
+#[tokio::test]
+async fn long_headers_are_given_a_few_at_a_time() {
+    let place = Place::new();
+    let dir = place.make("");
+    let long = format!("Subject: {}\n\n", "x".repeat(100_000));
+    (1..=9).for_each(|n| fs::write(dir.join(format!("cur/{n}.a.h:2,S")), &long).unwrap());
+    let account = place.account().await;
+    let view = select(&*account, "INBOX").await;
+    let uids: Vec<Uid> = (1..=9).map(|uid| Uid::new(uid).unwrap()).collect();
+    let found = view.fields(&uids).await.unwrap();
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|fields| fields.as_ref().is_ok_and(|fields| fields.len() == long.len() + 2)));
+}
+
+#[tokio::test]
+async fn listed_fields_are_read_once_and_follow_the_file() {
+    let place = Place::new();
+    let file = place.make("").join("cur/1.a.h:2,S");
+    let mail = |word: &str| format!("X-Other: b\nSubject: {word}\n\nbody\n");
+    fs::write(&file, mail("one")).unwrap();
+    let written = fs::metadata(&file).unwrap().modified().unwrap();
+    let account = place.account().await;
+    let view = select(&*account, "INBOX").await;
+    let uids = [Uid::new(1).unwrap(), Uid::new(2).unwrap()];
+    let fields = || async {
+        let found = view.fields(&uids).await.unwrap();
+        assert_eq!(found[1], Err(MailstoreError::Gone), "there is no such message");
+        found[0].clone().map(|fields| String::from_utf8(fields.to_vec()).unwrap())
+    };
+    assert_eq!(fields().await, Ok("Subject: one\r\n\r\n".to_owned()));
+    // By its times it is the same file: it is not opened.
+    fs::write(&file, mail("two")).unwrap();
+    fs::File::options().write(true).open(&file).unwrap().set_modified(written).unwrap();
+    assert_eq!(fields().await, Ok("Subject: one\r\n\r\n".to_owned()));
+    assert!(view.header(uids[0]).await.unwrap().starts_with(b"X-Other: b\r\nSubject: two\r\n"));
+    // Another content is no longer what the UID was given to.
+    let later = written + Duration::from_secs(1);
+    fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();
+    assert_eq!(fields().await, Err(MailstoreError::Gone));
 }

@@ -155,10 +155,12 @@ impl Mailboxes {
         files: DeliveredFiles,
     ) -> Result<Self, UnreadableMailboxes> {
         let mail = config.storage.mail.clone();
+        let cache = config.storage.data.join(MAILSTORE_DIRECTORY);
         let quotas = quotas_of(config, &config.directory());
         let DeliveredFiles { awaits, writer, remove, settle } = files;
         let open = move || {
-            let store = MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits(Lsn::new(lsn))))
+            let is_pending = Box::new(move |lsn| awaits(Lsn::new(lsn)));
+            let store = MaildirStore::open_cached(&mail, Arc::clone(&ledger), is_pending, &cache)
                 .map_err(UnreadableMailboxes::of_system)?;
             let forget = move |mailbox: &MailboxPath| {
                 remove(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE).map_err(std::io::Error::other)

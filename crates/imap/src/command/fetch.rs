@@ -102,6 +102,11 @@ impl FieldNames {
         Self { written, names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
+    /// True if all names, in lower case, are such.
+    pub(crate) fn all(&self, is_such: impl Fn(&[u8]) -> bool) -> bool {
+        self.names.iter().all(|name| is_such(name))
+    }
+
     /// True if a field of this name is among them, in any case.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.names.contains(&name.to_ascii_lowercase())

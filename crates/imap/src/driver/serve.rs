@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{block_in_place, yield_now};
 use tokio::time::{Instant, timeout};
 
+use super::ahead::FieldsAhead;
 use super::binary::{DecodedReader, measure, within};
 use super::connection::Line;
 use super::{Authenticator, ImapService, changes, mail};
@@ -308,6 +309,7 @@ async fn messages<A: Authenticator>(
     let mut waiting: VecDeque<MessageRow> = VecDeque::new();
     let mut body: Option<Arc<dyn MailBody>> = None;
     let mut clock = SearchClock::new();
+    let mut ahead = FieldsAhead::default();
     let mut turn = 0;
     loop {
         match line.machine.step(&mut line.input) {
@@ -341,8 +343,12 @@ async fn messages<A: Authenticator>(
                 };
                 line.machine.text_found(found);
             }
-            ImapEvent::Header { uid } => {
+            ImapEvent::Header { uid, whole: true } => {
                 let header = of_message(uid, |uid| view.header(uid)).await;
+                line.machine.header(header.as_deref().map_err(mail::refusal));
+            }
+            ImapEvent::Header { uid, whole: false } => {
+                let header = ahead.fields(view, uid, &waiting).await;
                 line.machine.header(header.as_deref().map_err(mail::refusal));
             }
             ImapEvent::Open { uid } => {

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use posthaste_message::mime::Message;
+use posthaste_message::mime::{Message, is_listed_field};
 
 use super::binary::DecodedItem;
 use super::machine::{Reply, State};
 use super::source::{Known, Piece, Source};
 use super::vanishing::Vanishing;
 use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
-use crate::command::{FetchItem, Resync, merge_items};
+use crate::command::{BodySection, BodySectionText, FetchItem, Resync, merge_items};
 use crate::section::Depth;
 use crate::set::{NumberSet, SequenceSet};
 
@@ -75,8 +75,14 @@ impl FetchItem {
         )
     }
 
+    /// True if octets of the message are sent, or fields that its owner may not have apart from it.
     fn sends(&self) -> bool {
-        matches!(self, Self::Rfc822 | Self::Rfc822Header | Self::Rfc822Text | Self::Section { .. })
+        match self {
+            Self::Section {
+                section: BodySection { part, text: BodySectionText::Fields(names) }, peek: true, ..
+            } => !part.is_empty() || !names.all(is_listed_field),
+            _ => matches!(self, Self::Rfc822 | Self::Rfc822Header | Self::Rfc822Text | Self::Section { .. }),
+        }
     }
 }
 
@@ -164,7 +170,8 @@ impl ImapMachine {
         match step {
             Step::NextRow => Some(ImapEvent::NextRow),
             Step::Open => Some(ImapEvent::Open { uid }),
-            Step::Header => Some(ImapEvent::Header { uid }),
+            // All that is asked for without octets of the message is among the listed fields.
+            Step::Header => Some(ImapEvent::Header { uid, whole: fetching.sends }),
             Step::Read => {
                 let octets = self.config.limits.structure_bytes.min(fetching.len.unwrap_or(0));
                 Some(ImapEvent::Read { octets })

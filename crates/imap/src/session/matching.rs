@@ -1,7 +1,7 @@
 //! Matches a message with a search.
 
 use posthaste_message::DateTime;
-use posthaste_message::mime::Header;
+use posthaste_message::mime::{Header, is_listed_field};
 use posthaste_text::{MailText, Needle, SearchedField};
 
 use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox, TextAnswer, TextKey};
@@ -158,6 +158,17 @@ impl Test {
         self.any(&|test| match test {
             Self::Sent(_) => true,
             Self::Text(at) => matches!(texts.keys[*at].field, SearchedField::Header(_)),
+            _ => false,
+        })
+    }
+
+    /// True if a field is looked at that clients do not list.
+    pub fn needs_whole_header(&self, texts: &Texts) -> bool {
+        self.any(&|test| match test {
+            Self::Text(at) => match &texts.keys[*at].field {
+                SearchedField::Header(name) => !is_listed_field(name.as_bytes()),
+                SearchedField::Body | SearchedField::Anywhere => false,
+            },
             _ => false,
         })
     }

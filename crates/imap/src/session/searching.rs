@@ -117,7 +117,10 @@ impl ImapMachine {
         match std::mem::replace(&mut searching.step, Step::Asked) {
             Step::NextRow => Some(ImapEvent::NextRow),
             Step::Find => Some(ImapEvent::FindText(searching.texts.keys.clone())),
-            Step::Header => Some(ImapEvent::Header { uid }),
+            Step::Header => {
+                let whole = searching.test.needs_whole_header(&searching.texts);
+                Some(ImapEvent::Header { uid, whole })
+            }
             Step::Open => Some(ImapEvent::Open { uid }),
             Step::Read(octets) => Some(ImapEvent::Read { octets }),
             Step::Tell { range, from } => {

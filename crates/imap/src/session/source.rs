@@ -86,6 +86,8 @@ impl Source<'_> {
     fn root(&self, text: &BodySectionText) -> Option<Octets> {
         match text {
             BodySectionText::All => self.len.map(|len| Octets::Range(0..len)),
+            // Fields that are picked need no length.
+            text @ BodySectionText::Fields(_) => Some(of_message(text, self.header?, self.len.unwrap_or(0))),
             text => Some(of_message(text, self.header?, self.len?)),
         }
     }

@@ -288,7 +288,7 @@ impl Host {
                 let answers = keys.iter().map(|key| index.and_then(|index| index(view, key)));
                 self.machine.text_found(answers.collect());
             }
-            ImapEvent::Header { uid } => {
+            ImapEvent::Header { uid, .. } => {
                 self.reads += 1;
                 let header = now(view.header(Uid::new(uid).unwrap())).map_err(refused);
                 self.machine.header(header.as_deref().map_err(|why| *why));

@@ -31,6 +31,24 @@ impl MailLedger {
         )
     }
 
+    /// Bytes of all mail of all accounts at the last commit.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn mail_bytes(&self) -> Result<u64, LedgerError> {
+        self.read(
+            |_| Vec::new(),
+            |reader, _, _| {
+                let mut bytes: u64 = 0;
+                reader.for_each(TableName::Accounts, &[], &mut |_, value| {
+                    bytes = bytes.saturating_add(value.and_then(AccountRow::decode).map_or(0, |row| row.bytes));
+                    Ok(())
+                })?;
+                Ok(bytes)
+            },
+        )
+    }
+
     /// Mailboxes that had a name at the last commit.
     fn mailboxes_in_table(&self, account: u32) -> Result<HashSet<u32>, LedgerError> {
         self.read(

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_maildir::MailboxPath;
+use posthaste_maildir::{MailboxPath, MaildirReader};
 use posthaste_spool::ReadError;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -29,7 +29,7 @@ use super::told::Told;
 use crate::error::MailstoreError;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Message, Source};
+use crate::snapshot::{Message, Source, first_fields};
 use crate::store::{Asked, MailBody};
 
 /// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
@@ -308,13 +308,18 @@ impl Source for MaildirMailbox {
 
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes> {
         let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+        Box::pin(async move { spawn_blocking(move || inner.header(uid, &file)).await.map_err(ended)? })
+    }
+
+    fn fields(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
+        let inner = Arc::clone(&self.0);
         Box::pin(async move {
-            let work = move || match in_spool(&inner.shared.ledger, inner.id, &file).map(|body| body.header()) {
-                Some(Ok(octets)) => Ok(octets),
-                Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => Err(unreadable(&error)),
-                _ => inner.open(uid, &file).and_then(|(opened, size)| header(&opened, size, &file)),
+            let work = move || {
+                // Without it each message says why.
+                let reader = inner.reader().ok();
+                first_fields(messages.iter().map(|message| inner.fields(reader.as_ref(), message)))
             };
-            spawn_blocking(work).await.map_err(ended)?
+            spawn_blocking(work).await.map_err(ended)
         })
     }
 
@@ -337,6 +342,36 @@ impl Source for MaildirMailbox {
             };
             spawn_blocking(work).await.map_err(ended)?
         })
+    }
+}
+
+impl MailboxCore {
+    fn header(&self, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
+        match in_spool(&self.shared.ledger, self.id, file).map(|body| body.header()) {
+            Some(Ok(octets)) => Ok(octets),
+            Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => Err(unreadable(&error)),
+            _ => self.open(uid, file).and_then(|(opened, size)| header(&opened, size, file)),
+        }
+    }
+
+    /// The listed fields of a message. The file is looked at, and opened only if the cache has not this very file.
+    fn fields(
+        &self,
+        reader: Option<&MaildirReader>,
+        message: &Message<Arc<MailFile>>,
+    ) -> Result<Bytes, MailstoreError> {
+        let Message { uid, file, email_id, .. } = message;
+        let known = reader.filter(|_| file.awaited().is_none());
+        let facts = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
+        let Some(facts) = facts.filter(|facts| file.is(facts)) else { return self.header(*uid, file) };
+        let cache = &self.shared.header_cache;
+        if let Some(fields) = cache.get(*email_id, &facts) {
+            return Ok(fields);
+        }
+        let header = self.header(*uid, file)?;
+        // What was read is the content that was looked at before, or a newer one.
+        let after = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
+        Ok(if after == Some(facts) { cache.put(*email_id, &facts, header) } else { header })
     }
 }
 

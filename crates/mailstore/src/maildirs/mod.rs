@@ -22,6 +22,7 @@ mod folder_changes;
 mod folder_tests;
 mod gathered;
 mod gone_dirs;
+mod header_cache;
 mod keywords;
 mod listed;
 mod loaded;
@@ -69,6 +70,7 @@ use self::copies::CopyNames;
 use self::core::MailboxCore;
 use self::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
+use self::header_cache::{HEADER_CACHE_FILE, HeaderCache};
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 pub use self::names::mailbox_of_folder;
@@ -120,6 +122,7 @@ struct Shared {
     quotas: Quotas,
     /// Mailboxes that were made anew: paths stand for other ids since.
     replaced: AtomicU64,
+    header_cache: HeaderCache,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -149,6 +152,31 @@ impl MaildirStore {
     /// # Errors
     /// Those of `open`; see [`MailRoot::open`].
     pub fn open(root: &Path, ledger: Arc<MailLedger>, is_pending: Box<IsPending>) -> io::Result<Self> {
+        Self::open_with(root, ledger, is_pending, HeaderCache::none())
+    }
+
+    /// Like [`open`](Self::open), with a cache of header fields in the directory `cache`. It holds nothing that the mail does not have.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_cached(
+        root: &Path,
+        ledger: Arc<MailLedger>,
+        is_pending: Box<IsPending>,
+        cache: &Path,
+    ) -> io::Result<Self> {
+        let of_mail = Arc::clone(&ledger);
+        // The cache has its least size while nobody can say how much mail there is.
+        let mail_bytes = Box::new(move || of_mail.mail_bytes().unwrap_or(0));
+        Self::open_with(root, ledger, is_pending, HeaderCache::open(cache.join(HEADER_CACHE_FILE), mail_bytes))
+    }
+
+    fn open_with(
+        root: &Path,
+        ledger: Arc<MailLedger>,
+        is_pending: Box<IsPending>,
+        header_cache: HeaderCache,
+    ) -> io::Result<Self> {
         let (root_path, root) = (root, Arc::new(MailRoot::open(root)?));
         let grown = ledger.grown();
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
@@ -165,6 +193,7 @@ impl MaildirStore {
             copy_names,
             quotas,
             replaced: AtomicU64::new(0),
+            header_cache,
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));

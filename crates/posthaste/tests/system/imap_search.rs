@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::imap::{Imap, serve};
 use crate::support::{PATIENCE, Server, command};
 
@@ -106,5 +108,62 @@ fn a_search_says_the_same_with_an_index_and_reads_less() {
     until_indexed(dir.path(), MESSAGES + 21);
     assert_eq!(imap.ok("SEARCH TEXT number7"), "* SEARCH 1\r\n");
     assert_eq!(imap.ok("SEARCH TEXT number8"), "* SEARCH\r\n");
+    server.stop();
+}
+
+#[test]
+fn lists_of_messages_read_each_header_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    append(&mut imap, 0..MESSAGES);
+    imap.ok("SELECT INBOX");
+    let ask = |imap: &mut Imap| {
+        [
+            imap.ok("FETCH 1:* ENVELOPE"),
+            imap.ok("UID FETCH 1:* (FLAGS BODY.PEEK[HEADER.FIELDS (From Subject Date)])"),
+            imap.ok("SEARCH SUBJECT \"wheat 1\""),
+            imap.ok("SORT (SUBJECT) UTF-8 FROM ann"),
+            imap.ok("THREAD REFERENCES UTF-8 ALL"),
+        ]
+    };
+    let expected = ask(&mut imap);
+    assert!(expected[0].contains("\"wheat 2\"") && expected[1].contains("Subject: wheat 2\r\n"), "{}", expected[1]);
+    let all_bytes = (MESSAGES * PADDING) as u64;
+    let deadline = Instant::now() + PATIENCE;
+    // A message whose file is yet to be made is not in the cache.
+    loop {
+        let before = octets_read(&server);
+        assert_eq!(ask(&mut imap), expected);
+        let read = octets_read(&server) - before;
+        if read < all_bytes / 4 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{read} octets of {all_bytes}");
+    }
+    server.stop();
+    // Another run of the server has the cache, which a kill leaves in order.
+    let again = || {
+        let (server, address) = serve(dir.path(), "", "imap");
+        let mut imap = Imap::logged_in(address);
+        imap.ok("SELECT INBOX");
+        let before = octets_read(&server);
+        assert_eq!(ask(&mut imap), expected);
+        (octets_read(&server) - before, server)
+    };
+    let (read, mut server) = again();
+    assert!(read < all_bytes / 4, "{read} octets of {all_bytes}");
+    server.signal(Signal::KILL);
+    server.wait();
+    let (read, server) = again();
+    assert!(read < all_bytes / 4, "{read} octets of {all_bytes}");
+    server.stop();
+    // Without it all is as it was.
+    let cache = dir.path().join("posthaste-data/mailstore/cache.redb");
+    std::fs::write(&cache, "damaged").unwrap();
+    let (_, server) = again();
+    server.stop();
+    std::fs::remove_file(cache).unwrap();
+    let (_, server) = again();
     server.stop();
 }
