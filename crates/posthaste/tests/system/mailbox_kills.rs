@@ -60,10 +60,14 @@ impl Model {
 }
 
 /// A small generator: each run makes the same choices.
-struct Choices(u64);
+pub(crate) struct Choices(u64);
 
 impl Choices {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn new(seed: u64) -> Self {
+        Self((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -95,7 +99,7 @@ const FETCH_ALL: &str = "UID FETCH 1:* (UID FLAGS BODY.PEEK[HEADER.FIELDS (SUBJE
 
 /// One of the clients that race. It ends with its connection.
 fn race(address: SocketAddr, (round, client): (usize, usize), model: &Mutex<Model>) -> Option<()> {
-    let mut choices = Choices(((round * 2 + client) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut choices = Choices::new((round * 2 + client) as u64);
     let mut imap = Imap::attempt_login(address)?;
     let mut number_of = 0;
     loop {

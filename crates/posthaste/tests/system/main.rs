@@ -39,6 +39,7 @@ mod lost_files;
 mod lost_streams;
 mod mailbox_changes;
 mod mailbox_kills;
+mod mailbox_race;
 mod mailbox_verify;
 mod mailboxes;
 mod maps;
