@@ -279,6 +279,9 @@ fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
     let world = World::new(&["other"]);
     world.deliver(message(&[name], "acknowledged"));
     world.until("visible", || world.delivery.stats().delivered == 1);
+    // It is made ready beside the mail, with syncs of its own.
+    let next = world.place.machine().path().join("spool/ring/0000000000000002.seg");
+    world.until("the next segment", || next.exists());
     let mailbox = std::fs::File::open(world.place.mail().join(name)).expect("a mailbox");
     let device = posthaste_fsops::declared(&mailbox).map(|declared| declared.device);
     let door = format!("sync {point}");

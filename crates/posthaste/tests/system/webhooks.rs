@@ -230,13 +230,16 @@ fn what_fails_is_posted_again_signed_and_a_dead_hook_delays_no_other() {
 fn a_kill_loses_nothing_and_duplicates_have_the_same_id() {
     let dir = tempfile::tempdir().unwrap();
     let http = Http::silent_for("<no3@example.org>");
-    let hooks = [("crm", &*http.url())];
+    // Hears of an event once that is durable.
+    let witness = Http::start(&[]);
+    let hooks = [("crm", &*http.url()), ("witness", &*witness.url())];
     let mut server = start(dir.path(), &hooks, FOR_EVER);
     let mut all = refuse(&server, 0..3);
     http.wait_for_recipients(&all);
     let later = refuse(&server, 3..6);
     // This request is under way, and the server has it. Others may be behind it.
     http.wait_for_recipients(&later[..1]);
+    witness.wait_for_recipients(&later);
     all.extend(later);
     server.signal(Signal::KILL);
     server.wait();
