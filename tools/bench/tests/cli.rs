@@ -169,6 +169,9 @@ fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
     let messages = |workload: &str| {
         rows(&report, &format!("mailbox-{workload}"))[0]["summary"]["messages"]["median"].as_f64().unwrap()
     };
+    for many in ["idle-10", "idle-1000", "reconnect"] {
+        assert!(rows(&report, &format!("mailbox-{many}"))[0]["summary"]["p99"]["median"].is_number(), "{many}");
+    }
     for all in ["fetch-flags", "fetch-sizes", "sort", "start"] {
         assert_eq!(messages(all), 2000.0, "{all}");
     }

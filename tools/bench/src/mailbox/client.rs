@@ -4,6 +4,10 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use posthaste_smtp::sasl::scram::ScramClient;
+
 /// A session.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -25,19 +29,85 @@ pub(super) struct Answer {
 
 /// Of what a server sends at a time.
 const BUFFER_OCTETS: usize = 256 << 10;
+/// The same for one of a thousand sessions that hear little.
+const SMALL_BUFFER_OCTETS: usize = 4 << 10;
 /// A search that reads all mail takes long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Client {
     /// Connects and logs in.
     pub fn log_in(address: SocketAddr, name: &str, password: &str) -> io::Result<Self> {
+        Self::connect(address, BUFFER_OCTETS)?.logged_in(name, password)
+    }
+
+    /// Like [`log_in`](Self::log_in), for one of many sessions.
+    pub fn log_in_small(address: SocketAddr, name: &str, password: &str) -> io::Result<Self> {
+        Self::connect(address, SMALL_BUFFER_OCTETS)?.logged_in(name, password)
+    }
+
+    /// Connects as one of many sessions, and logs in by SCRAM-SHA-256 (RFC 7677).
+    pub fn log_in_by_scram(address: SocketAddr, name: &str, password: &str, nonce: String) -> io::Result<Self> {
+        let mut client = Self::connect(address, SMALL_BUFFER_OCTETS)?;
+        let mut scram = ScramClient::new(name, password, None, nonce);
+        let first = STANDARD.encode(scram.first());
+        client.say(&format!("s AUTHENTICATE SCRAM-SHA-256 {first}"))?;
+        let last = scram.last(&client.challenge()?).map_err(io::Error::other)?;
+        client.say(&STANDARD.encode(last))?;
+        let shown = client.challenge()?;
+        if !scram.is_shown(&shown) {
+            return Err(io::Error::other("the server does not have the keys"));
+        }
+        client.say("")?;
+        client.read_line()?;
+        match client.line.starts_with(b"s OK") {
+            true => Ok(client),
+            false => Err(io::Error::other(String::from_utf8_lossy(&client.line).trim().to_owned())),
+        }
+    }
+
+    fn connect(address: SocketAddr, buffer_octets: usize) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut client = Self { stream: BufReader::with_capacity(BUFFER_OCTETS, stream), tags: 0, line: Vec::new() };
+        let mut client = Self { stream: BufReader::with_capacity(buffer_octets, stream), tags: 0, line: Vec::new() };
         client.read_line()?;
-        client.command(&format!("LOGIN {name} {password}"))?;
         Ok(client)
+    }
+
+    fn logged_in(mut self, name: &str, password: &str) -> io::Result<Self> {
+        self.command(&format!("LOGIN {name} {password}"))?;
+        Ok(self)
+    }
+
+    fn say(&mut self, line: &str) -> io::Result<()> {
+        self.stream.get_mut().write_all(format!("{line}\r\n").as_bytes())
+    }
+
+    fn challenge(&mut self) -> io::Result<String> {
+        self.read_line()?;
+        let text = self.line.strip_prefix(b"+ ").and_then(|base64| STANDARD.decode(base64.trim_ascii_end()).ok());
+        let text = text.and_then(|text| String::from_utf8(text).ok());
+        text.ok_or_else(|| io::Error::other(String::from_utf8_lossy(&self.line).trim().to_owned()))
+    }
+
+    /// Begins IDLE (RFC 2177): what comes is read by [`hear`](Self::hear).
+    pub fn idle(&mut self) -> io::Result<()> {
+        self.say("i IDLE")?;
+        self.read_line()?;
+        match self.line.starts_with(b"+") {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&self.line).trim().to_owned())),
+        }
+    }
+
+    /// Waits in IDLE for a message.
+    pub fn hear(&mut self) -> io::Result<Instant> {
+        loop {
+            self.read_line()?;
+            if existing(&self.line).is_some() {
+                return Ok(Instant::now());
+            }
+        }
     }
 
     /// # Errors

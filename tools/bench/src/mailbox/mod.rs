@@ -1,9 +1,10 @@
 //! A large mailbox read and changed by IMAP: ours beside Dovecot, through the same client.
 
 mod client;
+mod many;
 mod server;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,14 +50,21 @@ struct Asked {
     /// Messages from `{from}` to `{to}`.
     some: u64,
     runs: u32,
+    /// Another program renames a file before each run.
+    is_renamed: bool,
 }
 
 const fn read(name: &'static str, what: &'static str, commands: &'static [&'static str]) -> Asked {
-    Asked { name, what, is_selected: true, commands, some: SOME, runs: RUNS }
+    Asked { name, what, is_selected: true, commands, some: SOME, runs: RUNS, is_renamed: false }
 }
 
-static ASKED: [Asked; 14] = [
+static ASKED: [Asked; 15] = [
     Asked { is_selected: false, ..read("select", "SELECT and UNSELECT, nothing has changed", &["SELECT INBOX"]) },
+    Asked {
+        is_selected: false,
+        is_renamed: true,
+        ..read("select-renamed", "SELECT after another program has renamed a file", &["SELECT INBOX"])
+    },
     Asked {
         is_selected: false,
         ..read("status", "STATUS of a mailbox that is not selected", &["STATUS INBOX (MESSAGES UIDNEXT UNSEEN)"])
@@ -104,7 +112,9 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
             Ok(Box::new(Starts { who, servers }) as Box<dyn Running>)
         })
     });
-    asked.chain([start]).collect()
+    let mut all: Vec<Workload> = asked.chain([start]).collect();
+    all.extend(many::workloads(settings, &servers));
+    all
 }
 
 impl Asked {
@@ -120,8 +130,8 @@ impl Asked {
             }
             let command = if self.is_selected { "SELECT INBOX" } else { "UNSELECT" };
             client.command(command).map_err(SideError::failed(command))?;
-            let pid = servers.pid(who)?;
-            Ok(Box::new(Session { asked: self, client, pid, all, from: 1 }) as Box<dyn Running>)
+            let (pid, maildir) = (servers.pid(who)?, servers.maildir(who)?);
+            Ok(Box::new(Session { asked: self, client, pid, maildir, all, from: 1 }) as Box<dyn Running>)
         })
     }
 }
@@ -130,6 +140,7 @@ struct Session {
     asked: &'static Asked,
     client: Client,
     pid: u32,
+    maildir: PathBuf,
     all: u64,
     /// The first message of the next run.
     from: u64,
@@ -165,15 +176,27 @@ impl Session {
             self.from = 1;
         }
         let (from, to) = (self.from.to_string(), (self.from + some - 1).to_string());
+        if self.asked.is_renamed {
+            rename_one(&self.maildir.join("cur"))?;
+        }
         for command in self.asked.commands {
             answers.push(self.client.command(&command.replace("{from}", &from).replace("{to}", &to))?);
         }
         self.from += some;
-        if !self.asked.is_selected && self.asked.name == "select" {
+        if self.asked.name.starts_with("select") {
             self.client.command("UNSELECT")?;
         }
         Ok(())
     }
+}
+
+/// Sets \Flagged of a message as mail programs do by its name, or takes it away.
+fn rename_one(dir: &Path) -> std::io::Result<()> {
+    let Some(entry) = std::fs::read_dir(dir)?.next() else { return Ok(()) };
+    let name = entry?.file_name().into_string().map_err(|_| std::io::Error::other("a name that is no text"))?;
+    let (base, flags) = name.split_once(":2,").unwrap_or((&name, ""));
+    let flags = if flags.contains('F') { flags.replace('F', "") } else { format!("F{flags}") };
+    std::fs::rename(dir.join(&name), dir.join(format!("{base}:2,{flags}")))
 }
 
 /// Starts a server again and again.

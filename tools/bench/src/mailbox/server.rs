@@ -21,8 +21,8 @@ pub(super) enum Who {
     Dovecot,
 }
 
-const LOGIN: &str = "ann@example.org";
-const PASSWORD: &str = "secret";
+pub(super) const LOGIN: &str = "ann@example.org";
+pub(super) const PASSWORD: &str = "secret";
 
 impl Who {
     pub const ALL: [Self; 2] = [Self::Ours, Self::Dovecot];
@@ -83,12 +83,15 @@ enum Running {
 }
 
 impl Running {
-    fn log_in(&self) -> Result<Client, SideError> {
-        let address = match self {
+    fn address(&self) -> SocketAddr {
+        match self {
             Self::Ours(address, _) => *address,
             Self::Dovecot(server) => server.address,
-        };
-        Client::log_in(address, LOGIN, PASSWORD).map_err(SideError::failed("login"))
+        }
+    }
+
+    fn log_in(&self) -> Result<Client, SideError> {
+        Client::log_in(self.address(), LOGIN, PASSWORD).map_err(SideError::failed("login"))
     }
 
     fn pid(&self) -> u32 {
@@ -133,6 +136,22 @@ impl Servers {
         let place = places.get(&who).and_then(|place| place.as_ref().ok());
         let running = place.and_then(|place| place.running.as_ref());
         running.map(Running::pid).ok_or_else(|| SideError::Failed("it does not run".to_owned()))
+    }
+
+    /// Where it speaks IMAP.
+    pub fn address(&self, who: Who) -> Result<SocketAddr, SideError> {
+        let places = self.lock();
+        let place = places.get(&who).and_then(|place| place.as_ref().ok());
+        let running = place.and_then(|place| place.running.as_ref());
+        running.map(Running::address).ok_or_else(|| SideError::Failed("it does not run".to_owned()))
+    }
+
+    /// The directory of INBOX.
+    pub fn maildir(&self, who: Who) -> Result<PathBuf, SideError> {
+        match self.lock().get(&who) {
+            Some(Ok(place)) => Ok(who.maildir(&place.dir)),
+            _ => Err(SideError::Failed("it never ran".to_owned())),
+        }
     }
 
     /// Ends a server in order.
@@ -200,7 +219,7 @@ fn give_away(maildir: &Path) -> std::io::Result<()> {
 fn write_passwords(program: &Path, dir: &Path) -> Result<(), SideError> {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut command = Command::new(program);
-        command.current_dir(dir).args(["password", LOGIN]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.current_dir(dir).args(["password", "--scram", LOGIN]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(format!("{PASSWORD}\n").as_bytes())?;

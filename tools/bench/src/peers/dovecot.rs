@@ -64,7 +64,7 @@ impl Drop for Dovecot {
     }
 }
 
-/// As it is by default, but for places, port and users.
+/// As it is by default, but for places, port, users and the number of sessions.
 fn configuration(dir: &Path, maildir: &Path, address: SocketAddr) -> String {
     let (dir, maildir, owner) = (dir.display(), maildir.display(), Dovecot::OWNER);
     format!(
@@ -76,6 +76,9 @@ ssl = no
 disable_plaintext_auth = no
 first_valid_uid = 1
 mail_location = maildir:{maildir}
+mail_max_userip_connections = 0
+default_process_limit = 4096
+default_client_limit = 16384
 default_internal_user = nobody
 default_internal_group = nogroup
 default_login_user = nobody
@@ -86,6 +89,9 @@ userdb {{
 passdb {{
   driver = static
   args = nopassword=y
+}}
+service imap {{
+  process_limit = 4096
 }}
 service imap-login {{
   inet_listener imap {{
