@@ -112,15 +112,24 @@ impl MailRoot {
     /// # Errors
     /// Those of `open` and `getdents`; `NotFound` if there is no such inbox.
     pub fn folders(&self, inbox: &MailboxPath) -> io::Result<Vec<FolderName>> {
+        self.list_folders(inbox).map(|listed| listed.folders)
+    }
+
+    /// Like [`folders`](Self::folders), and whether Dovecot keeps its files in the inbox.
+    ///
+    /// # Errors
+    /// Those of [`folders`](Self::folders).
+    pub fn list_folders(&self, inbox: &MailboxPath) -> io::Result<ListedFolders> {
         let dir = self.open_dir(inbox)?;
-        let mut folders = Vec::new();
+        let (mut folders, mut has_dovecot_files) = (Vec::new(), false);
         for_each_entry(&dir, |name, kind| {
+            has_dovecot_files |= name.starts_with("dovecot");
             let folder = name.strip_prefix('.').and_then(|name| FolderName::parse(name).ok());
             folders.extend(folder.filter(|_| kind == FileType::Directory));
         })?;
         folders.retain(|folder| open_beneath(&dir, &format!("{}/new", folder.dir_name())).is_ok());
         folders.sort_unstable();
-        Ok(folders)
+        Ok(ListedFolders { folders, has_dovecot_files })
     }
 
     /// Renames a folder's directory, but not the folders below it. Not synced.
@@ -152,6 +161,15 @@ impl MailRoot {
         remove_files(&dir)?;
         Ok(posthaste_fsops::unlinkat(&above, &*name, AtFlags::REMOVEDIR)?)
     }
+}
+
+/// The directory of an inbox, read once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedFolders {
+    /// Sorted.
+    pub folders: Vec<FolderName>,
+    /// Dovecot keeps its files in the inbox.
+    pub has_dovecot_files: bool,
 }
 
 fn rename_dir(dir: &OwnedFd, old: &str, new: &str) -> io::Result<()> {

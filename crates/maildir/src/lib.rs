@@ -43,7 +43,7 @@ pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written
 pub use cleanup::TMP_AGE_MAX;
 pub use draft::Draft;
 pub use flags::Flags;
-pub use folders::FolderName;
+pub use folders::{FolderName, ListedFolders};
 pub use gone::GoneDir;
 pub use keywords::{
     KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_at, keywords_stamp, read_keywords,

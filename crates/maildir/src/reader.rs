@@ -86,16 +86,6 @@ impl MailRoot {
         Ok(posthaste_fsops::renameat(&dir, &*new, &dir, OWN_UIDLIST_FILE)?)
     }
 
-    /// Whether Dovecot keeps its files in this mailbox.
-    ///
-    /// # Errors
-    /// `NotFound` if it does not exist; others of `open` and `getdents`.
-    pub fn has_dovecot_files(&self, path: &MailboxPath) -> io::Result<bool> {
-        let mut has = false;
-        entries(&self.open_dir(path)?, |name, _, _| has |= name.is_some_and(|name| name.starts_with("dovecot")))?;
-        Ok(has)
-    }
-
     /// The file in which Dovecot lists the names that an account is subscribed to, up to 1 MiB; `None` if there is none. A symbolic link is not followed.
     ///
     /// # Errors
@@ -412,9 +402,9 @@ mod tests {
         let root = MailRoot::open(dir.path()).unwrap();
         let path = MailboxPath::parse("Maildir").unwrap();
         Maildir::open_or_create(dir.path().join("Maildir")).unwrap();
-        assert!(!root.has_dovecot_files(&path).unwrap());
+        assert!(!root.list_folders(&path).unwrap().has_dovecot_files);
         fs::write(dir.path().join("Maildir/dovecot-uidlist"), "3 V1 N1\n").unwrap();
-        assert!(root.has_dovecot_files(&path).unwrap());
+        assert!(root.list_folders(&path).unwrap().has_dovecot_files);
         let before = root.stamp(&path).unwrap();
         std::fs::File::open(dir.path().join("Maildir")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         assert_ne!(root.stamp(&path).unwrap(), before);

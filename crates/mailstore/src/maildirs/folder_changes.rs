@@ -1,6 +1,5 @@
 //! CREATE, DELETE and RENAME: names in the ledger, and directories of a Maildir.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use super::change_queue::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;
 use super::mailbox::lock;
-use super::names::{folder_of, is_utf7};
+use super::names::folder_of;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::scan::Oddities;
 use crate::entry::{MailEntry, MailboxFields};
@@ -34,8 +33,6 @@ const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct FolderChanges<'a> {
     pub account: &'a MaildirAccount,
     found: BTreeMap<MailboxName, MailboxId>,
-    /// Folders are named in modified UTF-7; looked for once.
-    is_utf7: OnceCell<bool>,
 }
 
 impl<'a> FolderChanges<'a> {
@@ -45,7 +42,7 @@ impl<'a> FolderChanges<'a> {
         if lock(&account.mailboxes).pending.has_moving() {
             return Err(MailstoreError::Unavailable("an earlier RENAME is not finished".to_owned()));
         }
-        Ok(Self { account, found: account.listed_now()?, is_utf7: OnceCell::new() })
+        Ok(Self { account, found: account.listed_now()? })
     }
 
     /// Names of the mailboxes that there are.
@@ -88,15 +85,8 @@ impl<'a> FolderChanges<'a> {
     }
 
     fn folder(&self, name: &MailboxName) -> Result<FolderName, MailstoreError> {
-        let account = self.account;
-        let is_utf7 = match self.is_utf7.get() {
-            Some(known) => *known,
-            None => {
-                let found = is_utf7(&account.shared.root, &account.inbox);
-                let found = found.map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
-                *self.is_utf7.get_or_init(|| found)
-            }
-        };
+        // Folders were listed when this change began.
+        let is_utf7 = lock(&self.account.mailboxes).is_utf7;
         folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
     }
 

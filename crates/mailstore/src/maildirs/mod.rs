@@ -353,6 +353,8 @@ struct KnownMailboxes {
     by_id: HashMap<MailboxId, Arc<MaildirMailbox>>,
     pending: PendingFolders,
     has_told_left_out: bool,
+    /// Folders are named in modified UTF-7, by the last list.
+    is_utf7: bool,
 }
 
 impl MaildirAccount {
@@ -539,6 +541,7 @@ impl MaildirAccount {
                 "this folder's name is no mailbox name, or taken; it is left out, further ones are not logged"
             );
         }
+        known.is_utf7 = found.is_utf7;
         let named: Vec<_> = found.named.into_iter().filter(|(_, path)| !known.pending.hides(path)).collect();
         let named = named.into_iter();
         Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, owner, name, path))).collect())

@@ -11,6 +11,8 @@ use posthaste_message::utf7;
 pub(super) struct Folders {
     pub named: Vec<(MailboxName, MailboxPath)>,
     pub left_out: Option<String>,
+    /// Folders are to be named in modified UTF-7: Dovecot is at work, or some are so already.
+    pub is_utf7: bool,
 }
 
 /// Lists the folders of an inbox. Of two directories with one name the first in the order of bytes counts.
@@ -18,33 +20,21 @@ pub(super) struct Folders {
 /// # Errors
 /// Those of `open` and `getdents`; no inbox has no folders.
 pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folders> {
-    let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None };
-    let folders = match root.folders(inbox) {
+    let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None, is_utf7: false };
+    let listed = match root.list_folders(inbox) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-        folders => folders?,
+        listed => listed?,
     };
+    found.is_utf7 = listed.has_dovecot_files;
     let mut taken: std::collections::HashSet<MailboxName> = [MailboxName::inbox()].into();
-    for folder in folders {
+    for folder in listed.folders {
+        found.is_utf7 |= folder.levels().any(|level| decoded(level) != level);
         match (mailbox_of_folder(&folder), folder.path_in(inbox)) {
             (Some(name), Ok(path)) if taken.insert(name.clone()) => found.named.push((name, path)),
             _ => found.left_out = Some(folder.to_string()),
         }
     }
     Ok(found)
-}
-
-/// True if folders are to be named in modified UTF-7: Dovecot is at work, or some are so already.
-///
-/// # Errors
-/// An error of `open` or `getdents`.
-pub(super) fn is_utf7(root: &MailRoot, inbox: &MailboxPath) -> io::Result<bool> {
-    match root.folders(inbox) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        folders => {
-            let is_encoded = |folder: &FolderName| folder.levels().any(|level| decoded(level) != level);
-            Ok(folders?.iter().any(is_encoded) || root.has_dovecot_files(inbox)?)
-        }
-    }
 }
 
 /// A level of a name that is modified UTF-7, as most servers write it, or as it is. Each name has one encoding, and text that nobody has encoded is hardly ever one.
@@ -123,7 +113,7 @@ mod tests {
             assert_eq!(folder(name, is_utf7).unwrap().as_str(), expected);
         }
         assert!(["inbox", "a%", "a*b"].iter().all(|name| folder(name, false).is_none()));
-        assert!(!is_utf7(&root, &inbox).unwrap());
+        assert!(!folders(&root, &inbox).unwrap().is_utf7);
         // Without Dovecot's files as well, and beside names in UTF-8.
         ["", ".Entw&APw-rfe", ".INBOX", ".a&AC8-b", ".R&-D", ".&ZeVnLIqe-"].into_iter().for_each(make);
         let (names, left_out) = names();
@@ -131,7 +121,7 @@ mod tests {
             ["INBOX", "Entw\u{fc}rfe", "R&D", "Tom & Jerry", "a&AC8-b", "a/b.c", "INBOX/x", "\u{65e5}\u{672c}\u{8a9e}"];
         assert_eq!(std::collections::BTreeSet::from_iter(names), expected.map(String::from).into());
         assert!(left_out.is_some(), "two directories of one name");
-        assert!(is_utf7(&root, &inbox).unwrap());
+        assert!(folders(&root, &inbox).unwrap().is_utf7);
     }
 
     #[test]

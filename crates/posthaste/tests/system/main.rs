@@ -45,6 +45,7 @@ mod mailboxes;
 mod maps;
 mod mounts;
 mod moving;
+mod moving_sources;
 mod notices;
 mod own_domain;
 mod ownership;
