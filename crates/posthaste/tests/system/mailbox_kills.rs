@@ -10,6 +10,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::imap::{Imap, serve};
+use crate::mailbox_verify::verify;
 use crate::support::{Client, PATIENCE};
 
 const MAILBOXES: [&str; 3] = ["INBOX", "A", "B"];
@@ -305,6 +306,9 @@ fn kills_under_racing_clients_lose_nothing() {
     }
     let (server, address) = serve(dir.path(), "", "imap");
     check(address, kills, &mut model.lock().unwrap());
+    // Counters are those of the rows, and each row has its file.
+    let (code, found) = verify(dir.path());
+    assert_eq!(code, Some(0), "{found}");
     let model = model.lock().unwrap();
     println!("{kills} kills, {} changes, {} messages by SMTP", model.changes, model.delivered.len());
     server.stop();

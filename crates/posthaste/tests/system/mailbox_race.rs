@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::imap::{Imap, serve};
 use crate::mailbox_kills::Choices;
+use crate::mailbox_verify::verify;
 
 const MAILBOXES: [&str; 3] = ["INBOX", "A", "B"];
 /// Each client has a flag that the other leaves alone; both change the last one.
@@ -417,5 +418,8 @@ fn racing_clients_see_what_a_model_has() {
         model.changes,
         model.mailboxes.iter().map(BTreeMap::len).sum::<usize>()
     );
+    // Counters are those of the rows, and each row has its file.
+    let (code, found) = verify(dir.path());
+    assert_eq!(code, Some(0), "{found}");
     server.stop();
 }

@@ -16,7 +16,7 @@ fn output(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 /// The exit status, and JSON.
-fn verify(dir: &Path) -> (Option<i32>, Value) {
+pub(crate) fn verify(dir: &Path) -> (Option<i32>, Value) {
     let (code, text, error) = output(dir, &["mailbox", "verify", "--json"]);
     (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{error}")))
 }
