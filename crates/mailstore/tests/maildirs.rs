@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use posthaste_maildir::line_ends::crlf_to_lf;
@@ -212,6 +213,46 @@ async fn the_corpus_is_read_as_it_was_delivered() {
         }
     }
     assert!(left.is_empty());
+}
+
+/// Another program gives every file another name, over and over, while the directory is listed (ext4 may show a file twice or not at all then).
+#[tokio::test]
+async fn files_that_are_all_renamed_meanwhile_keep_their_uids() {
+    const FILES: u32 = 400;
+    let place = Place::new();
+    let cur = place.make("").join("cur");
+    (0..FILES).for_each(|n| fs::write(cur.join(format!("{n}.a.h:2,")), format!("Subject: {n}\n\n")).unwrap());
+    let account = place.account().await;
+    let mut view = select(&*account, "INBOX").await;
+    let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let renames = std::thread::spawn({
+        let (is_over, rounds) = (Arc::clone(&is_over), Arc::clone(&rounds));
+        move || {
+            let (mut old, mut new) = ("", "S");
+            while !is_over.load(Relaxed) {
+                for n in 0..FILES {
+                    let name = |flags: &str| cur.join(format!("{n}.a.h:2,{flags}"));
+                    fs::rename(name(old), name(new)).unwrap();
+                }
+                std::mem::swap(&mut old, &mut new);
+                rounds.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let mut looks = 0;
+    while looks < 30 || rounds.load(Relaxed) < 10 {
+        let changes = view.advance(true).await.unwrap();
+        assert!(changes.expunged.is_empty() && changes.exists.is_none(), "look {looks}: {changes:?}");
+        looks += 1;
+    }
+    is_over.store(true, Relaxed);
+    renames.join().unwrap();
+    let changes = view.advance(true).await.unwrap();
+    assert!(changes.expunged.is_empty() && changes.exists.is_none(), "{changes:?}");
+    assert_eq!((view.exists(), view.uid_next().get()), (FILES, FILES + 1));
+    for uid in [1, FILES] {
+        assert!(view.header(Uid::new(uid).unwrap()).await.is_ok_and(|header| header.starts_with(b"Subject: ")));
+    }
 }
 
 #[tokio::test]
