@@ -79,14 +79,22 @@ type MessageShape = (u32, u32, u64, Option<Bytes>);
 /// Next UID, messages without `\Seen`, messages, and the number of keywords.
 type Shape = (u32, u32, Vec<MessageShape>, usize);
 
-/// A mailbox without its LSNs, which are others where a power cut came between.
+/// A mailbox without its LSNs, which are others where a power cut came between. Its counters are those of its messages.
 fn shape(stored: Option<StoredMailbox>) -> Option<Shape> {
     let stored = stored?;
+    let count = |is: fn(&StoredMessage) -> bool| stored.messages.values().filter(|message| is(message)).count();
+    let counted =
+        (count(|_| true), count(|message| message.state.flags & 1 == 0), count(|message| message.state.flags & 8 != 0));
+    let bytes: u64 = stored.messages.values().map(|message| u64::from(message.fixed.wire_size)).sum();
+    let head = &stored.head;
+    assert_eq!([head.exists, head.unseen, head.deleted].map(|count| count as usize), <[usize; 3]>::from(counted));
+    assert_eq!(head.bytes, bytes);
     let of = |message: StoredMessage| (message.fixed.uid, message.fixed.wire_size, message.state.flags, message.name);
     let messages = stored.messages.into_values().map(of).collect();
     Some((stored.head.next_uid, stored.head.unseen, messages, stored.keywords.len()))
 }
 
+/// Also between a commit of the table and the spool's note of it, and with counters that are those of the rows: scenarios 7 and 21 of the design.
 #[test]
 fn uids_are_the_same_after_a_cut_at_any_call() {
     let machine = Machine::new().unwrap();
