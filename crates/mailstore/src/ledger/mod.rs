@@ -410,6 +410,15 @@ impl MailLedger {
         )
     }
 
+    /// A mailbox as it was made, renamed or changed last. Its counters may lack what waits for the table: to ask about each of many
+    /// mailboxes looks at no entry about messages, and at the others once.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn head_without_tail(&self, mailbox: u32) -> Result<Option<MailboxHead>, LedgerError> {
+        self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
+    }
+
     /// Directories that are yet to be renamed or removed.
     ///
     /// # Errors

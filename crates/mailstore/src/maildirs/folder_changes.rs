@@ -267,7 +267,7 @@ impl<'a> FolderChanges<'a> {
         // It keeps its use under another name; without one it takes that of the new name, if that is free.
         let free = |wanted: &SpecialUse| !uses.values().any(|taken| taken == wanted);
         let special_use = uses.get(&MailboxId(core.id)).copied().or(SpecialUse::of_name(name).filter(free));
-        let head = self.account.shared.ledger.head(core.id).map_err(|error| refusal(&error))?;
+        let head = self.account.shared.ledger.head_without_tail(core.id).map_err(|error| refusal(&error))?;
         Ok(head.map(|head| {
             MailEntry::Mailbox(MailboxFields {
                 id: core.id,
