@@ -180,6 +180,11 @@ pub enum TokenError {
     /// The name.
     #[error("`{0}` is no name for a token: 1 to 64 letters, digits, and `.`, `_`, `-`, `@`")]
     Name(String),
+    /// The log and events call mail by it that no token brought.
+    #[error(
+        "`{0}` is the name of what has no token: choose one that is not `{PASSWORD_NAME}` and does not begin with `{NETWORK_PREFIX}`"
+    )]
+    Reserved(String),
     /// It would open nothing.
     #[error("a token needs a scope, such as --scope inject")]
     NoScope,
@@ -188,6 +193,8 @@ pub enum TokenError {
     Bounds(#[from] TokenBoundsError),
 }
 
+/// How the names begin under which clients count as tokens whose network alone lets them bring mail.
+const NETWORK_PREFIX: &str = "network-";
 /// The name under which a password counts as a token.
 const PASSWORD_NAME: &str = "first-password";
 /// Octets of a name.
@@ -212,6 +219,9 @@ impl Token {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
             return Err(TokenError::Name(name.chars().take(100).collect()));
         }
+        if name == PASSWORD_NAME || name.starts_with(NETWORK_PREFIX) {
+            return Err(TokenError::Reserved(name.to_owned()));
+        }
         if scopes.is_empty() {
             return Err(TokenError::NoScope);
         }
@@ -235,7 +245,7 @@ impl Token {
 
     /// What a client counts as whose network alone lets it bring mail. No secret opens it.
     pub(crate) fn of_network(network: &str, tenant: Option<String>) -> Self {
-        let name = format!("network-{network}");
+        let name = format!("{NETWORK_PREFIX}{network}");
         let bounds = TokenBounds { tenant, ..TokenBounds::default() };
         Self { hash: hash(&name), name, scopes: [Scope::Inject].into(), until: None, bounds }
     }
@@ -330,6 +340,14 @@ mod tests {
         let (secret, token) = token(None);
         let shown = format!("{secret:?} {token:?} {}", token.to_line());
         assert!(!shown.contains(&secret.reveal()[4..]), "{shown}");
+    }
+
+    #[test]
+    fn names_of_what_has_no_token_are_refused() {
+        let made = |name: &str| Token::new(name, &Secret::random(), [Scope::Inject].into(), None);
+        assert_eq!(made("network-other").unwrap_err(), TokenError::Reserved("network-other".to_owned()));
+        assert_eq!(made(PASSWORD_NAME).unwrap_err(), TokenError::Reserved(PASSWORD_NAME.to_owned()));
+        assert_eq!(made("network").unwrap().name(), "network");
     }
 
     #[test]
