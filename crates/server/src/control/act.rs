@@ -1,6 +1,6 @@
 //! What an operator does with recipients.
 
-use posthaste_control::{Doing, Which};
+use posthaste_control::{Doing, Request, Which};
 use posthaste_relay::queue::{Action, Secs, Status};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
@@ -63,6 +63,17 @@ pub(super) fn act(
     tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
     let changed = changed + others as u64;
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
+}
+
+/// Has mail for transports that is held delivered or dropped, if a request says so: how many recipients.
+pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
+    let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
+    let Some(transports) = receiver.transports() else { return Ok(0) };
+    match action {
+        Doing::Release => crate::transports::release(transports, asker, of, reason),
+        Doing::Delete => crate::transports::delete(transports, asker, of, reason),
+        _ => Ok(0),
+    }
 }
 
 /// What stands in the notification of an operator's bounce; no client is told.

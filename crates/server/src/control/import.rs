@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Duration, timeout};
 
 use super::transfer::{End, FORMAT, Line, VERSION, hex};
-use super::{PATIENCE, RELAYS_NOT};
+use super::{PATIENCE, relay_of};
 use crate::receive::WeakReceiver;
 
 /// What the client reads from.
@@ -263,7 +263,7 @@ pub(super) trait Importing {
 impl Importing for WeakReceiver {
     fn relay(&self) -> Result<Relay, String> {
         let receiver = self.upgrade().ok_or("the server ends")?;
-        receiver.relay().cloned().ok_or_else(|| RELAYS_NOT.to_owned())
+        relay_of(&receiver).cloned()
     }
 }
 

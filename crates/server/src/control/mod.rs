@@ -38,7 +38,7 @@ use bytes::Bytes;
 pub use closed::{ClosedQueue, ClosedQueueError};
 pub use closed_mailboxes::ClosedMailboxes;
 use posthaste_admin::{AskRefusal, Token};
-use posthaste_control::{Doing, Request, SOCKET, SentRequest};
+use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
 use posthaste_relay::queue::Selection;
 use posthaste_relay::sender::{By, ControlError, Filter, OfMail, Relay};
 use posthaste_spool::Lsn;
@@ -177,8 +177,8 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
         };
     }
     if let Ok(SentRequest(Request::Import { release })) = serde_json::from_str(&line) {
-        if receiver.relay().is_none() {
-            return write.write_all(format!("{}\n", json!({ "error": RELAYS_NOT })).as_bytes()).await;
+        if let Err(error) = relay_of(&receiver) {
+            return write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await;
         }
         // It holds nothing up at the server's end.
         let weak = receiver.downgrade();
@@ -361,13 +361,30 @@ fn of_the_queue(
     receiver: &Receiver,
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
-    if let Some(why) = receiver.remote().stuck() {
-        return Err(AskRefusal::Refused(format!("the queue is stuck: {why}")));
+    if receiver.remote().stuck().is_some() && !concerns_transports(request, asker, receiver) {
+        return Err(AskRefusal::Refused(no_relay(receiver)));
     }
     match changed(receiver, request) {
         Some(changed) => Err(changed),
         None => on_waiting_mail(request, asker, receiver, answer).map_err(AskRefusal::Refused),
     }
+}
+
+/// True if the transports answer a request, or a part of it, also while the queue for other hosts is stuck. A tenant has no mail there.
+fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> bool {
+    let of = match request {
+        Request::List { of, .. }
+        | Request::Count { of, .. }
+        | Request::Act { of, action: Doing::Release | Doing::Delete, .. } => of,
+        _ => return false,
+    };
+    let Some(transports) = receiver.transports() else { return false };
+    let is_theirs = |message| {
+        let of = Which { message: Some(message), ..Which::default() };
+        crate::transports::list(transports, &of, 1, &|_| true) > 0
+    };
+    // Numbers are those of recipients of the relay.
+    asker.tenant.is_none() && of.number.is_none() && of.message.is_none_or(is_theirs)
 }
 
 fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
@@ -397,9 +414,9 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
             }
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
             Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
-                act_on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+                act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
             }
-            _ => Err(RELAYS_NOT.to_owned()),
+            _ => Err(no_relay(receiver)),
         };
     };
     match request {
@@ -408,7 +425,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
         Request::Act { of, action, secs, reason, .. } => {
-            let others = act_on_transports(request, asker, receiver)?;
+            let others = act::on_transports(request, asker, receiver)?;
             act::act(relay, asker, of, *action, *secs, reason, others)
         }
         Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
@@ -441,14 +458,19 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
     }
 }
 
-/// Has mail for transports that is held delivered or dropped, if a request says so: how many recipients.
-fn act_on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
-    let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
-    let Some(transports) = receiver.transports() else { return Ok(0) };
-    match action {
-        Doing::Release => crate::transports::release(transports, asker, of, reason),
-        Doing::Delete => crate::transports::delete(transports, asker, of, reason),
-        _ => Ok(0),
+/// The queue for other hosts.
+///
+/// # Errors
+/// It is stuck, or this server has none.
+fn relay_of(receiver: &Receiver) -> Result<&Relay, String> {
+    receiver.relay().ok_or_else(|| no_relay(receiver))
+}
+
+/// The reason why there is no queue for other hosts.
+fn no_relay(receiver: &Receiver) -> String {
+    match receiver.remote().stuck() {
+        Some(why) => format!("the queue is stuck: {why}"),
+        None => "this server relays no mail".to_owned(),
     }
 }
 
@@ -469,7 +491,6 @@ type Answer<'a> = &'a dyn Fn(Value) -> bool;
 /// The last line of an answer, or what went wrong.
 type Outcome = Result<Value, String>;
 
-const RELAYS_NOT: &str = "this server relays no mail";
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Lines of an answer that wait to be written.
