@@ -187,6 +187,9 @@ pub struct SummaryEnd {
     /// Recipients of all of them.
     #[serde(default)]
     pub recipients: u64,
+    /// Settled recipients whose senders are still to be told. They take room, too. 0 for a tenant.
+    #[serde(default)]
+    pub notices: u64,
     /// The room of the queue, and then of each tenant with a limit.
     #[serde(default)]
     pub room: Vec<RoomLine>,

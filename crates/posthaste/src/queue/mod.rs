@@ -368,8 +368,8 @@ fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool)
     let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
     let is_empty = lines.is_empty();
     let text = match server.json {
-        true => json!({ "counts": lines, "room": end.room }).to_string() + "\n",
-        false => summary(&typed(lines)?, by.key(), &empty) + &room(&end.room),
+        true => json!({ "counts": lines, "notices": end.notices, "room": end.room }).to_string() + "\n",
+        false => summary(&typed(lines)?, by.key(), &empty) + &room(&end),
     };
     Ok((text, is_empty))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use posthaste_control::{CountLine, RoomLine, WaitingLine};
+use posthaste_control::{CountLine, RoomLine, SummaryEnd, WaitingLine};
 use posthaste_message::DateTime;
 use serde_json::Value;
 
@@ -79,10 +79,14 @@ pub(super) fn summary(lines: &[CountLine], by: &'static str, empty: &str) -> Str
     columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, empty)
 }
 
-/// What waits of what may, in all; and of each tenant that has a limit and of which something was refused.
-pub(super) fn room(of: &[RoomLine]) -> String {
-    let mut out = String::new();
-    for (index, RoomLine { tenant, recipients, max, refused, full }) in of.iter().enumerate() {
+/// Notices that are owed; what waits of what may, in all; and of each tenant that has a limit and of which something was refused.
+pub(super) fn room(end: &SummaryEnd) -> String {
+    let mut out = match end.notices {
+        0 => String::new(),
+        1 => "1 notice to a sender is still to be made\n".to_owned(),
+        notices => format!("{notices} notices to senders are still to be made\n"),
+    };
+    for (index, RoomLine { tenant, recipients, max, refused, full }) in end.room.iter().enumerate() {
         if index > 0 && *refused == 0 {
             continue;
         }

@@ -1,10 +1,12 @@
 //! Who is told of what cannot be delivered, and in which words, with running servers.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use crate::relay_events::wait_for;
 use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
-use crate::support::{Server, command};
+use crate::support::{PATIENCE, Server, command};
 
 fn config(port: u16, notices: &str) -> String {
     relaying::config(port, &format!("{EVENTS}[relay.notices]\n{notices}")).replace("\"eve\"", "\"eve\", \"boss\"")
@@ -107,4 +109,37 @@ fn senders_are_told_in_the_words_of_templates() {
         !output.status.success() && said.contains("delay.txt:1: the first line is `Subject: ` and a subject"),
         "{said}"
     );
+}
+
+#[test]
+fn a_refusal_survives_a_kill_and_its_notice_is_owed() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, next) = (here.path(), next_hop(there.path(), ANYWHERE));
+    let schedule = "[relay.schedule.default]\nfirst_secs = 3600\n";
+    let mut server = Server::start(dir, &relaying::config(next.addresses[0].port(), &format!("{schedule}{EVENTS}")));
+    // The notice waits for the other recipient.
+    let to = ["nobody@there.example", "slow@there.example"];
+    server.hello().try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
+    wait_for(dir, "bounced", "recipient", to[0]);
+    let wait_until_owed = |is_owed: bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while relaying::queue(dir, &["summary"]).1.contains("1 notice to a sender is still to be made\n") != is_owed {
+            assert!(Instant::now() < deadline, "owed: {is_owed}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_until_owed(true);
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir);
+    wait_until_owed(true);
+    let waiting = relaying::list(dir, &[]);
+    assert!(waiting.len() == 1 && waiting[0]["recipient"] == to[1], "{waiting:?}");
+    assert_eq!(relaying::queue(dir, &["delete", "--all"]), (0, "1 removed\n".to_owned()));
+    let told = server.wait_for_mail("here.example", "eve", 1).remove(0).text();
+    assert!(told.contains("rfc822; nobody@there.example\n") && !told.contains("slow@"), "{told}");
+    wait_until_owed(false);
+    assert_eq!(wait_for(dir, "bounced", "recipient", to[0]).len(), 1, "tried once");
+    server.stop();
+    next.stop();
 }

@@ -46,5 +46,6 @@ pub(super) fn summary(
     let recipients = all.iter().map(|(_, count)| count.recipients).sum();
     let is_shown = |of: &RoomNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
     let room = relay.room().into_iter().filter(is_shown).map(room).collect();
-    Ok(as_json(&SummaryEnd { done: all.len() as u64, recipients, room }))
+    let notices = if asker.tenant.is_none() { relay.stats().owed_notices } else { 0 };
+    Ok(as_json(&SummaryEnd { done: all.len() as u64, recipients, notices, room }))
 }
