@@ -147,3 +147,38 @@ fn an_action_on_a_recipient_in_flight_follows_the_reply_unless_that_settles_it()
     }
     server.stop();
 }
+
+#[test]
+fn a_later_command_undoes_no_higher_one_in_flight() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let host = SlowHost::start();
+    let schedule = "[relay.schedule.default]\nfirst_secs = 3600\n";
+    let server = Server::start(dir, &config(host.address.port(), schedule));
+    // The highest first.
+    let commands = ["delete", "bounce", "hold", "requeue"];
+    let address = |command: &str| format!("{command}@there.example");
+    let all = commands.map(address);
+    let to = all.each_ref().map(String::as_str);
+    server.hello().try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
+    host.wait_asked(to[0], 1);
+    for (at, command) in commands.iter().enumerate() {
+        for (later, is_first) in commands[at..].iter().zip(std::iter::once(true).chain(std::iter::repeat(false))) {
+            let (code, said) = queue(dir, &[later, "--recipient", to[at]]);
+            let (expected, end) = if is_first { (0, "follow\n") } else { (1, "have an earlier command\n") };
+            let is_said = said.starts_with("0 ") && said.ends_with(&format!("; 1 under way {end}"));
+            assert!(code == expected && is_said, "{command}, {later}: {said}");
+        }
+    }
+    host.release();
+    host.wait_asked("requeue@there.example", 2);
+    wait_for_queue(dir, "each has what came first", |waiting| {
+        let states: Vec<_> = waiting.iter().map(|line| [&line["recipient"], &line["state"]]).collect();
+        states == [["hold@there.example", "held"], ["requeue@there.example", "scheduled"]]
+    });
+    assert_eq!(queue(dir, &["delete", "--all"]).0, 0);
+    let told = server.wait_for_mail("here.example", "eve", 1).remove(0).text();
+    assert!(told.contains("rfc822; bounce@there.example\n") && !told.contains("delete@"), "{told}");
+    assert!(to[..3].iter().all(|of| host.asked(of) == 1));
+    server.stop();
+}

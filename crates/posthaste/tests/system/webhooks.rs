@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::relaying::unused_port;
+use crate::relaying::{self, EVENTS, unused_port};
 use crate::support::{PATIENCE, Server};
 
 /// A request: its header in lower case, and its body.
@@ -287,5 +287,26 @@ fn a_reload_reads_the_secret_again() {
     let waiting = |state: &mut State| !state.requests.iter().any(is_after);
     let waited = http.state.1.wait_timeout_while(guard, PATIENCE, waiting).unwrap().1;
     assert!(!waited.timed_out(), "the same event has another signature");
+    server.stop();
+}
+
+#[test]
+fn a_session_that_another_host_ends_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"421 4.7.0 rate limited\r\n");
+        }
+    });
+    let (dir, http) = (tempfile::tempdir().unwrap(), Http::start(&[]));
+    let hook = format!("[[webhook]]\nname = \"crm\"\nurl = \"{}\"\nevents = [\"interrupted\"]\n", http.url());
+    let server = Server::start(dir.path(), &relaying::config(port, &format!("{EVENTS}{hook}")));
+    server.hello().deliver(&["ann@there.example"], b"Subject: a\r\n\r\nx\r\n");
+    let told = events(&http.wait(1)[0]).remove(0);
+    let expected = [("host", "there.example"), ("stage", "greeting"), ("reply", "421 4.7.0 rate limited")];
+    for (key, value) in expected.into_iter().chain([("event", "interrupted"), ("recipient", "ann@there.example")]) {
+        assert_eq!(told[key], value, "{told}");
+    }
     server.stop();
 }

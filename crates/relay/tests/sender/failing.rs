@@ -16,7 +16,8 @@ pub enum At {
     Never,
     Accept,
     Greeting,
-    /// Directly behind its reply to EHLO.
+    Ehlo,
+    /// Directly after its reply to EHLO.
     Hello,
     StartTls,
     Auth,
@@ -87,6 +88,7 @@ fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> 
             return Ok(());
         }
         (stage, usual) = match line.get(..4).unwrap_or("") {
+            "EHLO" if at == At::Ehlo => (At::Ehlo, ""),
             "EHLO" if at == At::StartTls => (At::Hello, "250-ending\r\n250 STARTTLS\r\n"),
             "STAR" => (At::StartTls, ""),
             "EHLO" if at == At::Auth => (At::Hello, "250-ending\r\n250 AUTH PLAIN\r\n"),
@@ -168,6 +170,8 @@ fn a_refused_login_begins_a_pause_at_once() {
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
     wait("it pauses", || rig.unreachable().is_some_and(|line| line.contains("535 5.7.8 no")));
     assert_eq!(ending.connections(), 1);
+    let is_told = |line: &String| line.starts_with("bob@any.example ") && line.ends_with(" AUTH: 535 5.7.8 no");
+    wait("it is told", || rig.log.interrupted.lock().unwrap().iter().any(is_told));
 }
 
 #[test]

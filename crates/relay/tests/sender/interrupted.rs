@@ -7,8 +7,9 @@ use super::shaping::rules;
 use super::*;
 
 fn check(act: Act, stage: &str) {
+    let said = act(0).1.trim_end();
     let ending = Ending::start(act);
-    let rule = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0']\nafter = '2/hour'\naction = 'suspend'\nof = 'tenant'\nfor = '1 hour'\n";
+    let rule = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0', '^554 5\\.7\\.1']\nafter = '2/hour'\naction = 'suspend'\nof = 'tenant'\nfor = '1 hour'\n";
     let rig = rig_with(zone(), ending.address.port(), |config| {
         (config.schedules, config.shaping) = (schedules(3600, 86_400), rules(rule));
         config.site_connections_max = 1;
@@ -20,9 +21,9 @@ fn check(act: Act, stage: &str) {
     let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
     let site = format!("10 mx.a.example :{}", ending.address.port());
     assert_eq!(scope, Scope::At(Label::Tenant("loud".into()), Place::Site(site.into())), "{stage}");
-    assert!(reason.contains("421 4.7.0 slow down"), "{stage}: {reason}");
+    assert!(reason.contains(said), "{stage}: {reason}");
     let told = || rig.log.interrupted.lock().unwrap().clone();
-    let expected = format!("bob@a.example mx.a.example {stage}: 421 4.7.0 slow down");
+    let expected = format!("bob@a.example mx.a.example {stage}: {said}");
     wait(stage, || told().iter().filter(|line| **line == expected).count() >= 2);
     let mut whys = Vec::new();
     rig.relay.waiting(&Filter::default(), &mut |waiting| {
@@ -36,9 +37,15 @@ fn check(act: Act, stage: &str) {
 }
 
 #[test]
+fn a_greeting_that_refuses_is_seen_with_its_host() {
+    check(|_| (At::Greeting, "554 5.7.1 blocked, slow down\r\n"), "greeting");
+}
+
+#[test]
 fn a_421_at_any_stage_is_seen_with_its_stage_and_host() {
     const SAID: &str = "421 4.7.0 slow down\r\n";
     check(|_| (At::Greeting, SAID), "greeting");
+    check(|_| (At::Ehlo, SAID), "EHLO");
     check(|_| (At::Hello, SAID), "idle");
     check(|_| (At::Mail, SAID), "MAIL");
     check(|_| (At::Rcpt, SAID), "RCPT");
