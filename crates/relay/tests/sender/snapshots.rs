@@ -22,12 +22,17 @@ fn small() -> posthaste_spool::Config {
 
 impl Idle {
     fn open(dir: &Path, dns: &Server) -> Self {
-        let (spool, report) = FileSpool::open(dir, small()).unwrap();
+        let (it, report) = Self::open_with(dir, dns, small());
         assert_eq!(report.damage, []);
+        it
+    }
+
+    fn open_with(dir: &Path, dns: &Server, of: posthaste_spool::Config) -> (Self, posthaste_spool::OpenReport) {
+        let (spool, of_spool) = FileSpool::open(dir, of).unwrap();
         let spool = Arc::new(spool);
         let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
         let (relay, report) = Relay::open_idle(spool.clone(), config(dns, 1, &back, &Arc::default())).unwrap();
-        Idle { relay, spool, report, dir: dir.to_owned() }
+        (Idle { relay, spool, report, dir: dir.to_owned() }, of_spool)
     }
 
     /// What waits, and why.
@@ -304,11 +309,47 @@ fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
         std::fs::remove_file(old.join(name)).unwrap();
     }
     posthaste_spool::ClosedFileSpool::rebuild(&old, &new).unwrap();
+    check_uncertain_once(&new, &dns);
+}
+
+#[test]
+fn after_a_loss_in_the_ring_it_is_uncertain_until_its_next_snapshot() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let killed = dir.path().join("killed");
+    let it = Idle::open(&dir.path().join("spool"), &dns);
+    it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
+    it.end();
+    let it = Idle::open(&dir.path().join("spool"), &dns);
+    // Its content is in a pack now.
+    fill_ring(&it);
+    // After the last checkpoint: the queue has no entry in these, which nobody knows once they are lost.
+    let other = it.spool.stream("other").unwrap();
+    for _ in 0..20 {
+        it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, &[7; 8 << 10]);
+    }
+    copy(&it.dir, &killed);
+    drop(it);
+    for entry in std::fs::read_dir(killed.join("ring")).unwrap().map(Result::unwrap) {
+        if entry.path().extension().is_some_and(|it| it == "seg") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    check_uncertain_once(&killed, &dns);
+}
+
+/// Opens a queue with one message twice: only the first time nobody knows what has become of that.
+fn check_uncertain_once(dir: &Path, dns: &Server) {
+    // As a repair has it opened.
+    let ring = posthaste_ring::Config { gives_up_missing: true, ..small().ring };
     for recipients in [1, 0] {
-        let it = Idle::open(&new, &dns);
+        let (it, _) = Idle::open_with(dir, dns, posthaste_spool::Config { ring: ring.clone(), ..small() });
         assert_eq!((it.report.uncertain.is_some(), it.report.uncertain_recipients), (recipients > 0, recipients));
         let waiting = it.waiting();
         assert!(waiting.len() == 1 && waiting[0].1.contains("Held(Uncertain)"), "{waiting:?}");
+        // What is lost is behind others' mail now, and the queue has no entry since.
+        let other = it.spool.stream("other").unwrap();
+        it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, b"x");
         it.end();
     }
 }
