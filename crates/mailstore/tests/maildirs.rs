@@ -256,6 +256,22 @@ async fn files_that_are_all_renamed_meanwhile_keep_their_uids() {
 }
 
 #[tokio::test]
+async fn an_account_has_ten_thousand_mailboxes_at_most() {
+    let place = Place::new();
+    place.make("");
+    // With INBOX so many that one more may have nine others above it.
+    for number in 0..9_989 {
+        fs::create_dir_all(place.dir.path().join(format!("me/Maildir/.m{number}/new"))).unwrap();
+    }
+    let account = place.account().await;
+    let (last, further) = (MailboxName::parse("last").unwrap(), MailboxName::parse("further").unwrap());
+    account.create(&last, None).await.unwrap();
+    assert_eq!(account.create(&further, None).await, Err(MailstoreError::Limit));
+    account.delete(account.find(&last).await.unwrap().unwrap()).await.unwrap();
+    account.create(&further, None).await.unwrap();
+}
+
+#[tokio::test]
 async fn long_headers_are_given_a_few_at_a_time() {
     let place = Place::new();
     let dir = place.make("");
