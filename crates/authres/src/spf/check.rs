@@ -5,7 +5,7 @@ use std::pin::Pin;
 use super::SpfResult;
 use super::macros::{DomainSpec, Values};
 use super::record::{Mechanism, Policy, Prefixes, is_in, is_policy};
-use crate::{Dns, NoAnswer, is_name};
+use crate::{Dns, NoAnswer, is_at_or_below, is_name};
 
 /// A client and the mail that it sends.
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +150,7 @@ impl<D: Dns> Check<'_, D> {
             Mechanism::Ptr(spec) => {
                 let target = self.target(domain, spec).await?;
                 let names = self.client_names().await?;
-                Ok(names.iter().any(|name| is_below(name, &target)))
+                Ok(names.iter().any(|name| is_at_or_below(name, &target)))
             }
             Mechanism::Exists(spec) => {
                 let target = self.expand(domain, spec).await?;
@@ -242,14 +242,10 @@ impl<D: Dns> Check<'_, D> {
             }
             let names = self.client_names().await?;
             let best = names.iter().find(|name| *name == domain);
-            let best = best.or_else(|| names.iter().find(|name| is_below(name, domain))).or(names.first());
+            let best = best.or_else(|| names.iter().find(|name| is_at_or_below(name, domain))).or(names.first());
             client_name = best.cloned().unwrap_or(client_name);
         }
         let Self { local, ip, helo, sender_domain, .. } = self;
         Ok(spec.expand(&Values { local, sender_domain, domain, helo, ip: *ip, client_name: &client_name }))
     }
-}
-
-fn is_below(name: &str, domain: &str) -> bool {
-    name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }

@@ -1,0 +1,149 @@
+//! The field `Authentication-Results` (RFC 8601), in which no stranger's text can be taken for ours.
+
+use std::fmt;
+
+/// A text that is written as it is: none of CR, LF, NUL, `;`, `(`, `)`, blanks and quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlainText(String);
+
+impl PlainText {
+    /// A domain in A-labels. `None`: it has another sign than letters, digits, hyphens, underscores and dots, or more than 253 of them.
+    pub fn domain(text: &str) -> Option<Self> {
+        let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
+        let is_domain = !text.is_empty() && text.len() <= crate::NAME_BYTES_MAX && text.bytes().all(is_plain);
+        is_domain.then(|| Self(text.to_owned()))
+    }
+
+    /// An address; only its domain if the local part is not a plain dot-atom. `None`: the domain is none.
+    pub fn address(text: &str) -> Option<Self> {
+        let (local, domain) = text.rsplit_once('@').unwrap_or(("", text));
+        let domain = Self::domain(domain)?;
+        let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&octet);
+        match !local.is_empty() && local.len() <= LOCAL_BYTES_MAX && local.bytes().all(is_plain) {
+            true => Some(Self(format!("{local}@{}", domain.0))),
+            false => Some(domain),
+        }
+    }
+
+    /// Letters of base64, quoted where they are no token (RFC 2045 section 5.1).
+    pub fn base64(text: &str) -> Option<Self> {
+        let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"+/=".contains(&octet);
+        if text.is_empty() || text.len() > LOCAL_BYTES_MAX || !text.bytes().all(is_plain) {
+            return None;
+        }
+        Some(Self(if text.contains(['/', '=']) { format!("\"{text}\"") } else { text.to_owned() }))
+    }
+
+    /// A word of ours.
+    pub fn word(text: &'static str) -> Option<Self> {
+        Self::domain(text)
+    }
+}
+
+/// Octets of a local part (RFC 5321 section 4.5.3.1.1).
+const LOCAL_BYTES_MAX: usize = 64;
+/// Results of a field at most; others are left out.
+pub const RESULTS_MAX: usize = 10;
+
+/// The field as it grows.
+#[derive(Debug, Clone)]
+pub struct AuthResults {
+    service: PlainText,
+    results: Vec<String>,
+}
+
+impl AuthResults {
+    /// A field of the service with this name, in A-labels. `None`: it is no domain.
+    pub fn new(service: &str) -> Option<Self> {
+        Some(Self { service: PlainText::domain(service)?, results: Vec::new() })
+    }
+
+    /// Adds a result. A property without a value is left out.
+    pub fn add(
+        &mut self,
+        method: &'static str,
+        result: &'static str,
+        properties: &[(&'static str, Option<PlainText>)],
+    ) {
+        if self.results.len() == RESULTS_MAX {
+            return;
+        }
+        let mut text = format!("{method}={result}");
+        for (name, value) in properties {
+            if let Some(PlainText(value)) = value {
+                text += &format!(" {name}={value}");
+            }
+        }
+        self.results.push(text);
+    }
+}
+
+/// The whole field with its line ends.
+impl fmt::Display for AuthResults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authentication-Results: {}", self.service.0)?;
+        if self.results.is_empty() {
+            f.write_str("; none")?;
+        }
+        for result in &self.results {
+            write!(f, ";\r\n\t{result}")?;
+        }
+        f.write_str("\r\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn results_stand_in_their_order_and_have_a_bound() {
+        let mut field = AuthResults::new("mx.example.org").unwrap();
+        assert_eq!(field.to_string(), "Authentication-Results: mx.example.org; none\r\n");
+        field.add("spf", "pass", &[("smtp.mailfrom", PlainText::address("ann@example.net"))]);
+        field.add(
+            "dkim",
+            "fail",
+            &[("header.d", PlainText::domain("example.net")), ("header.b", PlainText::base64("Ab+/x="))],
+        );
+        field.add("dmarc", "none", &[("header.from", PlainText::domain("a;b"))]);
+        assert_eq!(
+            field.to_string(),
+            "Authentication-Results: mx.example.org;\r\n\tspf=pass smtp.mailfrom=ann@example.net;\r\n\tdkim=fail header.d=example.net header.b=\"Ab+/x=\";\r\n\tdmarc=none\r\n"
+        );
+        (0..20).for_each(|_| field.add("dkim", "none", &[]));
+        assert_eq!(field.to_string().matches(";\r\n").count(), RESULTS_MAX);
+    }
+
+    #[test]
+    fn a_local_part_stands_there_only_as_a_plain_dot_atom() {
+        let written = |address: &str| PlainText::address(address).map(|text| text.0);
+        assert_eq!(written("a.b+c@example.net").as_deref(), Some("a.b+c@example.net"));
+        for evil in [
+            "\"a) dmarc=pass (b\"@evil.example",
+            "\"a;b\"@evil.example",
+            "a b@evil.example",
+            "a@b@evil.example",
+            "\u{fc}@evil.example",
+        ] {
+            assert_eq!(written(evil).as_deref(), Some("evil.example"), "{evil}");
+        }
+        for none in ["", "@", "a@b\u{fc}cher.example", "a@[192.0.2.1]", "a@x\r\n.example", "a@x\0.example"] {
+            assert_eq!(written(none), None, "{none:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_stranger_ends_a_line_or_begins_a_comment(text in "\\PC*|[a;()\"\\\\ \\r\\n\\x00@=.<>]{0,20}") {
+            let mut field = AuthResults::new("mx.example.org").unwrap();
+            let values = [PlainText::domain(&text), PlainText::address(&text), PlainText::base64(&text)];
+            values.into_iter().for_each(|value| field.add("spf", "fail", &[("smtp.mailfrom", value)]));
+            let field = field.to_string();
+            prop_assert_eq!(field.matches(|letter| ";\r\n\0()".contains(letter)).count(), 3 * 3 + 2, "{}", field);
+            prop_assert!(field.is_ascii() && field.matches("spf=fail").count() == 3);
+        }
+    }
+}
