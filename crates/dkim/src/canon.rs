@@ -2,6 +2,29 @@
 
 use ring::digest::{Context, Digest, SHA256};
 
+/// A hash that knows how much it took.
+#[derive(Clone)]
+pub(crate) struct CountedHash {
+    hash: Context,
+    bytes: u64,
+}
+
+impl CountedHash {
+    pub(crate) fn new() -> Self {
+        Self { hash: Context::new(&SHA256), bytes: 0 }
+    }
+
+    pub(crate) fn update(&mut self, octets: &[u8]) {
+        self.bytes += octets.len() as u64;
+        self.hash.update(octets);
+    }
+
+    /// The hash, and of how many octets.
+    pub(crate) fn finish(self) -> (Digest, u64) {
+        (self.hash.finish(), self.bytes)
+    }
+}
+
 /// The relaxed form of a header field (RFC 6376 section 3.4.2), without a line end.
 pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
     let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
@@ -34,7 +57,7 @@ pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
 /// Hashes the relaxed form of a body (RFC 6376 section 3.4.4) with SHA-256, however it is cut.
 #[derive(Clone)]
 pub struct BodyHasher {
-    hash: Context,
+    hash: CountedHash,
     /// Line ends that count once more text follows.
     line_ends: u64,
     /// White space that counts once more text of its line follows.
@@ -52,7 +75,7 @@ impl std::fmt::Debug for BodyHasher {
 
 impl Default for BodyHasher {
     fn default() -> Self {
-        Self { hash: Context::new(&SHA256), line_ends: 0, has_space: false, has_cr: false, has_text: false }
+        Self { hash: CountedHash::new(), line_ends: 0, has_space: false, has_cr: false, has_text: false }
     }
 }
 
@@ -76,7 +99,12 @@ impl BodyHasher {
     }
 
     /// The hash of all of it.
-    pub fn finish(mut self) -> Digest {
+    pub fn finish(self) -> Digest {
+        self.finish_counted().0
+    }
+
+    /// The hash, and the octets of the relaxed form.
+    pub(crate) fn finish_counted(mut self) -> (Digest, u64) {
         if self.has_cr {
             self.octets(b"\r");
         }

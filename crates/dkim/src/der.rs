@@ -34,6 +34,24 @@ pub fn write_positive(out: &mut Vec<u8>, octets: &[u8]) {
     write(out, INTEGER, &content);
 }
 
+/// Takes the next element with this tag: its content. `None`: there is none, or it is longer than what is there.
+pub fn read<'a>(octets: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
+    let (&[found, len], rest) = octets.split_first_chunk::<2>()?;
+    let (len, rest) = match len {
+        0..=0x7f => (usize::from(len), rest),
+        // Keys have at most 64 KiB.
+        0x81 => (usize::from(*rest.first()?), &rest[1..]),
+        0x82 => {
+            let (len, rest) = rest.split_first_chunk::<2>()?;
+            (usize::from(u16::from_be_bytes(*len)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    *octets = rest;
+    (found == tag).then_some(content)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +81,18 @@ mod tests {
         check(&[0x80], &[2, 2, 0, 0x80]);
         check(&[0], &[2, 1, 0]);
         check(&[], &[2, 1, 0]);
+    }
+
+    #[test]
+    fn elements_are_read_as_they_are_written() {
+        for len in [0, 1, 127, 128, 255, 256, 5000] {
+            let mut out = Vec::new();
+            write(&mut out, OCTET_STRING, &vec![7; len]);
+            for end in 0..out.len() {
+                assert_eq!(read(&mut &out[..end], OCTET_STRING), None, "{end} of {len}");
+            }
+            assert_eq!(read(&mut &out[..], SEQUENCE), None);
+            assert_eq!(read(&mut &out[..], OCTET_STRING), Some(&vec![7; len][..]));
+        }
     }
 }

@@ -1,22 +1,29 @@
-//! DKIM (RFC 6376, RFC 8463): keys, their DNS records, and signatures of mail that streams by.
+//! DKIM (RFC 6376, RFC 8301, RFC 8463): keys, their DNS records, signatures of mail that streams by, and their verification.
 //!
-//! For every program that hands mail to other hosts. A [`Draft`] takes the fields of a header, then the body in pieces. It keeps the fields to sign and a hash.
-//! A [`Signer`] makes a `DKIM-Signature` field of it. [`KeyDirectory`] keeps the keys in files. Nothing here verifies, opens a socket or reads a clock.
+//! For every program that hands mail to other hosts, or takes it from them. A [`Draft`] takes the fields of a header, then the body in pieces. It keeps the fields to sign and a hash.
+//! A [`Signer`] makes a `DKIM-Signature` field of it. [`KeyDirectory`] keeps the keys in files. A [`Verifier`] sees a message as
+//! it comes, and gives its signatures as [`Claim`]s, which the records of their keys decide. Nothing here opens a socket or reads a clock.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod canon;
+mod claim;
 mod der;
 mod draft;
 mod generate;
 mod key;
 mod key_file;
 mod names;
+mod public;
+mod received;
 mod record;
 mod signature;
+mod simple;
 mod store;
+mod verifier;
 
 pub use canon::{BodyHasher, relaxed_field};
+pub use claim::{Claim, DkimResult, Verification};
 pub use draft::{Draft, DraftError, HEADER_BYTES_MAX, SIGNED_FIELDS_MAX, is_signed};
 pub use generate::{GenerateError, generate};
 pub use key::{Algorithm, KeyError, SigningKey};
@@ -25,3 +32,4 @@ pub use names::{is_domain, is_selector};
 pub use record::{KeyRecord, RecordError};
 pub use signature::{SignError, Signer};
 pub use store::{DomainKeys, KeyDirectory, StoreError, StoredKey};
+pub use verifier::{HEADER_FIELDS_MAX, SIGNATURES_MAX, Verifier};

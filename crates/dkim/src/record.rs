@@ -16,6 +16,8 @@ pub struct KeyRecord {
     pub public: Vec<u8>,
     /// `t=y`: the domain tests it.
     pub is_test: bool,
+    /// `t=s`: a signature's `i=` has the very domain of its `d=`.
+    pub is_strict: bool,
 }
 
 /// Why a text is no record of a key that verifiers use.
@@ -42,7 +44,7 @@ pub enum RecordError {
 impl KeyRecord {
     /// The record of a private key.
     pub fn of(key: &SigningKey) -> Self {
-        Self { algorithm: key.algorithm(), public: key.public(), is_test: false }
+        Self { algorithm: key.algorithm(), public: key.public(), is_test: false, is_strict: false }
     }
 
     /// Reads a record, its strings joined.
@@ -70,20 +72,25 @@ impl KeyRecord {
         }
         let public: String = tag("p").ok_or(RecordError::Public)?.split_ascii_whitespace().collect();
         let public = STANDARD.decode(public).map_err(|_| RecordError::Public)?;
-        let is_test = tag("t").is_some_and(|value| value.split(':').any(|flag| flag.trim() == "y"));
-        Ok(Self { algorithm, public, is_test })
+        let has_flag = |flag| tag("t").is_some_and(|value| value.split(':').any(|found| found.trim() == flag));
+        Ok(Self { algorithm, public, is_test: has_flag("y"), is_strict: has_flag("s") })
     }
 }
 
 impl fmt::Display for KeyRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let test = if self.is_test { " t=y;" } else { "" };
-        write!(f, "v=DKIM1; k={};{test} p={}", self.algorithm.name(), STANDARD.encode(&self.public))
+        let flags = match (self.is_test, self.is_strict) {
+            (true, true) => " t=y:s;",
+            (true, false) => " t=y;",
+            (false, true) => " t=s;",
+            (false, false) => "",
+        };
+        write!(f, "v=DKIM1; k={};{flags} p={}", self.algorithm.name(), STANDARD.encode(&self.public))
     }
 }
 
 /// The tags of a list (RFC 6376 section 3.2), white space around names and values left out. `None`: it is none, or has a tag twice.
-fn tags(text: &str) -> Option<Vec<(&str, &str)>> {
+pub(crate) fn tags(text: &str) -> Option<Vec<(&str, &str)>> {
     let is_blank = |letter: char| matches!(letter, ' ' | '\t' | '\r' | '\n');
     let text = text.trim_matches(is_blank);
     let mut tags: Vec<(&str, &str)> = Vec::new();
@@ -115,7 +122,8 @@ mod tests {
         assert_eq!(key("p=AQ\r\n ID;"), rsa(&[1, 2, 3]));
         assert_eq!(key(" v = DKIM1 ; h=sha1:sha256; s= email ; n=a note; x_1=y; p="), rsa(&[]));
         assert_eq!(key("v=DKIM1;k=ed25519;p=AQID"), Ok((Algorithm::Ed25519, vec![1, 2, 3])));
-        assert!(KeyRecord::parse("t=s:y; p=").unwrap().is_test);
+        let flags = |text: &str| KeyRecord::parse(text).map(|record| (record.is_test, record.is_strict)).unwrap();
+        assert_eq!((flags("t=s:y; p="), flags("t=s; p="), flags("p=")), ((true, true), (false, true), (false, false)));
         for (text, error) in [
             ("", RecordError::Syntax),
             ("p", RecordError::Syntax),

@@ -4,7 +4,7 @@ mod verifier;
 
 use std::sync::LazyLock;
 
-use posthaste_dkim::{Algorithm, Draft, KeyFile, KeyRecord, Signer, generate};
+use posthaste_dkim::{Algorithm, DkimResult, Draft, KeyFile, KeyRecord, Signer, Verifier, generate};
 use proptest::prelude::*;
 use verifier::verify;
 
@@ -88,6 +88,18 @@ proptest! {
         let signer = &SIGNERS[which];
         let message = signed(signer, &fields, &body, piece);
         prop_assert_eq!(verify(&message, &KeyRecord::of(signer.key())), Ok(()));
+        // The two verifiers share nothing.
+        let (header, _) = verifier::split(&message);
+        let signature = header.len() - fields.iter().map(String::len).sum::<usize>();
+        let mut ours = Verifier::default();
+        ours.field(&header[..signature]);
+        fields.iter().for_each(|field| ours.field(field.as_bytes()));
+        ours.begin_body(None);
+        body.chunks(piece).for_each(|part| ours.body(part));
+        let claim = ours.finish(1_795_000_001).remove(0);
+        prop_assert_eq!(claim.key_name(), Some("2611._domainkey.xn--bcher-kva.example".to_owned()));
+        let verified = claim.verify(Some(&[KeyRecord::of(signer.key()).to_string()]));
+        prop_assert_eq!((verified.result, verified.why), (DkimResult::Pass, ""));
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! Signatures of a whole message, which the records of their keys decide.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::canon::relaxed_field;
+use crate::public::Unverified;
+use crate::received::{ReceivedSignature, without_signature};
+use crate::record::KeyRecord;
+use crate::simple::simple_field;
+use crate::verifier::is_named;
+
+/// The result of a verification (RFC 8601 section 2.7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DkimResult {
+    /// The domain answers for the message.
+    Pass,
+    /// The message has changed, the signature has expired, or it leaves a part unsigned.
+    Fail,
+    /// DNS did not answer.
+    TempError,
+    /// The signature or its key is none that counts.
+    PermError,
+}
+
+impl DkimResult {
+    /// The word of RFC 8601.
+    pub fn name(self) -> &'static str {
+        match self {
+            DkimResult::Pass => "pass",
+            DkimResult::Fail => "fail",
+            DkimResult::TempError => "temperror",
+            DkimResult::PermError => "permerror",
+        }
+    }
+}
+
+/// The result of one signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verification {
+    /// The domain that signs, `d=`, in lower case.
+    pub domain: String,
+    /// `s=` in lower case; empty if the signature could not be read.
+    pub selector: String,
+    /// The first 8 letters of `b=`, which tell signatures apart (RFC 6008).
+    pub signature_start: String,
+    /// The result.
+    pub result: DkimResult,
+    /// Why it is not a pass; empty if it is one.
+    pub why: &'static str,
+    /// The domain tests its key, `t=y`.
+    pub is_test: bool,
+}
+
+/// One signature of a message.
+#[derive(Debug)]
+pub struct Claim {
+    so_far: Verification,
+    /// Those that the key decides.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    signature: ReceivedSignature,
+    /// The octets that are signed.
+    data: Vec<u8>,
+}
+
+impl Claim {
+    pub(crate) fn unread(domain: &str, why: &'static str) -> Self {
+        let result = if why == FROM_UNSIGNED { DkimResult::Fail } else { DkimResult::PermError };
+        let (selector, signature_start) = (String::new(), String::new());
+        let domain = domain.to_owned();
+        Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
+    }
+
+    pub(crate) fn failed(signature: ReceivedSignature, why: &'static str) -> Self {
+        let ReceivedSignature { domain, selector, signature, .. } = signature;
+        let mut signature_start = STANDARD.encode(signature);
+        signature_start.truncate(8);
+        let result = DkimResult::Fail;
+        Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
+    }
+
+    /// `at`: the index of the signature in `fields`.
+    pub(crate) fn open(signature: ReceivedSignature, fields: &[Vec<u8>], at: usize) -> Self {
+        let form: fn(&[u8]) -> Vec<u8> = if signature.is_header_relaxed { relaxed_field } else { simple_field };
+        let mut data = Vec::new();
+        let mut is_left: Vec<bool> = (0..fields.len()).map(|index| index != at).collect();
+        for name in &signature.names {
+            // Of each name the last that was not taken yet (RFC 6376 section 5.4.2).
+            let found = (0..fields.len()).rev().find(|index| is_left[*index] && is_named(&fields[*index], name));
+            if let Some(index) = found {
+                is_left[index] = false;
+                data.extend_from_slice(&form(&fields[index]));
+                data.extend_from_slice(b"\r\n");
+            }
+        }
+        data.extend_from_slice(&form(&without_signature(&fields[at])));
+        let Claim { so_far, .. } = Claim::failed(signature.clone(), "");
+        Self { so_far, open: Some(Open { signature, data }) }
+    }
+
+    /// The domain that signs, as far as it is known.
+    pub fn domain(&self) -> &str {
+        &self.so_far.domain
+    }
+
+    /// The name of the key's TXT record. `None`: the result is known without it.
+    pub fn key_name(&self) -> Option<String> {
+        self.open.as_ref()?;
+        Some(format!("{}._domainkey.{}", self.so_far.selector, self.so_far.domain))
+    }
+
+    /// The result with the texts of [`key_name`](Self::key_name); `None`: DNS did not answer.
+    pub fn verify(self, texts: Option<&[String]>) -> Verification {
+        let Claim { mut so_far, open } = self;
+        let Some(Open { signature, data }) = open else { return so_far };
+        let mut ended = |result, why| {
+            so_far.result = result;
+            so_far.why = why;
+        };
+        let Some(texts) = texts else {
+            ended(DkimResult::TempError, "DNS has no answer");
+            return so_far;
+        };
+        let Some(record) = texts.iter().find_map(|text| KeyRecord::parse(text).ok()) else {
+            ended(DkimResult::PermError, "there is no key");
+            return so_far;
+        };
+        match () {
+            () if record.public.is_empty() => ended(DkimResult::PermError, "its key is revoked"),
+            () if record.algorithm != signature.algorithm => ended(DkimResult::PermError, "its key is of another kind"),
+            () if record.is_strict && signature.is_of_subdomain => {
+                ended(DkimResult::PermError, "its key is not for hosts below the domain");
+            }
+            () => match record.verify(&data, &signature.signature) {
+                Ok(()) => ended(DkimResult::Pass, ""),
+                Err(Unverified::Key(why)) => ended(DkimResult::PermError, why),
+                Err(Unverified::Signature) => ended(DkimResult::Fail, "the header has changed"),
+            },
+        }
+        so_far.is_test = record.is_test;
+        so_far
+    }
+}
+
+/// Of which a reader must not see a pass, though no octet has changed.
+pub(crate) const FROM_UNSIGNED: &str = "it leaves From unsigned";
