@@ -3,7 +3,7 @@
 //! For every program that sends mail or judges it: all that ask through one resolver share its cache, its bound of questions and its memory of failures.
 //!
 //! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a time. Resolvers that are asked should be
-//! caching ones, best on this machine: nothing here walks down from the root, and DNSSEC is not validated.
+//! caching ones, best on this machine: they walk down from the root. [`OwnServers`] asks the servers of a domain themselves. DNSSEC is not validated.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -34,11 +34,14 @@ mod hosts;
 mod meters;
 mod names;
 mod own;
+mod own_servers;
 mod resolver;
 mod section;
 mod slots;
+mod source;
 mod spf_merge;
 mod wanted;
+mod zone_reply;
 
 pub use addresses::Addresses;
 pub use attempt::Attempt;
@@ -47,9 +50,11 @@ pub use destination::{Destination, Host, Site};
 pub use error::{DnsError, SetupError};
 pub use meters::DnsStats;
 pub use names::is_next_hop;
+pub use own_servers::OwnServers;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
 pub use slots::{Pace, Slot};
+pub use source::RecordSource;
 pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
 pub use wanted::{FoundRecord, OwnDomain, WantedRecord};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::proto::rr::{RData, RecordType};
 use tokio::time::Instant;
 
 use super::cache::Cache;
@@ -16,6 +16,7 @@ use super::hosts::Hosts;
 use super::meters::DnsStats;
 use super::names::{self, Target};
 use super::own::OwnListeners;
+use super::zone_reply::name_text;
 use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
@@ -202,6 +203,23 @@ impl Resolver {
         }
     }
 
+    /// The records of `name`, which has the form of [`names::domain`]; none if it has others. Not from the cache.
+    pub(crate) async fn records(&self, name: &str, kind: RecordType) -> Result<Vec<RData>, DnsError> {
+        match self.client.ask(name, kind, self.client.slots().slot(Pace::Quick).await).await {
+            Ok(records) => Ok(records.data),
+            Err(Failure::NoData { .. }) => Ok(Vec::new()),
+            Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(name.to_owned())),
+            Err(failure) => {
+                let why = failure.unanswered().unwrap_or_default();
+                Err(DnsError::Unanswered { name: name.to_owned(), why })
+            }
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(super) fn listens_at(&self, port: u16) -> bool {
         self.own_listeners.has_port(port)
     }
@@ -247,7 +265,7 @@ impl Resolver {
             if mx.exchange.is_root() && records.data.len() == 1 {
                 return Err(DnsError::NullMx(domain.to_owned()));
             }
-            if let Some(name) = host_name(&mx.exchange) {
+            if let Some(name) = name_text(&mx.exchange) {
                 hosts.push(Host { preference: mx.preference, name: name.into() });
             }
         }
@@ -357,22 +375,12 @@ fn pace_of<T>(last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
     }
 }
 
-/// `None`: labels with dots, controls and the like, which no host has.
-fn host_name(name: &Name) -> Option<String> {
-    let labels: Option<Vec<&str>> = name.iter().map(|label| std::str::from_utf8(label).ok()).collect();
-    let labels = labels?;
-    if labels.iter().any(|label| !label.is_ascii() || label.contains('.')) {
-        return None;
-    }
-    names::domain(&labels.join("."))
-}
-
-fn text(data: &RData) -> Option<String> {
+pub(crate) fn text(data: &RData) -> Option<String> {
     let RData::TXT(text) = data else { return None };
     Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
 }
 
-fn address(data: &RData) -> Option<IpAddr> {
+pub(crate) fn address(data: &RData) -> Option<IpAddr> {
     match data {
         RData::A(address) => Some(IpAddr::V4(address.0)),
         RData::AAAA(address) => Some(IpAddr::V6(address.0)),

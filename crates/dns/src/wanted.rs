@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use crate::spf_merge::{SpfMergeError, check_lookups, spf_of, with_term};
-use crate::{DnsError, Resolver};
+use crate::{DnsError, RecordSource};
 
 /// A domain of ours as its records are to say it.
 #[derive(Debug, Clone)]
@@ -48,86 +48,91 @@ pub enum FoundRecord {
 }
 
 impl OwnDomain {
-    /// The records, in the order in which they are to be read. Asks for those that may be there.
+    /// The records, in the order in which they are to be read, beside those that are there.
     ///
     /// # Errors
     /// The SPF records that are there cannot be merged with ours.
-    pub async fn wanted(&self, resolver: &Resolver) -> Result<Vec<WantedRecord>, SpfMergeError> {
+    pub async fn wanted(&self, source: RecordSource<'_>) -> Result<Vec<WantedRecord>, SpfMergeError> {
         let Self { domain, host, .. } = self;
         let mut all = Vec::new();
-        let mx = self.mx(resolver).await;
+        let mx = self.mx(source).await;
         // While mail is received elsewhere, `mx` would not allow us to send.
         let is_received_here = !matches!(mx.found, FoundRecord::Other(_));
         all.push(mx);
         let term = if is_received_here { "mx".to_owned() } else { format!("a:{host}") };
-        all.push(spf(resolver, domain, &term).await?);
+        all.push(spf(source, domain, &term).await?);
         // Of notices, whose sender is empty: receivers then judge the host's name.
         if host != domain {
-            all.push(spf(resolver, host, "a").await?);
+            all.push(spf(source, host, "a").await?);
         }
         for (selector, record) in &self.keys {
             let name = format!("{selector}._domainkey.{domain}");
-            all.push(text(resolver, name, record.clone(), |found| found == record).await);
+            all.push(text(source, name, record.clone(), |found| found == record).await);
         }
         let reports = &self.reports;
         // A policy that is there is somebody's decision.
         let dmarc = format!("v=DMARC1; p=none; rua=mailto:{reports}");
-        all.push(kept(resolver, format!("_dmarc.{domain}"), dmarc, "v=DMARC1").await);
+        all.push(kept(source, format!("_dmarc.{domain}"), dmarc, "v=DMARC1").await);
         let tls = format!("v=TLSRPTv1; rua=mailto:{reports}");
-        all.push(kept(resolver, format!("_smtp._tls.{domain}"), tls, "v=TLSRPTv1").await);
+        all.push(kept(source, format!("_smtp._tls.{domain}"), tls, "v=TLSRPTv1").await);
         for (service, port) in &self.services {
-            let (name, value) = (format!("{service}._tcp.{domain}"), format!("0 1 {port} {host}."));
-            all.push(WantedRecord {
-                name,
-                kind: "SRV",
-                value,
-                found: FoundRecord::Unknown("not asked for".to_owned()),
-            });
+            all.push(self.service(source, service, *port).await);
         }
-        all.extend(self.reverse(resolver).await);
+        all.extend(self.reverse(source).await);
         Ok(all)
     }
 
-    async fn mx(&self, resolver: &Resolver) -> WantedRecord {
-        let found = match resolver.destination(&self.domain).await {
-            Ok(destination) if destination.implicit => FoundRecord::Nothing,
-            Ok(destination) => {
-                let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
-                if hosts.contains(&&*self.host) { FoundRecord::Same } else { FoundRecord::Other(hosts.join(" ")) }
-            }
-            Err(DnsError::NoSuchDomain(_)) => FoundRecord::Nothing,
-            Err(DnsError::NullMx(_)) => FoundRecord::Other(".".to_owned()),
-            Err(error) => FoundRecord::Unknown(error.to_string()),
-        };
+    async fn mx(&self, source: RecordSource<'_>) -> WantedRecord {
+        let found = source.mail_hosts(&self.domain).await;
+        let found = FoundRecord::among(found, |host| *host == self.host, |hosts| hosts.join(" "));
+        // A null MX has the name of the root.
+        let found = if found == FoundRecord::Other(String::new()) { FoundRecord::Other(".".to_owned()) } else { found };
         WantedRecord { name: self.domain.clone(), kind: "MX", value: format!("10 {}.", self.host), found }
     }
 
-    /// The names of the host's addresses.
-    async fn reverse(&self, resolver: &Resolver) -> Vec<WantedRecord> {
-        let addresses = resolver.addresses(&self.host).await;
-        let addresses: Vec<IpAddr> = addresses.map(|found| found.all().to_vec()).unwrap_or_default();
-        let record = |address: IpAddr| WantedRecord {
-            name: reverse_name(address),
-            kind: "PTR",
-            value: format!("{}.", self.host),
-            found: FoundRecord::Unknown("not asked for; the owner of the address sets it".to_owned()),
+    async fn service(&self, source: RecordSource<'_>, service: &str, port: u16) -> WantedRecord {
+        let (name, value) = (format!("{service}._tcp.{}", self.domain), format!("0 1 {port} {}.", self.host));
+        let found = source.services(&name).await;
+        let shown = |found: &[(String, u16)]| {
+            found.iter().map(|(host, port)| format!("{port} {host}.")).collect::<Vec<_>>().join(", ")
         };
-        addresses.into_iter().map(record).collect()
+        let found = FoundRecord::among(found, |(host, at)| *host == self.host && *at == port, shown);
+        WantedRecord { name, kind: "SRV", value, found }
+    }
+
+    /// The names of the host's addresses.
+    async fn reverse(&self, source: RecordSource<'_>) -> Vec<WantedRecord> {
+        let mut records = Vec::new();
+        for address in source.addresses(&self.host).await.unwrap_or_default() {
+            let name = reverse_name(address);
+            let found = source.names_of_address(&name).await;
+            let found = FoundRecord::among(found, |host| *host == self.host, |hosts| hosts.join(" "));
+            records.push(WantedRecord { name, kind: "PTR", value: format!("{}.", self.host), found });
+        }
+        records
     }
 }
 
-async fn spf(resolver: &Resolver, domain: &str, term: &str) -> Result<WantedRecord, SpfMergeError> {
-    let texts = match resolver.texts(domain).await {
-        Ok(texts) => Ok(texts),
-        Err(DnsError::NoSuchDomain(_)) => Ok(Default::default()),
-        Err(error) => Err(error.to_string()),
-    };
+impl FoundRecord {
+    /// Looks for the wanted one among all that are there.
+    fn among<T>(found: Result<Vec<T>, DnsError>, is_it: impl Fn(&T) -> bool, shown: impl Fn(&[T]) -> String) -> Self {
+        match found {
+            Err(error) => FoundRecord::Unknown(error.to_string()),
+            Ok(found) if found.iter().any(is_it) => FoundRecord::Same,
+            Ok(found) if found.is_empty() => FoundRecord::Nothing,
+            Ok(found) => FoundRecord::Other(shown(&found)),
+        }
+    }
+}
+
+async fn spf(source: RecordSource<'_>, domain: &str, term: &str) -> Result<WantedRecord, SpfMergeError> {
+    let texts = source.texts(domain).await;
     let known = texts.as_ref().map_or(&[][..], |texts| &texts[..]);
     let record = spf_of(domain, known)?;
     let value = with_term(record, term);
-    check_lookups(resolver, domain, &value).await?;
+    check_lookups(source.resolver(), domain, &value).await?;
     let found = match (record, &texts) {
-        (_, Err(why)) => FoundRecord::Unknown(why.clone()),
+        (_, Err(why)) => FoundRecord::Unknown(why.to_string()),
         (None, _) => FoundRecord::Nothing,
         (Some(record), _) if record == value => FoundRecord::Same,
         (Some(record), _) => FoundRecord::Other(record.to_owned()),
@@ -136,21 +141,24 @@ async fn spf(resolver: &Resolver, domain: &str, term: &str) -> Result<WantedReco
 }
 
 /// A text of a name that has no other.
-async fn text(resolver: &Resolver, name: String, value: String, is_same: impl Fn(&str) -> bool) -> WantedRecord {
-    let found = match resolver.texts(&name).await {
-        Ok(texts) if texts.iter().any(|text| is_same(text)) => FoundRecord::Same,
-        Ok(texts) => texts.first().map_or(FoundRecord::Nothing, |text| FoundRecord::Other(text.clone())),
-        Err(DnsError::NoSuchDomain(_)) => FoundRecord::Nothing,
-        Err(error) => FoundRecord::Unknown(error.to_string()),
-    };
+async fn text(
+    source: RecordSource<'_>,
+    name: String,
+    value: String,
+    is_same: impl Fn(&String) -> bool,
+) -> WantedRecord {
+    let first = |texts: &[String]| texts.first().cloned().unwrap_or_default();
+    let found = FoundRecord::among(source.texts(&name).await, is_same, first);
     WantedRecord { name, kind: "TXT", value, found }
 }
 
 /// As [`text`]; one of this version that is there stays.
-async fn kept(resolver: &Resolver, name: String, value: String, version: &str) -> WantedRecord {
-    let texts = resolver.texts(&name).await;
-    let there = texts.ok().and_then(|texts| texts.iter().find(|text| text.starts_with(version)).cloned());
-    text(resolver, name, there.unwrap_or(value), |text| text.starts_with(version)).await
+async fn kept(source: RecordSource<'_>, name: String, value: String, version: &str) -> WantedRecord {
+    let first = |texts: &[String]| texts.first().cloned().unwrap_or_default();
+    let mut texts = source.texts(&name).await;
+    let there = texts.as_mut().ok().and_then(|texts| texts.iter().find(|text| text.starts_with(version)).cloned());
+    let found = FoundRecord::among(texts, |text| text.starts_with(version), first);
+    WantedRecord { name, kind: "TXT", value: there.unwrap_or(value), found }
 }
 
 /// The name under which an address has its own (RFC 1035 section 3.5, RFC 3596 section 2.5).
@@ -199,7 +207,7 @@ mod tests {
     use posthaste_dns_stub::{Server, Zone};
 
     use super::*;
-    use crate::Settings;
+    use crate::{Resolver, Settings};
 
     fn own(domain: &str) -> OwnDomain {
         OwnDomain {
@@ -214,7 +222,7 @@ mod tests {
     async fn wanted(zone: Zone, domain: &str) -> Vec<String> {
         let server = Server::start(zone);
         let resolver = Resolver::new(&Settings { servers: vec![server.address()], ..Settings::default() }).unwrap();
-        let records = own(domain).wanted(&resolver).await.unwrap();
+        let records = own(domain).wanted(RecordSource::Resolver(&resolver)).await.unwrap();
         let line = |record: &WantedRecord| {
             let found = match &record.found {
                 FoundRecord::Same => "same",
@@ -235,6 +243,7 @@ mod tests {
             .txt("_dmarc.example.org", "v=DMARC1; p=reject")
             .txt("_spf.old.example", "v=spf1 ip4:192.0.2.9 -all")
             .txt("2611e._domainkey.example.org", "v=DKIM1; k=ed25519; p=BBBB")
+            .srv("_imaps._tcp.example.org", 993, "imap.old.example")
             .a("mx.example.org", [192, 0, 2, 10].into());
         let expected = [
             "example.org MX 10 mx.example.org. [mail.old.example]",
@@ -243,8 +252,8 @@ mod tests {
             "2611e._domainkey.example.org TXT v=DKIM1; k=ed25519; p=AAAA [v=DKIM1; k=ed25519; p=BBBB]",
             "_dmarc.example.org TXT v=DMARC1; p=reject [same]",
             "_smtp._tls.example.org TXT v=TLSRPTv1; rua=mailto:reports@example.org [nothing]",
-            "_imaps._tcp.example.org SRV 0 1 993 mx.example.org. [?]",
-            "10.2.0.192.in-addr.arpa PTR mx.example.org. [?]",
+            "_imaps._tcp.example.org SRV 0 1 993 mx.example.org. [993 imap.old.example.]",
+            "10.2.0.192.in-addr.arpa PTR mx.example.org. [nothing]",
         ];
         assert_eq!(wanted(zone, "example.org").await, expected);
     }
@@ -257,10 +266,13 @@ mod tests {
             .txt("mx.example.org", "v=spf1 a -all")
             .txt("_dmarc.example.net", "v=DMARC1; p=none; rua=mailto:reports@example.net")
             .txt("_smtp._tls.example.net", "v=TLSRPTv1; rua=mailto:x@example.net")
-            .txt("2611e._domainkey.example.net", "v=DKIM1; k=ed25519; p=AAAA");
+            .txt("2611e._domainkey.example.net", "v=DKIM1; k=ed25519; p=AAAA")
+            .srv("_imaps._tcp.example.net", 993, "mx.example.org")
+            .a("mx.example.org", [192, 0, 2, 10].into())
+            .ptr("10.2.0.192.in-addr.arpa", "mx.example.org");
         let all = wanted(zone, "example.net").await;
-        assert_eq!(all.iter().filter(|line| line.ends_with("[same]")).count(), 6, "{all:#?}");
-        assert_eq!(all.len(), 7, "without an address there is no PTR");
+        assert_eq!(all.iter().filter(|line| line.ends_with("[same]")).count(), 8, "{all:#?}");
+        assert_eq!(all.len(), 8);
     }
 
     #[test]

@@ -7,11 +7,12 @@ use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, Listene
 use posthaste_directory::Route;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{KeyDirectory, KeyRecord, KeyState};
-use posthaste_dns::{FoundRecord, OwnDomain, Resolver, WantedRecord};
+use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
 use posthaste_smtp::ForwardPath;
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
+use crate::dns_check::CheckArgs;
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -20,6 +21,8 @@ use crate::terminal::{complain, harmless, print, print_json};
 pub enum DnsCommand {
     /// Print the DNS records that a domain needs, beside those that it has
     Records(RecordsArgs),
+    /// Ask the domain's own servers whether its records are there; exit status 1 if one is not as it should be
+    Check(CheckArgs),
 }
 
 #[derive(Args)]
@@ -39,6 +42,7 @@ pub struct RecordsArgs {
 pub fn run(command: DnsCommand) -> Result<ExitCode, AnyError> {
     match command {
         DnsCommand::Records(args) => args.run().map(|()| ExitCode::SUCCESS),
+        DnsCommand::Check(args) => args.run(),
     }
 }
 
@@ -50,7 +54,7 @@ impl RecordsArgs {
         // Within it: the resolver has tasks.
         let wanted = runtime.block_on(async {
             let resolver = Resolver::new(&loaded.config.dns)?;
-            Ok::<_, AnyError>(own.wanted(&resolver).await?)
+            Ok::<_, AnyError>(own.wanted(RecordSource::Resolver(&resolver)).await?)
         })?;
         if self.json {
             return Ok(print_json(&format!("{:#}\n", json!(wanted.iter().map(of_record).collect::<Vec<_>>())))?);
@@ -67,7 +71,7 @@ impl RecordsArgs {
 }
 
 /// The domain as the configuration and the keys have it.
-fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
+pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
     let (config, directory) = (&loaded.config, &loaded.directory);
     let name = folded_domain(domain.trim_end_matches('.')).map(|name| name.into_owned());
     let name = name.filter(|name| posthaste_dkim::is_domain(name));
@@ -120,7 +124,7 @@ fn services(config: &Config) -> Vec<(&'static str, u16)> {
     services
 }
 
-fn of_record(record: &WantedRecord) -> Value {
+pub fn of_record(record: &WantedRecord) -> Value {
     let WantedRecord { name, kind, value, found } = record;
     let (state, other) = match found {
         FoundRecord::Same => ("there", None),
@@ -131,14 +135,23 @@ fn of_record(record: &WantedRecord) -> Value {
     json!({ "name": name, "type": kind, "value": value, "state": state, "found": other })
 }
 
+/// The data as a zone has them, TXT in quotes.
+pub fn quoted_value(record: &WantedRecord) -> String {
+    quote(record.kind, &harmless(&record.value))
+}
+
+fn quote(kind: &str, text: &str) -> String {
+    if kind == "TXT" { format!("\"{text}\"") } else { text.to_owned() }
+}
+
 fn line(record: &WantedRecord) -> String {
-    let WantedRecord { name, kind, value, found } = record;
-    let quote = |text: &str| if *kind == "TXT" { format!("\"{text}\"") } else { text.to_owned() };
+    let WantedRecord { name, kind, found, .. } = record;
     let found = match found {
         FoundRecord::Same => "  is there".to_owned(),
+        FoundRecord::Nothing if *kind == "PTR" => "  (the owner of the address sets it)".to_owned(),
         FoundRecord::Nothing => String::new(),
-        FoundRecord::Other(other) => format!("  replaces {}", quote(&harmless(other))),
+        FoundRecord::Other(other) => format!("  replaces {}", quote(kind, &harmless(other))),
         FoundRecord::Unknown(why) => format!("  ({})", harmless(why)),
     };
-    format!("{name}.  {kind}  {}{found}\n", quote(&harmless(value)))
+    format!("{name}.  {kind}  {}{found}\n", quoted_value(record))
 }

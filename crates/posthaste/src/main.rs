@@ -18,6 +18,7 @@ mod config_arg;
 mod count;
 mod dkim;
 mod dns;
+mod dns_check;
 mod doctor;
 mod exclude;
 mod export;
@@ -122,7 +123,7 @@ enum Command {
     /// Make, list and change the keys that sign mail (DKIM)
     #[command(subcommand)]
     Dkim(dkim::DkimCommand),
-    /// Print the DNS records of a domain
+    /// Print and check the DNS records of a domain
     #[command(subcommand)]
     Dns(dns::DnsCommand),
     /// Print a link that opens the page of a running server in a browser, once, within 10 minutes

@@ -49,6 +49,31 @@ impl Server {
     /// If no port is free for both UDP and TCP.
     pub fn start(zone: Zone) -> Server {
         let (udp, tcp) = (0..100).find_map(|_| bind().ok()).expect("no port of loopback is free for UDP and TCP");
+        Self::serve(udp, tcp, zone)
+    }
+
+    /// Listens on one free port of several addresses, such as 127.0.0.1 and 127.0.0.2, each with a zone of its own: servers that are named by address alone.
+    ///
+    /// # Panics
+    /// If no port is free at all of them.
+    pub fn start_beside<const N: usize>(servers: [(Ipv4Addr, Zone); N]) -> [Server; N] {
+        let bound = (0..100).find_map(|_| {
+            let (udp, tcp) = bind().ok()?;
+            let port = udp.local_addr().ok()?.port();
+            drop((udp, tcp));
+            let bind = |(ip, _): &(Ipv4Addr, Zone)| {
+                Some((UdpSocket::bind((*ip, port)).ok()?, TcpListener::bind((*ip, port)).ok()?))
+            };
+            servers.iter().map(bind).collect::<Option<Vec<_>>>()
+        });
+        let mut bound = bound.expect("no port is free at all addresses").into_iter();
+        servers.map(|(_, zone)| {
+            let (udp, tcp) = bound.next().expect("one for each server");
+            Self::serve(udp, tcp, zone)
+        })
+    }
+
+    fn serve(udp: UdpSocket, tcp: TcpListener, zone: Zone) -> Server {
         let address = udp.local_addr().expect("a bound socket has an address");
         let state = State { zone, asked: Vec::new(), held: false, unanswered: Vec::new(), ended: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -223,11 +248,14 @@ impl State {
 
     fn answer(&self, question: &Question, over_tcp: bool) -> Option<Vec<u8>> {
         let mut answer = self.zone.answer(&question.name(), question.kind, over_tcp)?;
+        if let Some(octets) = &answer.raw {
+            return Some(question.raw_answer(octets));
+        }
         let bytes = question.answer(&answer);
         if over_tcp || bytes.len() <= question.udp_bytes_max {
             return Some(bytes);
         }
-        answer.records.clear();
+        (answer.records, answer.authority, answer.additional) = Default::default();
         answer.truncated = true;
         Some(question.answer(&answer))
     }

@@ -88,16 +88,17 @@ impl Question {
         let mut out = Vec::new();
         out.extend(self.id);
         // Response, authoritative, recursion desired; recursion available.
-        out.push(0x85 | if answer.truncated { 0x02 } else { 0 });
+        out.push(0x81 | if answer.truncated { 0x02 } else { 0 } | if answer.is_foreign { 0 } else { 0x04 });
         out.push(0x80 | answer.code);
-        let counts = [1, answer.records.len(), usize::from(answer.soa_ttl.is_some()), 0];
+        let authority = answer.authority.len() + usize::from(answer.soa_ttl.is_some());
+        let counts = [1, answer.records.len(), authority, answer.additional.len()];
         for count in counts {
             out.extend(u16::try_from(count).expect("a test has no 65,536 records").to_be_bytes());
         }
         write_name(&mut out, &self.name);
         out.extend(self.kind.number().to_be_bytes());
         out.extend([0, 1]);
-        for record in &answer.records {
+        for record in answer.records.iter().chain(&answer.authority) {
             write_record(&mut out, &record.owner, record.kind.number(), record.ttl, &record.data);
         }
         if let Some(ttl) = answer.soa_ttl {
@@ -108,7 +109,15 @@ impl Question {
             // Of the root, which is above every name.
             write_record(&mut out, &[], SOA, ttl, &data);
         }
+        for record in &answer.additional {
+            write_record(&mut out, &record.owner, record.kind.number(), record.ttl, &record.data);
+        }
         out
+    }
+
+    /// The octets `rest` as an answer, after the question's id.
+    pub fn raw_answer(&self, rest: &[u8]) -> Vec<u8> {
+        [&self.id, rest].concat()
     }
 }
 
@@ -118,6 +127,13 @@ pub struct Answer {
     pub code: u8,
     pub truncated: bool,
     pub records: Vec<Record>,
+    /// The second section, without the SOA.
+    pub authority: Vec<Record>,
+    pub additional: Vec<Record>,
+    /// Without the bit AA.
+    pub is_foreign: bool,
+    /// Octets in place of a message.
+    pub raw: Option<Vec<u8>>,
     /// For negative answers.
     pub soa_ttl: Option<u32>,
 }

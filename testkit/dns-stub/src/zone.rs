@@ -13,12 +13,26 @@ pub struct Zone {
     strays: Vec<(Labels, Record)>,
     silent: Vec<Labels>,
     truncated: Vec<Labels>,
+    /// Zones of other servers, with their NS records and addresses.
+    delegated: Vec<(Labels, Record, Option<Record>)>,
+    raw: HashMap<Labels, Vec<u8>>,
+    is_foreign: bool,
 }
 
 impl Default for Zone {
     /// Without records. The TTL is an hour.
     fn default() -> Self {
-        Zone { ttl: 3600, records: HashMap::new(), failing: vec![], strays: vec![], silent: vec![], truncated: vec![] }
+        Zone {
+            ttl: 3600,
+            records: HashMap::new(),
+            failing: vec![],
+            strays: vec![],
+            silent: vec![],
+            truncated: vec![],
+            delegated: vec![],
+            raw: HashMap::new(),
+            is_foreign: false,
+        }
     }
 }
 
@@ -81,9 +95,45 @@ impl Zone {
 
     /// Another name for `name`. The answer has the records of `target` too, if the zone has them.
     pub fn cname(self, name: &str, target: &str) -> Self {
-        let mut data = Vec::new();
-        wire::write_name(&mut data, &labels(target));
-        self.with(name, Kind::Cname, data)
+        self.with(name, Kind::Cname, name_data(target))
+    }
+
+    /// A server of the zone `name`.
+    pub fn ns(self, name: &str, host: &str) -> Self {
+        self.with(name, Kind::Other(NS), name_data(host))
+    }
+
+    /// A service, of priority 0 and weight 1.
+    pub fn srv(self, name: &str, port: u16, host: &str) -> Self {
+        let numbers = [0, 1, port].map(u16::to_be_bytes).concat();
+        self.with(name, Kind::Other(SRV), [numbers, name_data(host)].concat())
+    }
+
+    /// The name of an address.
+    pub fn ptr(self, name: &str, host: &str) -> Self {
+        self.with(name, Kind::Other(PTR), name_data(host))
+    }
+
+    /// Sends questions for `name`, and for names below it, to the server `host`; its address goes with the answer, if there is one.
+    pub fn delegate(mut self, name: &str, host: &str, address: Option<Ipv4Addr>) -> Self {
+        let ttl = self.ttl;
+        let server = Record { owner: labels(name), kind: Kind::Other(NS), ttl, data: name_data(host) };
+        let glue =
+            |address: Ipv4Addr| Record { owner: labels(host), kind: Kind::A, ttl, data: address.octets().to_vec() };
+        self.delegated.push((labels(name), server, address.map(glue)));
+        self
+    }
+
+    /// These octets as the answer for `name`, after the id of the question.
+    pub fn raw(mut self, name: &str, octets: &[u8]) -> Self {
+        self.raw.insert(labels(name), octets.to_vec());
+        self
+    }
+
+    /// Answers without the bit AA: the server is lame, or keeps what it has heard.
+    pub fn is_foreign(mut self) -> Self {
+        self.is_foreign = true;
+        self
     }
 
     /// SERVFAIL for all questions about the name.
@@ -132,6 +182,12 @@ impl Zone {
         if self.truncated.contains(name) && !over_tcp {
             return Some(Answer { truncated: true, ..Answer::default() });
         }
+        if let Some(octets) = self.raw.get(name) {
+            return Some(Answer { raw: Some(octets.clone()), ..Answer::default() });
+        }
+        if let Some(referral) = self.referral(name) {
+            return Some(referral);
+        }
         let (mut records, mut owner, mut code) = (Vec::new(), name.clone(), 0);
         // A chain that comes back to where it was ends there.
         let mut seen: Vec<Labels> = Vec::new();
@@ -154,8 +210,29 @@ impl Zone {
             }
         };
         records.extend(self.strays.iter().filter(|(with, _)| with == name).map(|(_, record)| record.clone()));
-        Some(Answer { code, truncated: false, records, soa_ttl: (!found).then_some(self.ttl) })
+        let soa_ttl = (!found).then_some(self.ttl);
+        Some(Answer { code, records, soa_ttl, is_foreign: self.is_foreign, ..Answer::default() })
     }
+
+    fn referral(&self, name: &Labels) -> Option<Answer> {
+        let of_name = self.delegated.iter().filter(|(zone, ..)| name.ends_with(zone));
+        let mut answer = Answer { is_foreign: true, ..Answer::default() };
+        for (_, server, glue) in of_name {
+            answer.authority.push(server.clone());
+            answer.additional.extend(glue.clone());
+        }
+        (!answer.authority.is_empty()).then_some(answer)
+    }
+}
+
+const NS: u16 = 2;
+const PTR: u16 = 12;
+const SRV: u16 = 33;
+
+fn name_data(name: &str) -> Vec<u8> {
+    let mut data = Vec::new();
+    wire::write_name(&mut data, &labels(name));
+    data
 }
 
 fn mx_data(preference: u16, host: &[Vec<u8>]) -> Vec<u8> {

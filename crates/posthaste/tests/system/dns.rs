@@ -1,6 +1,10 @@
-//! `posthaste dns records`: the records of a domain, beside those that a DNS server has.
+//! `posthaste dns`: the records of a domain, beside those that a DNS server has, and their check at the domain's own servers.
 
-use posthaste_dns_stub::{Server as Dns, Zone};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Stdio;
+
+use posthaste_dns_stub::{Kind, Server as Dns, Zone};
 use serde_json::Value;
 
 use crate::support::{command, configure};
@@ -37,15 +41,11 @@ fn records_are_printed_with_what_they_replace() {
         &format!("{selector}._domainkey.example.org.  TXT  \"{key}\""),
         "_dmarc.example.org.  TXT  \"v=DMARC1; p=none; rua=mailto:reports@example.org\"",
         "_smtp._tls.example.org.  TXT  \"v=TLSRPTv1; rua=mailto:reports@example.org\"",
+        "_submissions._tcp.example.org.  SRV  0 1 1465 mx.example.org.",
+        "_imaps._tcp.example.org.  SRV  0 1 1993 mx.example.org.",
+        "10.2.0.192.in-addr.arpa.  PTR  mx.example.org.  (the owner of the address sets it)",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-    }
-    for start in [
-        "_submissions._tcp.example.org.  SRV  0 1 1465 mx.example.org.  ",
-        "_imaps._tcp.example.org.  SRV  0 1 1993 mx.example.org.  ",
-        "10.2.0.192.in-addr.arpa.  PTR  mx.example.org.  ",
-    ] {
-        assert!(text.lines().any(|found| found.starts_with(start)), "{start}\n{text}");
     }
     let zone = run(&["dns", "records", "example.org", "--zone"]);
     let rsa = zone.lines().find(|line| line.contains("k=rsa")).unwrap();
@@ -60,4 +60,128 @@ fn records_are_printed_with_what_they_replace() {
     assert_eq!(states, ["there", "there", "missing"], "{records}");
     let output = command(dir.path(), &["dns", "records", "no domain"]).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
+}
+
+/// A server with a listener for logins whose resolver is `cache`, and the text of its one DKIM key.
+fn server_with_key(dir: &Path, cache: &Dns) -> (String, String) {
+    let config = format!(
+        "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [[listener]]\naddress = \"127.0.0.1:1993\"\nprotocol = \"imap\"\ntls = \"implicit\"\n\
+         [[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"reports\"]\n[dns]\nservers = [\"{}\"]\n",
+        cache.address()
+    );
+    configure(dir, &config);
+    std::fs::create_dir(dir.join("posthaste-data")).unwrap();
+    let made = command(dir, &["dkim", "new", "example.org", "--keys", "ed25519", "--json"]).output().unwrap();
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let key = &made["made"][0];
+    (key["selector"].as_str().unwrap().to_owned(), key["record"]["value"].as_str().unwrap().to_owned())
+}
+
+const TOP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// The zone of the domain but for its MX.
+fn without_mx((selector, key): &(String, String)) -> Zone {
+    Zone::default()
+        .txt("example.org", "v=spf1 mx -all")
+        .txt("mx.example.org", "v=spf1 a -all")
+        .txt("_dmarc.example.org", "v=DMARC1; p=none; rua=mailto:reports@example.org")
+        .txt("_smtp._tls.example.org", "v=TLSRPTv1; rua=mailto:reports@example.org")
+        .cname(&format!("{selector}._domainkey.example.org"), "key.example.org")
+        .txt("key.example.org", key)
+        .srv("_imaps._tcp.example.org", 993, "mx.example.org")
+        .srv("_imaps._tcp.example.org", 1993, "mx.example.org")
+        .a("mx.example.org", [192, 0, 2, 10].into())
+}
+
+/// The servers of `org` and of `arpa`, which know where the domain's are.
+fn top() -> Zone {
+    Zone::default().delegate("example.org", "ns1.example.org", Some(OWN)).delegate(
+        "2.0.192.in-addr.arpa",
+        "ns1.example.org",
+        Some(OWN),
+    )
+}
+
+/// A caching resolver that still has what was there before.
+fn stale_cache() -> Zone {
+    let zone = Zone::default().ns("org", "ns.top.example").ns("arpa", "ns.top.example").a("ns.top.example", TOP);
+    zone.mx("example.org", 10, "mail.old.example")
+}
+
+#[test]
+fn a_check_asks_the_domains_own_servers() {
+    let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
+    let key = server_with_key(dir.path(), &cache);
+    let own = without_mx(&key).mx("example.org", 10, "mail.wrong.example");
+    let [_top, own] = Dns::start_beside([(TOP, top()), (OWN, own)]);
+    let port = own.address().port().to_string();
+    let check = |args: &[&str]| {
+        let all = [&["dns", "check", "Example.ORG", "--dns-port", &port][..], args].concat();
+        let output = command(dir.path(), &all).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text, _) = check(&[]);
+    assert_eq!(code, Some(1), "{text}");
+    for line in [
+        "different  example.org.  MX  10 mx.example.org.  there is: mail.wrong.example",
+        // Mail goes elsewhere, so the record needs another term.
+        "different  example.org.  TXT  \"v=spf1 a:mx.example.org mx -all\"  there is: v=spf1 mx -all",
+        "seen       mx.example.org.  TXT  \"v=spf1 a -all\"",
+        &format!("seen       {}._domainkey.example.org.  TXT  \"{}\"", key.0, key.1),
+        "missing    10.2.0.192.in-addr.arpa.  PTR  mx.example.org.",
+        "seen       _imaps._tcp.example.org.  SRV  0 1 1993 mx.example.org.",
+        "3 of 8 records are not as they should be (asked: ns1.example.org)",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert_eq!(cache.asked("example.org", Kind::Txt), 0, "a cache would keep that it is not there");
+    own.change(
+        without_mx(&key).mx("example.org", 10, "mx.example.org").ptr("10.2.0.192.in-addr.arpa", "mx.example.org"),
+    );
+    let (code, text, errors) = check(&["--json"]);
+    let checked: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{text}");
+    assert_eq!(checked["complete"], true);
+    assert_eq!((&checked["asked"], &checked["servers"][0]), (&"own servers".into(), &"ns1.example.org".into()));
+    assert!(checked["records"].as_array().unwrap().iter().all(|record| record["state"] == "there"));
+}
+
+#[test]
+fn a_watch_ends_when_all_is_there_and_is_quiet_until_then() {
+    let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
+    let key = server_with_key(dir.path(), &cache);
+    let [_top, own] = Dns::start_beside([(TOP, top()), (OWN, without_mx(&key))]);
+    let port = own.address().port().to_string();
+    let args = ["dns", "check", "example.org", "--dns-port", &port, "--watch", "--every", "1"];
+    let watch = command(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    while own.asked("example.org", Kind::Mx) < 2 {
+        assert!(std::time::Instant::now() < deadline, "it does not ask again");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    own.change(
+        without_mx(&key).mx("example.org", 10, "mx.example.org").ptr("10.2.0.192.in-addr.arpa", "mx.example.org"),
+    );
+    let output = watch.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.lines().count(), 9, "{text}");
+    assert!(text.ends_with("all records are seen (asked: ns1.example.org)\n"), "{text}");
+}
+
+#[test]
+fn where_port_53_is_blocked_the_resolver_is_asked_and_that_is_told() {
+    let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
+    server_with_key(dir.path(), &cache);
+    // Nobody listens there.
+    let port = std::net::UdpSocket::bind((TOP, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let output = command(dir.path(), &["dns", "check", "example.org", "--dns-port", &port]).output().unwrap();
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("different  example.org.  MX  10 mx.example.org.  there is: mail.old.example\n"), "{text}");
+    assert!(text.contains("missing    mx.example.org.  A or AAAA: the host has no address\n"), "{text}");
+    assert!(text.ends_with(" (asked: the resolver)\n"), "{text}");
+    assert!(errors.contains("port 53 of other hosts cannot be reached from here"), "{errors}");
 }

@@ -1,0 +1,78 @@
+use std::net::IpAddr;
+
+use hickory_resolver::proto::rr::{RData, RecordType};
+
+use crate::resolver::{address, text};
+use crate::zone_reply::host_text;
+use crate::{DnsError, OwnServers, Resolver, names};
+
+/// Where the records of a domain are asked for.
+#[derive(Debug, Clone, Copy)]
+pub enum RecordSource<'a> {
+    /// A caching resolver: what was changed a moment ago may not show yet.
+    Resolver(&'a Resolver),
+    /// The servers of the domain itself.
+    OwnServers(&'a OwnServers<'a>),
+}
+
+impl<'a> RecordSource<'a> {
+    /// The resolver of it all.
+    pub(crate) fn resolver(self) -> &'a Resolver {
+        match self {
+            RecordSource::Resolver(resolver) => resolver,
+            RecordSource::OwnServers(servers) => servers.resolver(),
+        }
+    }
+
+    /// The records of a name; none if there is no such name.
+    async fn records(self, name: &str, kind: RecordType) -> Result<Vec<RData>, DnsError> {
+        let found = match self {
+            RecordSource::Resolver(resolver) => {
+                let name = names::domain(name).ok_or_else(|| DnsError::NotADomain(name.chars().take(100).collect()))?;
+                resolver.records(&name, kind).await
+            }
+            RecordSource::OwnServers(servers) => servers.records(name, kind).await,
+        };
+        match found {
+            Err(DnsError::NoSuchDomain(_)) => Ok(Vec::new()),
+            found => found,
+        }
+    }
+
+    pub(crate) async fn texts(self, name: &str) -> Result<Vec<String>, DnsError> {
+        Ok(self.records(name, RecordType::TXT).await?.iter().filter_map(text).collect())
+    }
+
+    /// Mail hosts; the empty name is that of a null MX (RFC 7505).
+    pub(crate) async fn mail_hosts(self, domain: &str) -> Result<Vec<String>, DnsError> {
+        let records = self.records(domain, RecordType::MX).await?;
+        Ok(records.iter().map(|record| host_text(record).unwrap_or_default()).collect())
+    }
+
+    /// Hosts and ports of a service.
+    pub(crate) async fn services(self, name: &str) -> Result<Vec<(String, u16)>, DnsError> {
+        let of = |record: &RData| match record {
+            RData::SRV(srv) => Some((host_text(record).unwrap_or_default(), srv.port)),
+            _ => None,
+        };
+        Ok(self.records(name, RecordType::SRV).await?.iter().filter_map(of).collect())
+    }
+
+    pub(crate) async fn names_of_address(self, reverse_name: &str) -> Result<Vec<String>, DnsError> {
+        Ok(self.records(reverse_name, RecordType::PTR).await?.iter().filter_map(host_text).collect())
+    }
+
+    /// All addresses of a host, those of IPv4 first, at most 16 of each kind.
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: it may have others.
+    pub async fn addresses(self, host: &str) -> Result<Vec<IpAddr>, DnsError> {
+        let mut found = Vec::new();
+        for kind in [RecordType::A, RecordType::AAAA] {
+            found.extend(self.records(host, kind).await?.iter().filter_map(address).take(ADDRESSES_MAX));
+        }
+        Ok(found)
+    }
+}
+
+const ADDRESSES_MAX: usize = 16;
