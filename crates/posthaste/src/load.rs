@@ -1,6 +1,7 @@
 //! `posthaste load`: options in, figures out.
 
 mod accounting;
+mod http;
 mod kills;
 mod options;
 
@@ -16,13 +17,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_config::Config;
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
-    Arrivals, Auth, Outages, Pace, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop, TlsTrust,
+    Arrivals, Auth, Injecting, Outages, Pace, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop, TlsTrust,
     client_config, fresh_run, read_corpus, run,
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
 use posthaste_loadgen::scratch::Scratch;
-use posthaste_loadgen::server::ScratchServer;
+use posthaste_loadgen::server::{ScratchServer, StartOptions};
 use posthaste_loadgen::signals::ending_signals;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
@@ -43,7 +44,7 @@ type AnyError = Box<dyn std::error::Error>;
 pub struct Load {
     #[command(subcommand)]
     command: Option<LoadCommand>,
-    /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH; several are loaded in turn
+    /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH, http://HOST[:80], https://HOST[:443]; several are loaded in turn
     #[arg(value_name = "TARGET")]
     targets: Vec<Target>,
     /// Start a Posthaste server on loopback with a scratch directory below the working directory, load it, measure its
@@ -84,10 +85,10 @@ impl Load {
         let stop = Stop::default();
         stop_by_steps(&stop)?;
         self.results.check_paths()?;
-        let start = |config: &Option<PathBuf>| OwnServer::start(config.as_deref(), self.kill_every.is_some());
+        let options = StartOptions { is_killed: self.kill_every.is_some(), has_http: self.session.http };
+        let start = |config: &Option<PathBuf>| OwnServer::start(config.as_deref(), options);
         let mut own = self.serve.as_ref().map(start).transpose()?;
-        let own_target = own.as_ref().map(|own| own.server.address.to_string().parse()).transpose()?;
-        let (mut plan, corpus_note) = self.plan(own_target.as_slice())?;
+        let (mut plan, corpus_note) = self.plan(own.as_ref().map(|own| &own.server))?;
         let outages = self.kill_every.map(|_| Arc::new(Outages::default()));
         plan.outages.clone_from(&outages);
         let mut about = About {
@@ -166,13 +167,19 @@ impl Load {
     }
 
     /// What is asked for, with the server started by us as the target if there is one.
-    fn plan(&self, own_target: &[Target]) -> Result<(Plan, Option<String>), AnyError> {
+    fn plan(&self, own: Option<&ScratchServer>) -> Result<(Plan, Option<String>), AnyError> {
         let (pace, session, mail) = (&self.pace, &self.session, &self.mail);
-        let servers = self.servers(if own_target.is_empty() { &self.targets } else { own_target })?;
+        let own_target = own.map(|server| self.own_target(server)).transpose()?;
+        let named = own_target.as_ref().map_or(self.targets.as_slice(), std::slice::from_ref);
+        let (targets, is_http) = http::targets(named, session)?;
+        let servers = self.servers(&targets)?;
         let uses_tls = servers.iter().any(|server| server.tls != TlsStart::Never);
         let tls = if uses_tls { Some(client_config(&self.trust()?)?) } else { None };
         let recipients = self.recipients()?;
         let (pool, note) = self.pool()?;
+        if is_http {
+            http::check_pool(&pool)?;
+        }
         let is_bounded = pace.count.is_some() || pace.duration.is_some();
         let plan = Plan {
             run: fresh_run(),
@@ -195,6 +202,7 @@ impl Load {
             recipients_per_message: mail.recipients as usize,
             helo: session.helo.clone(),
             auth: self.auth()?,
+            injecting: if is_http { http::injecting(session, own)? } else { Injecting::default() },
             tls,
             pool: Arc::new(pool),
             timeout: pace.timeout,
@@ -203,6 +211,15 @@ impl Load {
             outages: None,
         };
         Ok((plan, note))
+    }
+
+    /// Where the server that we have started is loaded.
+    fn own_target(&self, server: &ScratchServer) -> Result<Target, AnyError> {
+        match (self.session.http, server.http) {
+            (true, Some(address)) => Ok(format!("http://{address}").parse()?),
+            (true, None) => Err("--http: the configuration has no listener of HTTP without TLS".into()),
+            (false, _) => Ok(server.address.to_string().parse()?),
+        }
     }
 
     fn servers(&self, targets: &[Target]) -> Result<Vec<LoadServer>, AnyError> {
@@ -314,10 +331,9 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    fn start(config: Option<&Path>, will_be_killed: bool) -> Result<Self, AnyError> {
+    fn start(config: Option<&Path>, options: StartOptions) -> Result<Self, AnyError> {
         let scratch = Scratch::new_in(Path::new("."))?;
-        let start = if will_be_killed { ScratchServer::start_to_kill } else { ScratchServer::start };
-        let server = start(&std::env::current_exe()?, scratch.path(), config)?;
+        let server = ScratchServer::start_with(&std::env::current_exe()?, scratch.path(), config, options)?;
         let made = scratch.path().join(posthaste_config::DEFAULT_FILE);
         let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;
         Ok(Self { server, spool: scratch.path().join(storage.spool), _scratch: scratch })

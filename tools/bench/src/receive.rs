@@ -13,14 +13,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_loadgen::account::{Account, Ledger, account};
 use posthaste_loadgen::load::{
-    Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as Target, fresh_run, run,
+    Arrivals, Injecting, Outcome, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as Target, fresh_run, run,
 };
 use posthaste_loadgen::report::{About, Cost, PlanSummary, Report};
 use posthaste_loadgen::resources::{Sampler, Usage};
 use posthaste_loadgen::scratch::write_back;
 use posthaste_loadgen::server::ScratchServer;
-use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
-use posthaste_smtp::Protocol;
+use posthaste_loadgen::values::{Address, PerConnection, Protocol, Sizes, TlsStart};
 
 use crate::peers::{PROCESSES_MAX, Postfix, SmtpSink};
 use crate::published;
@@ -325,6 +324,7 @@ impl Loaded {
             recipients_per_message: 1,
             helo: "bench.invalid".into(),
             auth: None,
+            injecting: Injecting::default(),
             tls: None,
             pool: Arc::clone(&self.pool),
             timeout: Duration::from_secs(60),

@@ -15,6 +15,8 @@ pub struct Server {
     pub banner: String,
     /// The TCP addresses that it listens on, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
+    /// Where HTTP without TLS listens.
+    pub http: Vec<SocketAddr>,
     /// Where its mailboxes lie, as it says it.
     pub mail: PathBuf,
 }
@@ -44,13 +46,21 @@ impl Server {
         let is_ready = |said: &str| said.lines().any(|line| line.starts_with("Ready") || line.starts_with('{'));
         let banner = process.wait_until(|process| Some(process.output()).filter(|said| is_ready(said)));
         let banner = banner.map_err(StartError::NotReady)?;
-        let (addresses, mail) = read_banner(&banner);
-        Ok(Self { process, banner, addresses, mail })
+        let Told { addresses, http, mail } = read_banner(&banner);
+        Ok(Self { process, banner, addresses, http, mail })
     }
 }
 
-/// The addresses and the directory of the mail in what the server prints when it is ready: lines for people, or a line of JSON.
-fn read_banner(banner: &str) -> (Vec<SocketAddr>, PathBuf) {
+/// What the server prints when it is ready.
+#[derive(Debug, PartialEq)]
+struct Told {
+    addresses: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
+    mail: PathBuf,
+}
+
+/// Reads the lines for people, or the line of JSON.
+fn read_banner(banner: &str) -> Told {
     let json: Option<serde_json::Value> = banner.lines().find_map(|line| serde_json::from_str(line).ok());
     let values = |name: &str| -> Vec<String> {
         let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
@@ -65,7 +75,9 @@ fn read_banner(banner: &str) -> (Vec<SocketAddr>, PathBuf) {
     };
     // Addresses of UNIX sockets are among them.
     let addresses = values("listening").iter().filter_map(|value| value.parse().ok()).collect();
-    (addresses, values("mail").into_iter().next().unwrap_or_default().into())
+    let page = |url: &String| url.strip_prefix("http://")?.strip_suffix('/')?.parse().ok();
+    let http = [values("page"), values("http")].concat().iter().filter_map(page).collect();
+    Told { addresses, http, mail: values("mail").into_iter().next().unwrap_or_default().into() }
 }
 
 /// A server on a scratch directory, with any user at localhost unless it has a configuration of its own; ended in order when dropped. It can be
@@ -75,6 +87,8 @@ pub struct ScratchServer {
     server: Server,
     /// The first TCP address that it listens on.
     pub address: SocketAddr,
+    /// Where it takes mail by HTTP.
+    pub http: Option<SocketAddr>,
     /// Where its mailboxes lie.
     pub mail: PathBuf,
     program: PathBuf,
@@ -92,6 +106,21 @@ connections_per_address = 20000
 address = \"127.0.0.1:0\"
 ";
 
+/// The same by HTTP.
+const HTTP: &str = "[[listener]]
+protocol = \"http\"
+address = \"127.0.0.1:0\"
+";
+
+/// How a server is started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartOptions {
+    /// Its ports stay the same when it is killed and started again.
+    pub is_killed: bool,
+    /// It takes mail by HTTP as well.
+    pub has_http: bool,
+}
+
 impl ScratchServer {
     /// What is on stable storage when it says 250.
     pub const DURABILITY: &str = "spool synced before 250";
@@ -101,26 +130,31 @@ impl ScratchServer {
     /// # Errors
     /// See [`StartError`].
     pub fn start(program: &Path, dir: &Path, config: Option<&Path>) -> Result<Self, StartError> {
-        Self::start_on(program, dir, config, "127.0.0.1:0")
+        Self::start_with(program, dir, config, StartOptions::default())
     }
 
-    /// Like [`start`](Self::start), but a configuration made there names a port that stays the same when the server is killed and
-    /// started again.
+    /// Like [`start`](Self::start); `options` say what a configuration made there has.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start_to_kill(program: &Path, dir: &Path, config: Option<&Path>) -> Result<Self, StartError> {
-        let address = fixed_address().map_err(|source| StartError::Program { program: program.to_owned(), source })?;
-        Self::start_on(program, dir, config, &address.to_string())
-    }
-
-    fn start_on(program: &Path, dir: &Path, config: Option<&Path>, address: &str) -> Result<Self, StartError> {
+    pub fn start_with(
+        program: &Path,
+        dir: &Path,
+        config: Option<&Path>,
+        options: StartOptions,
+    ) -> Result<Self, StartError> {
         let failed = |source| StartError::Program { program: program.to_owned(), source };
         let config = match config {
             Some(file) => std::path::absolute(file).map_err(failed)?,
             None => {
                 let file = dir.join("posthaste.toml");
-                std::fs::write(&file, CONFIG.replace("127.0.0.1:0", address)).map_err(failed)?;
+                let mut made = String::new();
+                for section in [CONFIG, if options.has_http { HTTP } else { "" }] {
+                    let fixed = if options.is_killed { Some(fixed_address().map_err(failed)?) } else { None };
+                    let address = fixed.map_or("127.0.0.1:0".to_owned(), |fixed| fixed.to_string());
+                    made += &section.replace("127.0.0.1:0", &address);
+                }
+                std::fs::write(&file, made).map_err(failed)?;
                 file
             }
         };
@@ -138,8 +172,9 @@ impl ScratchServer {
     /// See [`StartError`].
     pub fn start_again(&mut self) -> Result<(), StartError> {
         let again = Self::launch(&self.program, &self.dir, &self.config, self.starts + 1)?;
-        if again.address != self.address {
-            return Err(StartError::Moved { before: self.address, now: again.address });
+        let doors = [(Some(self.address), Some(again.address)), (self.http, again.http)];
+        if let Some((Some(before), Some(now))) = doors.into_iter().find(|(before, now)| before != now) {
+            return Err(StartError::Moved { before, now });
         }
         *self = again;
         Ok(())
@@ -151,8 +186,25 @@ impl ScratchServer {
         let server = Server::launch(&mut command, &dir.join(format!("server-{starts}")))?;
         let address = *server.addresses.first().ok_or(StartError::NoAddress)?;
         let mail = dir.join(&server.mail);
+        let http = server.http.first().copied();
         let (program, dir, config) = (program.to_owned(), dir.to_owned(), config.to_owned());
-        Ok(Self { server, address, mail, program, dir, config, starts })
+        Ok(Self { server, address, http, mail, program, dir, config, starts })
+    }
+
+    /// Makes a token that brings mail by HTTP, and returns its secret.
+    ///
+    /// # Errors
+    /// [`StartError::Program`]: the program does not make one.
+    pub fn inject_token(&self) -> Result<String, StartError> {
+        let failed = |source| StartError::Program { program: self.program.clone(), source };
+        let file = self.dir.join("load.token");
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.dir).args(["token", "add", "load", "--scope", "inject", "--config"]);
+        let made = command.arg(&self.config).arg("--output").arg(&file).output().map_err(failed)?;
+        if !made.status.success() {
+            return Err(failed(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim_end().to_owned())));
+        }
+        std::fs::read_to_string(file).map(|secret| secret.trim_end().to_owned()).map_err(failed)
     }
 
     /// Its process id.
@@ -193,12 +245,17 @@ mod tests {
 
     #[test]
     fn where_it_listens_and_keeps_mail_is_read_from_either_banner() {
-        let expected = (vec!["127.0.0.1:4711".parse().unwrap(), "[::1]:4712".parse().unwrap()], "data/my mail".into());
+        let expected = || Told {
+            addresses: vec!["127.0.0.1:4711".parse().unwrap(), "[::1]:4712".parse().unwrap()],
+            http: vec!["127.0.0.1:8025".parse().unwrap()],
+            mail: "data/my mail".into(),
+        };
         let lines = "Posthaste 1 as mx\n  listening  127.0.0.1:4711\n  listening  [::1]:4712\n  listening  /run/lmtp\n  \
+                     page       http://127.0.0.1:8025/\n  \
                      mail       data/my mail\nReady; Ctrl-C or SIGTERM ends it.\n";
-        assert_eq!(read_banner(lines), expected);
-        let json = "{\"listening\":[\"127.0.0.1:4711\",\"[::1]:4712\",\"/run/lmtp\"],\"mail\":\"data/my mail\"}\n";
-        assert_eq!(read_banner(json), expected);
+        assert_eq!(read_banner(lines), expected());
+        let json = "{\"listening\":[\"127.0.0.1:4711\",\"[::1]:4712\",\"/run/lmtp\"],\"http\":[\"http://127.0.0.1:8025/\"],\"mail\":\"data/my mail\"}\n";
+        assert_eq!(read_banner(json), expected());
     }
 
     #[test]

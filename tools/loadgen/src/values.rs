@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use posthaste_smtp::Protocol;
-
 /// Why a value cannot be used; says what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -185,6 +183,27 @@ impl FromStr for PerConnection {
     }
 }
 
+/// The protocol that mail is brought by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Smtp,
+    Lmtp,
+    /// KumoMTA's inject: `POST /api/inject/v1`.
+    Http,
+}
+
+impl From<posthaste_smtp::Protocol> for Protocol {
+    fn from(protocol: posthaste_smtp::Protocol) -> Self {
+        match protocol {
+            posthaste_smtp::Protocol::Smtp => Self::Smtp,
+            posthaste_smtp::Protocol::Lmtp => Self::Lmtp,
+        }
+    }
+}
+
+/// Path of inject by HTTP.
+pub const INJECT_PATH: &str = "/api/inject/v1";
+
 /// When TLS starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsStart {
@@ -213,7 +232,8 @@ pub enum Place {
 impl FromStr for Target {
     type Err = ValueError;
 
-    /// `HOST:PORT`, `smtp://HOST[:25]`, `smtps://HOST[:465]`, `lmtp://HOST[:24]`, `smtp+unix:PATH`, `lmtp+unix:PATH`.
+    /// `HOST:PORT`, `smtp://HOST[:25]`, `smtps://HOST[:465]`, `lmtp://HOST[:24]`, `smtp+unix:PATH`, `lmtp+unix:PATH`,
+    /// `http://HOST[:80]`, `https://HOST[:443]`, both also with the path of inject.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         for (scheme, protocol) in [("lmtp+unix:", Protocol::Lmtp), ("smtp+unix:", Protocol::Smtp)] {
             if let Some(path) = text.strip_prefix(scheme).filter(|path| !path.is_empty()) {
@@ -225,7 +245,17 @@ impl FromStr for Target {
             "smtp" => (Protocol::Smtp, TlsStart::Never, 25),
             "smtps" => (Protocol::Smtp, TlsStart::AtOnce, 465),
             "lmtp" => (Protocol::Lmtp, TlsStart::Never, 24),
-            _ => return Err(ValueError::new(format!("`{text}`: write smtp://, smtps:// or lmtp://"))),
+            "http" => (Protocol::Http, TlsStart::Never, 80),
+            "https" => (Protocol::Http, TlsStart::AtOnce, 443),
+            _ => {
+                return Err(ValueError::new(format!(
+                    "`{text}`: write smtp://, smtps://, lmtp://, http:// or https://"
+                )));
+            }
+        };
+        let rest = match protocol {
+            Protocol::Http => rest.strip_suffix(INJECT_PATH).unwrap_or(rest),
+            Protocol::Smtp | Protocol::Lmtp => rest,
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = match rest.rsplit_once(':') {
@@ -249,6 +279,8 @@ impl fmt::Display for Target {
             (Protocol::Lmtp, _) => "lmtp",
             (Protocol::Smtp, TlsStart::AtOnce) => "smtps",
             (Protocol::Smtp, _) => "smtp",
+            (Protocol::Http, TlsStart::Never) => "http",
+            (Protocol::Http, _) => "https",
         };
         match &self.place {
             Place::Unix(path) => write!(f, "{scheme}+unix:{}", path.display()),
@@ -346,7 +378,10 @@ mod tests {
         check("lmtp://[::1]:24/", "lmtp://[::1]:24");
         check("lmtp+unix:/run/lmtp", "lmtp+unix:/run/lmtp");
         check("smtp://[::1]", "smtp://[::1]:25");
-        for bad in ["", "http://x", "smtp://", ":25", "host:port", "lmtp+unix:"] {
+        check("http://127.0.0.1:8025/", "http://127.0.0.1:8025");
+        check("https://mx.example.org/api/inject/v1", "https://mx.example.org:443");
+        check("http://[::1]", "http://[::1]:80");
+        for bad in ["", "ftp://x", "http://", "smtp://", ":25", "host:port", "lmtp+unix:"] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
     }

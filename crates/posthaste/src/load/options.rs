@@ -62,6 +62,16 @@ pub struct SessionOptions {
     /// Send bodies with BDAT instead of DATA
     #[arg(long)]
     pub bdat: bool,
+    /// Bring mail by HTTP, as `POST /api/inject/v1`: to targets http://HOST:PORT, or with --serve to the server started
+    #[arg(long, conflicts_with_all = ["bdat", "starttls", "auth"])]
+    pub http: bool,
+    /// With HTTP: file with the token to show; without it POSTHASTE_LOAD_TOKEN counts
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// With HTTP: send an Idempotency-Key with each message, and send it again until it has an answer other than 409, 429
+    /// or 503
+    #[arg(long)]
+    pub idempotency_key: bool,
     /// Encrypt with STARTTLS
     #[arg(long)]
     pub starttls: bool,

@@ -35,6 +35,7 @@ mod inject_moving;
 mod keywords;
 mod listeners;
 mod load;
+mod load_http;
 mod lost_files;
 mod lost_streams;
 mod mailbox_changes;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_loadgen::load::{
-    Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as Target, fresh_run, run,
+    Arrivals, Injecting, Outcome, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as Target, fresh_run, run,
 };
 use posthaste_loadgen::report::Cost;
 use posthaste_loadgen::resources::{Sampler, Usage};
-use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
-use posthaste_smtp::Protocol;
+use posthaste_loadgen::values::{Address, PerConnection, Protocol, Sizes, TlsStart};
 
 use super::machine::Machine;
 use super::outcomes::Counts;
@@ -64,6 +63,7 @@ pub(super) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc
         recipients_per_message: 1,
         helo: "bench.invalid".into(),
         auth: None,
+        injecting: Injecting::default(),
         tls: None,
         pool: Arc::clone(pool),
         timeout: Duration::from_secs(60),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -35,6 +35,8 @@ pub struct Message {
     digest: u64,
     /// There are octets above 127.
     pub is_eight_bit: bool,
+    /// See [`Message::escaped`].
+    escaped: OnceLock<Bytes>,
 }
 
 impl Message {
@@ -43,7 +45,21 @@ impl Message {
         let stuffed = stuffed(Bytes::from(octets.clone()));
         let plain = unstuffed(&stuffed);
         let (plain, stuffed) = if plain.len() == stuffed.len() { (stuffed.clone(), stuffed) } else { (plain, stuffed) };
-        Self { digest: stamp::digest(&plain), is_eight_bit: !plain.is_ascii(), plain, stuffed }
+        let (digest, is_eight_bit) = (stamp::digest(&plain), !plain.is_ascii());
+        Self { digest, is_eight_bit, plain, stuffed, escaped: OnceLock::new() }
+    }
+
+    /// The message as it stands within a string of JSON. Made once.
+    ///
+    /// # Panics
+    /// The message is not UTF-8; see [`Pool::is_text`].
+    pub fn escaped(&self) -> &Bytes {
+        self.escaped.get_or_init(|| {
+            let text = std::str::from_utf8(&self.plain).expect("a pool for HTTP is text");
+            let quoted = serde_json::to_string(text).expect("a text has a form in JSON");
+            let end = quoted.len() - 1;
+            Bytes::from(quoted).slice(1..end)
+        })
     }
 }
 
@@ -129,6 +145,11 @@ impl Pool {
         let mut digits = &mut out[fresh_start - 18..fresh_start - 2];
         write!(digits, "{:016x}", hasher.digest()).expect("the digits fit");
         debug_assert!(stamp_start < fresh_start - 18);
+    }
+
+    /// True if JSON can carry each message: all are UTF-8.
+    pub fn is_text(&self) -> bool {
+        self.messages.iter().all(|message| std::str::from_utf8(&message.plain).is_ok())
     }
 
     /// How many different messages there are.

@@ -20,6 +20,8 @@ pub enum Stage {
     Data,
     /// The message itself, until the verdict on it.
     Body,
+    /// A request of HTTP, until its answer.
+    Http,
 }
 
 /// How it went wrong.
@@ -112,6 +114,7 @@ impl fmt::Display for Class {
             Stage::Rcpt => "rcpt",
             Stage::Data => "data",
             Stage::Body => "body",
+            Stage::Http => "http",
         };
         match self.cause {
             Cause::Reply(code) => write!(f, "{stage} {code}"),

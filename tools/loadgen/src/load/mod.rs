@@ -4,10 +4,12 @@
 //! worker moves its bytes; the [`Plan`] says what is sent; [`run`] gathers what came of it.
 
 mod arrivals;
+mod client;
 mod connection;
 mod content;
 mod corpus;
 mod failure;
+mod http;
 mod outages;
 mod output;
 mod plan;
@@ -23,7 +25,7 @@ pub use content::{GENERATED_OCTETS_MAX, Pool};
 pub use corpus::{CorpusError, read_corpus};
 pub use failure::{Cause, Class, Failure, Stage};
 pub use outages::{Kill, Outages, kill_pauses};
-pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
+pub use plan::{Auth, AuthMechanism, Injecting, Pipelining, Plan, Recipients, Server};
 pub use posthaste_smtp::tls::{TlsError, TlsTrust, client_config};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use stop::Stop;

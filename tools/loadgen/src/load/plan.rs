@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use posthaste_random::mix;
-use posthaste_smtp::Protocol;
 
 use super::arrivals::Pace;
 use super::content::Pool;
 use super::outages::Outages;
-use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};
+use crate::values::{Address, PerConnection, Protocol, TlsStart, WeightedDomain};
 
 /// How many commands go out without waiting for the reply to the one before (RFC 2920).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,6 +35,21 @@ pub struct Auth {
 pub enum AuthMechanism {
     Plain,
     Login,
+}
+
+/// How mail is brought by HTTP.
+#[derive(Clone, Default)]
+pub struct Injecting {
+    /// Sent as `Authorization: Bearer`; without one the server has to know the client's network.
+    pub token: Option<String>,
+    /// Each request has an `Idempotency-Key`, and is repeated until it has an answer that is final.
+    pub repeats: bool,
+}
+
+impl std::fmt::Debug for Injecting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Injecting").field("token", &self.token.is_some()).field("repeats", &self.repeats).finish()
+    }
 }
 
 /// One server to load.
@@ -113,6 +127,8 @@ pub struct Plan {
     pub recipients_per_message: usize,
     pub helo: String,
     pub auth: Option<Auth>,
+    /// For servers that are loaded by HTTP.
+    pub injecting: Injecting,
     pub tls: Option<Arc<rustls::ClientConfig>>,
     pub pool: Arc<Pool>,
     /// For a connection, and for each reply.

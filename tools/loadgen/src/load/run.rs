@@ -75,6 +75,8 @@ pub struct Outcome {
     pub errors: Vec<ErrorCount>,
     /// Connections that came as far as taking messages.
     pub sessions: u64,
+    /// Requests of HTTP that were sent again, with the same key.
+    pub repeated: u64,
     pub ledger: Ledger,
     pub generator: Usage,
     /// The server's processes, if they were named.
@@ -193,6 +195,7 @@ struct Gathered {
     /// By worker: connections made in this round, messages under way.
     workers: Vec<(u64, usize)>,
     sessions_before: u64,
+    repeated: u64,
     ledger: Ledger,
     gave_up: bool,
     generator: Sampler,
@@ -227,6 +230,7 @@ impl Gathered {
             errors: BTreeMap::new(),
             workers: vec![(0, 0); plan.threads],
             sessions_before: 0,
+            repeated: 0,
             ledger: Ledger::new(plan.run),
             gave_up: false,
             generator: Sampler::of_ourselves(begun),
@@ -248,6 +252,7 @@ impl Gathered {
     fn take(&mut self, tick: Tick) {
         self.workers[tick.worker] = (tick.sessions, tick.in_flight);
         self.gave_up |= tick.gave_up;
+        self.repeated += tick.repeated;
         let now = self.begun.elapsed();
         for (class, (count, example)) in tick.failures {
             let class = class.to_string();
@@ -358,6 +363,7 @@ impl Gathered {
             timeline: self.timeline,
             errors,
             sessions: self.sessions_before,
+            repeated: self.repeated,
             ledger: self.ledger,
             generator: self.generator.finish(),
             // One that is away on purpose has not ended.

@@ -39,6 +39,8 @@ pub(super) struct SendSlot {
     /// When it should leave; closed loop: now.
     pub due: Instant,
     pub is_measured: bool,
+    /// How often it was sent without a final answer: the server may have it.
+    pub repeats: u16,
 }
 
 impl Schedule {
@@ -88,7 +90,7 @@ impl Schedule {
         }
         drawn.take();
         let number = self.first + self.claimed.fetch_add(1, Relaxed);
-        Claim::Message(SendSlot { number, due, is_measured: next >= self.pace.warmup })
+        Claim::Message(SendSlot { number, due, is_measured: next >= self.pace.warmup, repeats: 0 })
     }
 
     fn claim_next(&self, now: Instant) -> Claim {
@@ -101,7 +103,8 @@ impl Schedule {
         if is_measured && self.pace.count.is_some_and(|count| self.measured.fetch_add(1, Relaxed) >= count) {
             return Claim::Finished;
         }
-        Claim::Message(SendSlot { number: self.first + self.claimed.fetch_add(1, Relaxed), due: now, is_measured })
+        let number = self.first + self.claimed.fetch_add(1, Relaxed);
+        Claim::Message(SendSlot { number, due: now, is_measured, repeats: 0 })
     }
 
     fn claim_due(&self, now: Instant, rate: f64) -> Claim {
@@ -118,7 +121,7 @@ impl Schedule {
             match self.claimed.compare_exchange_weak(index, index + 1, Relaxed, Relaxed) {
                 Ok(_) => {
                     let is_measured = index >= due_within(self.pace.warmup, rate);
-                    return Claim::Message(SendSlot { number: self.first + index, due, is_measured });
+                    return Claim::Message(SendSlot { number: self.first + index, due, is_measured, repeats: 0 });
                 }
                 Err(taken) => index = taken,
             }

@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 
-use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Extensions;
 
 use super::failure::{Cause, Failure, Stage};
 use super::output::Output;
 use super::plan::{Pipelining, Plan};
-use super::replies::Reply;
+use super::replies::{self, Reply};
 use super::schedule::SendSlot;
+use crate::values::Protocol;
 
 mod message;
 mod opening;
@@ -30,6 +30,8 @@ pub(super) enum Event {
     SendBody,
     /// The message's fate is known. If [`Session::is_closing`] the connection has to go, otherwise a message may follow.
     Done(Fate),
+    /// The server has no final answer yet: the message is sent again, over another connection.
+    Again(SendSlot),
     /// QUIT was answered.
     Closed,
 }
@@ -177,6 +179,19 @@ impl Session {
         };
         let fates: Vec<Fate> = self.current.take().into_iter().chain(self.ahead.take()).map(protocol_fate).collect();
         fates.into_iter()
+    }
+
+    /// Takes the reply at the start of `input`, if it is whole.
+    ///
+    /// # Errors
+    /// See [`Session::reply`], or there is no reply.
+    pub fn take(&mut self, input: &[u8], plan: &Plan) -> Result<Option<(usize, Event)>, Failure> {
+        let garbage = |replies::Garbage| {
+            let start = String::from_utf8_lossy(&input[..input.len().min(80)]).into_owned();
+            Failure::new(self.stage(), Cause::Garbage, start)
+        };
+        let Some(reply) = replies::next(input).map_err(garbage)? else { return Ok(None) };
+        self.reply(reply, plan).map(|event| Some((reply.wire.len(), event)))
     }
 
     /// Takes a reply.

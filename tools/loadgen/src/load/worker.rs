@@ -10,12 +10,12 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::client::Client;
 use super::connection::Connection;
 use super::failure::{Class, Failure};
 use super::plan::Plan;
 use super::schedule::{Claim, Schedule, SendSlot};
-use super::session::Session;
-use crate::values::{PerConnection, TlsStart};
+use crate::values::PerConnection;
 
 /// What became of one message, for the figures and the account.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +43,8 @@ pub(super) struct Tick {
     pub failures: HashMap<Class, (u64, String)>,
     /// Connections made so far that came as far as taking messages.
     pub sessions: u64,
+    /// Requests sent again.
+    pub repeated: u64,
     /// Messages under way now.
     pub in_flight: usize,
     /// The worker found no server for too long and ends.
@@ -99,7 +101,7 @@ struct Live {
     /// When the connection was begun.
     opened: Instant,
     connection: Connection,
-    session: Session,
+    session: Client,
     /// Since when nothing has moved.
     quiet_since: Instant,
     is_connecting: bool,
@@ -282,7 +284,7 @@ impl Worker {
         let server = &self.plan.servers[index];
         match Connection::open(server, &self.plan, self.poll.registry(), Token(slot)) {
             Ok(connection) => {
-                let session = Session::new(index, server.tls == TlsStart::AtOnce);
+                let session = Client::new(index, &self.plan);
                 let live = Live { opened: now, connection, session, quiet_since: now, is_connecting: true };
                 self.slots[slot].live = Some(Box::new(live));
                 self.connecting += 1;

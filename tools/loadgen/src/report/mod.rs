@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use posthaste_smtp::Protocol;
+use posthaste_units::count;
 use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Row};
@@ -27,7 +27,7 @@ use crate::account::Account;
 use crate::load::{Arrivals, ErrorCount, Kill, Outcome, Pipelining, Plan, Round};
 use crate::measure::{Bucket, CurvePoint, Stretch};
 use crate::resources::Usage;
-use crate::values::{PerConnection, TlsStart};
+use crate::values::{PerConnection, Protocol, TlsStart};
 
 /// The schema that is written, and the only one that is read.
 pub const SCHEMA: &str = "posthaste-load/1";
@@ -53,6 +53,9 @@ pub struct Report {
     pub rounds: Vec<Round>,
     /// Connections that came as far as taking messages.
     pub sessions: u64,
+    /// Requests of HTTP that were sent again, with the same key.
+    #[serde(default)]
+    pub repeated: u64,
     pub errors: Vec<ErrorCount>,
     /// Latencies of all measured acknowledged messages.
     pub histogram: Vec<Bucket>,
@@ -170,6 +173,7 @@ impl PlanSummary {
             protocol: names(|server| match server.protocol {
                 Protocol::Smtp => "SMTP",
                 Protocol::Lmtp => "LMTP",
+                Protocol::Http => "HTTP",
             }),
             connections: plan.connections,
             threads: plan.threads,
@@ -192,16 +196,26 @@ impl PlanSummary {
                 Pipelining::Ahead => "ahead",
             }
             .into(),
-            transfer: if plan.bdat { "BDAT" } else { "DATA" }.into(),
+            transfer: transfer(plan).into(),
             tls: names(|server| match server.tls {
                 TlsStart::Never => "none",
                 TlsStart::AtOnce => "implicit",
                 TlsStart::StartTls => "STARTTLS",
             }),
-            auth: plan.auth.is_some(),
+            auth: plan.auth.is_some() || plan.injecting.token.is_some(),
             size,
             recipients_per_message: plan.recipients_per_message,
         }
+    }
+}
+
+/// How the octets of a message are sent.
+fn transfer(plan: &Plan) -> &'static str {
+    match (plan.servers.iter().any(|server| server.protocol == Protocol::Http), plan.injecting.repeats, plan.bdat) {
+        (true, true, _) => "inject with Idempotency-Key",
+        (true, false, _) => "inject",
+        (false, _, true) => "BDAT",
+        (false, _, false) => "DATA",
     }
 }
 
@@ -215,6 +229,8 @@ impl Report {
         note(was_never_there, "the run ended early: no server could be reached");
         note(outcome.gave_up && !was_never_there, "the run ended early: no server could be reached any more");
         note(outcome.was_stopped, "the run was stopped before its end");
+        let repeated = format!("{} sent again with the same key", count(outcome.repeated as usize, "request"));
+        note(outcome.repeated > 0, &repeated);
         note(outcome.ledger.is_full(), "a run has 2^28 messages at most");
         let server_ended = outcome.server.as_ref().is_some_and(|usage| usage.has_ended);
         note(server_ended, "the server's process ended during the run; its figures stop there");
@@ -230,6 +246,7 @@ impl Report {
             total: outcome.total.clone(),
             rounds: outcome.rounds.clone(),
             sessions: outcome.sessions,
+            repeated: outcome.repeated,
             errors: outcome.errors.clone(),
             histogram: outcome.latencies.buckets(),
             curve: outcome.latencies.curve(),

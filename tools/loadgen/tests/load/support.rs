@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use posthaste_loadgen::load::{Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, Stop, run};
+use posthaste_loadgen::load::{
+    Arrivals, Injecting, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, Stop, run,
+};
 use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
 use posthaste_smtp::driver::{Body, Handler, RunningServer, Session};
 use posthaste_smtp::server::Protocol;
@@ -163,7 +165,7 @@ impl TestServer {
 
     /// A plan with this server.
     pub fn plan(&self, count: u64) -> Plan {
-        let server = Server { protocol: self.protocol, ..server(self.address.clone()) };
+        let server = Server { protocol: self.protocol.into(), ..server(self.address.clone()) };
         plan(server, count)
     }
 
@@ -175,7 +177,7 @@ impl TestServer {
 
 /// An SMTP server without TLS.
 pub fn server(address: Address) -> Server {
-    Server { name: "test".into(), address, protocol: Protocol::Smtp, tls: TlsStart::Never, tls_name: None }
+    Server { name: "test".into(), address, protocol: Protocol::Smtp.into(), tls: TlsStart::Never, tls_name: None }
 }
 
 /// A small closed loop of `count` messages.
@@ -195,6 +197,7 @@ pub fn plan(server: Server, count: u64) -> Plan {
         recipients_per_message: 1,
         helo: "load.invalid".into(),
         auth: None,
+        injecting: Injecting::default(),
         tls: None,
         pool: Arc::new(Pool::generated(&"1k-4k".parse().unwrap(), &[], "a@example.org", 1)),
         timeout: Duration::from_secs(30),

@@ -3,14 +3,13 @@
 use std::io::Write as _;
 use std::time::Instant;
 
-use posthaste_smtp::Protocol;
-
 use super::super::failure::{Failure, Stage};
 use super::super::plan::{Pipelining, Plan};
 use super::super::replies::Reply;
 use super::super::schedule::SendSlot;
 use super::{Event, Expect, Session, Transaction, fate};
 use crate::stamp::Id;
+use crate::values::Protocol;
 
 impl Session {
     /// Begins a message.

@@ -3,7 +3,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
-use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Extensions;
 use posthaste_smtp::reply::ReplyParser;
 
@@ -11,7 +10,7 @@ use super::super::failure::{Cause, Failure, Stage};
 use super::super::plan::{AuthMechanism, Pipelining, Plan};
 use super::super::replies::Reply;
 use super::{Event, Expect, Session};
-use crate::values::TlsStart;
+use crate::values::{Protocol, TlsStart};
 
 impl Session {
     /// The handshake is done. Everything learned in the clear is forgotten (RFC 3207 section 4.2).
@@ -22,8 +21,8 @@ impl Session {
 
     pub(super) fn hello(&mut self, plan: &Plan) {
         let verb = match plan.servers[self.server].protocol {
-            Protocol::Smtp => "EHLO",
             Protocol::Lmtp => "LHLO",
+            Protocol::Smtp | Protocol::Http => "EHLO",
         };
         let line = format!("{verb} {}\r\n", plan.helo);
         self.command(line.as_bytes(), Expect::Hello);

@@ -3,8 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::super::failure::{Cause, Failure, Stage};
+use super::super::http;
+use super::super::schedule::SendSlot;
 use super::super::session::Fate;
-use super::{BACKOFF_LAST, Live, OUTAGE_BACKOFF, OUTAGE_BACKOFF_PER_SLOT, QUIT_PATIENCE, Record, Worker, count};
+use super::{
+    BACKOFF_FIRST, BACKOFF_LAST, Live, OUTAGE_BACKOFF, OUTAGE_BACKOFF_PER_SLOT, QUIT_PATIENCE, Record, Worker, count,
+};
 
 impl Worker {
     /// The connection is gone: on purpose, or by `failure`.
@@ -16,10 +20,18 @@ impl Worker {
             self.last_ready = Instant::now();
         }
         let was_idle = live.session.is_idle();
-        let Some(failure) = failure else { return self.free(slot, None) };
+        let Some(failure) = failure else {
+            let pause = self.slots[slot].pending.map(repeat_pause);
+            return self.free(slot, pause);
+        };
         let is_explained = self.is_explained(live.opened, &failure, live.session.in_flight());
         let mut has_counted = is_explained;
-        for mut fate in live.session.lost(&failure) {
+        for mut fate in live.session.lost(&failure, &self.plan) {
+            if http::is_repeated(fate.turn, &self.plan) {
+                self.repeat(slot, fate.turn);
+                has_counted = true;
+                continue;
+            }
             let is_of_this = fate.failure.as_ref().is_some_and(|counted| counted.class == failure.class);
             has_counted |= is_of_this;
             if is_explained && is_of_this {
@@ -37,9 +49,16 @@ impl Worker {
         }
         // A slot that waits for its turn stays in the queue, and connects when the turn comes.
         if !(was_idle && self.idle.contains(&slot)) {
-            let backoff = self.slots[slot].backoff;
+            let backoff = self.slots[slot].pending.map_or(self.slots[slot].backoff, repeat_pause);
             self.free(slot, Some(backoff));
         }
+    }
+
+    /// The message is sent again, with the same key.
+    pub(super) fn repeat(&mut self, slot: usize, mut turn: SendSlot) {
+        turn.repeats += 1;
+        self.tick.repeated += 1;
+        self.slots[slot].pending = Some(turn);
     }
 
     /// No session could be made; the message that waited for it has failed, or waits on where the server `is_away` on purpose.
@@ -49,10 +68,13 @@ impl Worker {
             return self.free(slot, Some(pause));
         }
         self.slots[slot].last_failure = Some(failure.clone());
-        match self.slots[slot].pending.take() {
+        // With keys a message waits until the server is back, or the run is given up.
+        let is_repeated = self.plan.injecting.repeats;
+        match self.slots[slot].pending.take_if(|_| !is_repeated) {
             Some(turn) => {
                 self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
             }
+            None if self.slots[slot].pending.is_some() => {}
             None => count(&mut self.tick, failure),
         }
         let backoff = self.slots[slot].backoff;
@@ -138,11 +160,18 @@ impl Worker {
                 let no_attempt =
                     || Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
                 let failure = Some(last_failure.unwrap_or_else(no_attempt));
-                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure });
+                let uncertain = http::uncertain(turn, &self.plan);
+                self.record(Fate { turn, acked: 0, uncertain, octets: 0, failure });
             }
         }
         self.unfinished = 0;
     }
+}
+
+/// The time before a message is sent again.
+fn repeat_pause(turn: SendSlot) -> Duration {
+    let doublings = u32::from(turn.repeats.saturating_sub(1).min(16));
+    (BACKOFF_FIRST * 2_u32.pow(doublings)).min(BACKOFF_LAST)
 }
 
 /// What a connection waits for.

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::super::failure::{Cause, Failure, Stage};
-use super::super::replies;
 use super::super::schedule::{Claim, SendSlot};
 use super::super::session::Event;
 use super::{BACKOFF_FIRST, Flow, Live, Worker, count};
@@ -21,12 +20,13 @@ impl Worker {
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(mut live) = self.slots[slot].live.take() else { return };
         let stage = live.session.stage();
-        let result = live.connection.write(&mut live.session.output, stage).map(|_| Flow::Stay);
+        let result = live.connection.write(live.session.output(), stage).map(|_| Flow::Stay);
         self.put_back(slot, live, result);
     }
 
     fn put_back(&mut self, slot: usize, live: Box<Live>, result: Result<Flow, Failure>) {
         match result {
+            Ok(Flow::Stay) if live.session.is_over() => self.closed(slot, live, None),
             Ok(Flow::Stay) => self.slots[slot].live = Some(live),
             Ok(Flow::Close) => self.closed(slot, live, None),
             Err(failure) => self.closed(slot, live, Some(failure)),
@@ -42,7 +42,11 @@ impl Worker {
             return Ok(Flow::Close);
         }
         let stage = live.session.stage();
-        live.connection.write(&mut live.session.output, stage)?;
+        live.connection.write(live.session.output(), stage)?;
+        if live.session.speaks_first() && live.is_connecting && !live.connection.is_handshaking() {
+            self.follow(slot, live, Event::Ready, 0)?;
+            live.connection.write(live.session.output(), stage)?;
+        }
         Ok(Flow::Stay)
     }
 
@@ -72,14 +76,9 @@ impl Worker {
             if input.is_empty() {
                 break;
             }
-            let garbage = |replies::Garbage| {
-                let start = String::from_utf8_lossy(&input[..input.len().min(80)]).into_owned();
-                Failure::new(live.session.stage(), Cause::Garbage, start)
-            };
-            let Some(reply) = replies::next(input).map_err(garbage)? else { break };
-            taken += reply.wire.len();
-            let event = live.session.reply(reply, &self.plan)?;
-            for refusal in live.session.refusals.drain(..) {
+            let Some((octets, event)) = live.session.take(input, &self.plan)? else { break };
+            taken += octets;
+            for refusal in live.session.take_refusals() {
                 count(&mut self.tick, refusal);
             }
             let rest = live.connection.input().len() - taken;
@@ -108,11 +107,11 @@ impl Worker {
             }
             Event::StartTls => {
                 live.connection.start_tls(&self.plan.servers[self.slots[slot].server], &self.plan)?;
-                live.session.tls_started(&self.plan);
+                live.session.mail().tls_started(&self.plan);
             }
             Event::SendBody => {
                 let next = self.claim_ahead(live);
-                live.session.send_body(next, &self.plan);
+                live.session.mail().send_body(next, &self.plan);
             }
             Event::Done(fate) => {
                 if let Some(outages) = self.plan.outages.as_ref().filter(|_| fate.acked > 0) {
@@ -127,6 +126,10 @@ impl Worker {
                 } else if self.plan.pace.rate.is_none() {
                     live.session.reset_due(Instant::now());
                 }
+            }
+            Event::Again(turn) => {
+                self.repeat(slot, turn);
+                return Ok(Flow::Close);
             }
             Event::Closed => return Ok(Flow::Close),
         }
@@ -146,7 +149,7 @@ impl Worker {
     fn may_carry_more(&self, live: &Live) -> bool {
         match self.plan.per_connection {
             PerConnection::All => true,
-            PerConnection::Count(count) => live.session.begun < count.get(),
+            PerConnection::Count(count) => live.session.begun() < count.get(),
         }
     }
 

@@ -1,0 +1,71 @@
+//! `load --http`: what it needs besides the options of SMTP.
+
+use std::path::Path;
+
+use posthaste_loadgen::load::{Injecting, Pool};
+use posthaste_loadgen::server::ScratchServer;
+use posthaste_loadgen::values::{Protocol, Target, TlsStart};
+
+use super::options::SessionOptions;
+
+type AnyError = Box<dyn std::error::Error>;
+
+/// The targets as HTTP ones where `--http` says so, and whether they are.
+///
+/// # Errors
+/// Some are of HTTP and some are not, or an option is of the other kind.
+pub fn targets(named: &[Target], session: &SessionOptions) -> Result<(Vec<Target>, bool), AnyError> {
+    let mut targets = named.to_vec();
+    if session.http {
+        for target in &mut targets {
+            let is_plain = target.protocol == Protocol::Smtp && target.tls == TlsStart::Never;
+            if is_plain {
+                target.protocol = Protocol::Http;
+            }
+        }
+    }
+    let by_http = targets.iter().filter(|target| target.protocol == Protocol::Http).count();
+    if by_http != 0 && by_http != targets.len() || session.http && by_http == 0 {
+        return Err("a run is by HTTP or by SMTP and LMTP: give targets of one kind".into());
+    }
+    let is_http = by_http > 0;
+    if is_http && (session.bdat || session.starttls || session.auth.is_some()) {
+        return Err("--bdat, --starttls and --auth are of SMTP".into());
+    }
+    if !is_http && (session.idempotency_key || session.token_file.is_some()) {
+        return Err("--idempotency-key and --token-file are of HTTP: give a target http://HOST:PORT, or --http".into());
+    }
+    Ok((targets, is_http))
+}
+
+/// The token and the keys of a run by HTTP. `own` is the server started for it.
+///
+/// # Errors
+/// The token cannot be read or made.
+pub fn injecting(session: &SessionOptions, own: Option<&ScratchServer>) -> Result<Injecting, AnyError> {
+    let read = |path: &Path| match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => Err(format!("--token-file {}: {error}", path.display())),
+    };
+    let named = session.token_file.as_deref().map(read).transpose()?;
+    let token = match (named.or_else(|| std::env::var("POSTHASTE_LOAD_TOKEN").ok()), own) {
+        (Some(token), _) => Some(token),
+        (None, Some(server)) => Some(server.inject_token()?),
+        (None, None) => None,
+    };
+    if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|octet| octet.is_ascii_graphic())) {
+        return Err("the token is empty, or no line of visible ASCII".into());
+    }
+    Ok(Injecting { token, repeats: session.idempotency_key })
+}
+
+/// Refuses messages that JSON cannot carry.
+///
+/// # Errors
+/// One of the corpus is not UTF-8.
+pub fn check_pool(pool: &Pool) -> Result<(), AnyError> {
+    match pool.is_text() {
+        true => Ok(()),
+        false => Err("--corpus: by HTTP a message is a text of JSON, and some of these are not UTF-8".into()),
+    }
+}
