@@ -401,7 +401,7 @@ fn misuse_is_told_from_failure() {
     check(&["load", "--kill-every", "1s"], 2, "--serve");
     check(&["load", "--serve", "--kill-every", "1ms"], 2, "must be at least 100ms");
     check(&["load", "127.0.0.1:1", "--poisson"], 2, "--rate");
-    check(&["load", "http://127.0.0.1"], 2, "smtp://");
+    check(&["load", "ftp://127.0.0.1"], 2, "smtp://");
     check(&["load", "smtps://127.0.0.1:1"], 2, "--tls-insecure");
     check(&["load", "127.0.0.1:1", "--to", "a@b", "--to", "a@b", "-n", "2"], 2, "only 1 given");
     check(&["load", "127.0.0.1:1", "--corpus", "absent"], 2, "absent");
