@@ -79,8 +79,7 @@ impl Read for Decoder {
 /// Unpacks a body.
 ///
 /// # Errors
-/// It is larger than [`UNPACKED_BYTES_MAX`] or [`RATIO_MAX`] times its packed size, it is not in this coding or has more than one member or frame, or there is no
-/// room for it.
+/// It is larger than [`UNPACKED_BYTES_MAX`] or [`RATIO_MAX`] times its packed size; it is not one member or frame of this coding; there is no room for it.
 pub(crate) async fn unpack(
     coding: ContentCoding,
     packed: ReadBody,

@@ -56,7 +56,7 @@ pub struct Verification {
 #[derive(Debug)]
 pub struct Claim {
     so_far: Verification,
-    /// Those that the key decides.
+    /// The key decides these.
     open: Option<Open>,
 }
 

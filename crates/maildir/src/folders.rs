@@ -118,7 +118,7 @@ impl MailRoot {
     /// Like [`folders`](Self::folders), and whether Dovecot keeps its files in the inbox.
     ///
     /// # Errors
-    /// Those of [`folders`](Self::folders).
+    /// As [`folders`](Self::folders).
     pub fn list_folders(&self, inbox: &MailboxPath) -> io::Result<ListedFolders> {
         let dir = self.open_dir(inbox)?;
         let (mut folders, mut has_dovecot_files) = (Vec::new(), false);

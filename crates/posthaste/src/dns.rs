@@ -82,6 +82,10 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     let is_taken = ForwardPath::parse(&format!("<{reports}>"))
         .is_ok_and(|path| matches!(directory.recipient(&path), Route::Local(_)));
     let reports = if is_taken { reports } else { format!("postmaster@{name}") };
+    // A slip of the pen, published, leads mail here that is refused.
+    if !directory.is_ours(&name) {
+        complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
+    }
     Ok(OwnDomain { keys: keys(config, &name)?, domain: name, host, reports, services: services(config) })
 }
 

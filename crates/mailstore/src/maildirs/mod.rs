@@ -158,7 +158,7 @@ impl MaildirStore {
     /// Like [`open`](Self::open), with a cache of header fields in the directory `cache`. It holds nothing that the mail does not have.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// As [`open`](Self::open).
     pub fn open_cached(
         root: &Path,
         ledger: Arc<MailLedger>,

@@ -51,6 +51,9 @@ fn records_are_printed_with_what_they_replace() {
     let rsa = zone.lines().find(|line| line.contains("k=rsa")).unwrap();
     let strings: Vec<&str> = rsa.split('"').skip(1).step_by(2).collect();
     assert!(strings.len() == 2 && strings.concat() == key && strings.iter().all(|part| part.len() <= 255), "{rsa}");
+    let foreign = command(dir.path(), &["dns", "records", "exmaple.org"]).output().unwrap();
+    let told = String::from_utf8(foreign.stderr).unwrap();
+    assert!(foreign.status.success() && told.contains("exmaple.org is not received here"), "{told}");
     // What was added is there at the next look.
     let zone = Zone::default().mx("example.org", 10, "mx.example.org").txt("example.org", "v=spf1 mx -all");
     dns.change(zone);

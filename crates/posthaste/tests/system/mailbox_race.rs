@@ -34,7 +34,7 @@ struct SharedChange {
 struct Known {
     subject: String,
     is_gone: bool,
-    /// How often it was acknowledged that it was moved away.
+    /// Acknowledged moves of it to another mailbox.
     moves: usize,
     /// `None`: copied while it may have been changed.
     flags: [Option<bool>; 3],
