@@ -65,10 +65,7 @@ impl OwnDomain {
         if host != domain {
             all.push(spf(source, host, "a").await?);
         }
-        for (selector, record) in &self.keys {
-            let name = format!("{selector}._domainkey.{domain}");
-            all.push(text(source, name, record.clone(), |found| found == record).await);
-        }
+        all.extend(self.key_records(source).await);
         let reports = &self.reports;
         // A policy that is there is somebody's decision.
         let dmarc = format!("v=DMARC1; p=none; rua=mailto:{reports}");
@@ -80,6 +77,16 @@ impl OwnDomain {
         }
         all.extend(self.reverse(source).await);
         Ok(all)
+    }
+
+    /// The records of the DKIM keys alone (RFC 6376 section 3.6.2.1).
+    pub async fn key_records(&self, source: RecordSource<'_>) -> Vec<WantedRecord> {
+        let mut all = Vec::with_capacity(self.keys.len());
+        for (selector, record) in &self.keys {
+            let name = format!("{selector}._domainkey.{}", self.domain);
+            all.push(text(source, name, record.clone(), |found| found == record).await);
+        }
+        all
     }
 
     async fn mx(&self, source: RecordSource<'_>) -> WantedRecord {

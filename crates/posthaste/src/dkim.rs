@@ -11,9 +11,11 @@ use posthaste_config::Config;
 use posthaste_control::Request;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Algorithm, KeyDirectory, KeyRecord, KeyState, StoredKey};
+use posthaste_dns::{FoundRecord, OwnDomain, OwnServers, RecordSource, Resolver};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
+use crate::dns_check::CUT_OFF;
 use crate::queue::{AnyError, answer_or_none};
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -40,8 +42,17 @@ pub enum DkimCommand {
     },
     /// Make the next keys of a domain and print their DNS records; they sign after `activate`
     Rotate(OfDomain),
-    /// Sign with the next keys of a domain from now on: their records must be published
-    Activate(OfDomain),
+    /// Sign with the next keys of a domain from now on, once their records are seen at the domain's own servers
+    Activate {
+        #[command(flatten)]
+        of: OfDomain,
+        /// Sign whatever DNS says
+        #[arg(long)]
+        force: bool,
+        /// The port at which servers of domains listen
+        #[arg(long, hide = true, value_name = "PORT", default_value_t = 53)]
+        dns_port: u16,
+    },
 }
 
 #[derive(Args)]
@@ -80,7 +91,12 @@ pub fn run(command: DkimCommand) -> Result<ExitCode, AnyError> {
             of.change("made", |store, domain, month, now| store.create(domain, &algorithms, month, now))
         }
         DkimCommand::Rotate(of) => of.change("next", KeyDirectory::rotate),
-        DkimCommand::Activate(of) => of.change("keys", |store, domain, _, now| store.activate(domain, now)),
+        DkimCommand::Activate { of, force, dns_port } => {
+            if !force {
+                check_published(&of, dns_port)?;
+            }
+            of.change("keys", |store, domain, _, now| store.activate(domain, now))
+        }
         DkimCommand::List { config, domain, json } => list(&config, domain.as_deref(), json),
     }
 }
@@ -173,6 +189,40 @@ impl OfDomain {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// An error if a record of a next key is not at the domain's own servers: what it signs would count as unsigned.
+fn check_published(of: &OfDomain, dns_port: u16) -> Result<(), AnyError> {
+    let domain = folded(&of.domain)?;
+    let Keys { store, config, .. } = Keys::open(&of.config)?;
+    let next = |key: StoredKey| {
+        let file = key.file.ok().filter(|file| file.state == KeyState::Next)?;
+        Some((key.selector, KeyRecord::of(&file.key).to_string()))
+    };
+    let keys = store.keys(&domain)?.into_iter().filter_map(next).collect();
+    let own = OwnDomain { domain, keys, host: config.host_name, reports: String::new(), services: Vec::new() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let records = runtime.block_on(async {
+        let resolver = Resolver::new(&config.dns)?;
+        let servers = OwnServers::new(&resolver, dns_port);
+        let records = own.key_records(RecordSource::OwnServers(&servers)).await;
+        if !servers.is_cut_off() {
+            return Ok::<_, AnyError>(records);
+        }
+        complain(CUT_OFF);
+        Ok(own.key_records(RecordSource::Resolver(&resolver)).await)
+    })?;
+    let Some(record) = records.iter().find(|record| record.found != FoundRecord::Same) else { return Ok(()) };
+    let there = match &record.found {
+        FoundRecord::Other(other) => format!("has another record: {}", harmless(other)),
+        FoundRecord::Unknown(why) => format!("is not known: {}", harmless(why)),
+        FoundRecord::Nothing | FoundRecord::Same => "has no record".to_owned(),
+    };
+    Err(format!(
+        "{} {there}. Publish it, or sign with --force; `posthaste dkim list {}` shows it",
+        record.name, own.domain
+    )
+    .into())
 }
 
 fn list(config: &ConfigArg, domain: Option<&str>, as_json: bool) -> Result<ExitCode, AnyError> {

@@ -13,6 +13,9 @@ use crate::dns::{of_record, own_domain, quoted_value};
 use crate::queue::AnyError;
 use crate::terminal::{complain, harmless, is_colourful, print, print_again, print_json};
 
+pub const CUT_OFF: &str =
+    "port 53 of other hosts cannot be reached from here: the resolver was asked, which may keep old answers";
+
 #[derive(Args)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -68,9 +71,7 @@ impl CheckArgs {
             false => print(&round.text())?,
         }
         if round.servers.is_empty() {
-            complain(
-                "port 53 of other hosts cannot be reached from here: the resolver was asked, which may keep old answers",
-            );
+            complain(CUT_OFF);
         }
         Ok(ExitCode::from(u8::from(!round.is_complete())))
     }

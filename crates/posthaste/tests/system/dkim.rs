@@ -217,7 +217,10 @@ fn the_next_key_signs_once_it_is_activated() {
     let message = "From: ann@here.example\r\n\r\nx\r\n";
     assert_eq!(send(&mut ann, "ann@here.example", "before", message).0, 250);
     assert_signed(&rig.arrived("before"), &first);
-    let keys = dkim(dir, &["activate", "here.example"]);
+    let early = command(dir, &["dkim", "activate", "here.example"]).output().unwrap();
+    let why = String::from_utf8(early.stderr).unwrap();
+    assert!(!early.status.success() && why.contains("._domainkey.here.example is not known"), "{why}");
+    let keys = dkim(dir, &["activate", "here.example", "--force"]);
     let old = keys["keys"].as_array().unwrap().iter().find(|key| key["state"] == "old").unwrap();
     // Five days in the queue, and two.
     assert_eq!(old["record_needed_until"].as_u64().unwrap() - old["since"].as_u64().unwrap(), 7 * 86_400);
@@ -231,6 +234,7 @@ fn the_next_key_signs_once_it_is_activated() {
         (&["new", "here.example"][..], "here.example has keys"),
         (&["rotate", "else.example"], "else.example has no key"),
         (&["activate", "here.example"], "here.example has no next key"),
+        (&["activate", "here.example", "--force"], "here.example has no next key"),
         (&["new", "no domain"], "`no domain` is no domain"),
     ] {
         let output = command(dir, &[&["dkim"], args].concat()).output().unwrap();

@@ -152,6 +152,30 @@ fn a_check_asks_the_domains_own_servers() {
 }
 
 #[test]
+fn a_key_signs_once_its_record_is_at_the_domains_own_servers() {
+    let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
+    let key = server_with_key(dir.path(), &cache);
+    let rotated = command(dir.path(), &["dkim", "rotate", "example.org", "--json"]).output().unwrap();
+    let rotated: Value = serde_json::from_slice(&rotated.stdout).unwrap();
+    let record = &rotated["next"][0]["record"];
+    let (name, value) = (record["name"].as_str().unwrap(), record["value"].as_str().unwrap());
+    let [_top, own] = Dns::start_beside([(TOP, top()), (OWN, without_mx(&key))]);
+    let port = own.address().port().to_string();
+    let activate = || {
+        let output = command(dir.path(), &["dkim", "activate", "example.org", "--dns-port", &port]).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (is_done, why) = activate();
+    assert!(!is_done && why.contains(&format!("{name} has no record. Publish it")), "{why}");
+    own.change(without_mx(&key).txt(name, "v=DKIM1; k=ed25519; p=AAAA"));
+    let (is_done, why) = activate();
+    assert!(!is_done && why.contains(&format!("{name} has another record: v=DKIM1")), "{why}");
+    own.change(without_mx(&key).txt(name, value));
+    let (is_done, why) = activate();
+    assert!(is_done, "{why}");
+}
+
+#[test]
 fn a_watch_ends_when_all_is_there_and_is_quiet_until_then() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
     let key = server_with_key(dir.path(), &cache);
