@@ -33,11 +33,6 @@ impl PlainText {
         }
         Some(Self(if text.contains(['/', '=']) { format!("\"{text}\"") } else { text.to_owned() }))
     }
-
-    /// A word of ours.
-    pub fn word(text: &'static str) -> Option<Self> {
-        Self::domain(text)
-    }
 }
 
 /// Octets of a local part (RFC 5321 section 4.5.3.1.1).

@@ -54,7 +54,7 @@ pub struct DmarcRecord {
 }
 
 impl DmarcRecord {
-    /// Reads a record. `None`: it is another text, or asks for nothing that can be understood. Of a tag that is there twice the first counts.
+    /// Reads a record (RFC 9989 section 4.7). `None`: it is another text, or asks for nothing that can be understood. Of a tag that is there twice the first counts.
     pub fn parse(text: &str) -> Option<Self> {
         let is_blank = |letter: char| matches!(letter, ' ' | '\t');
         let mut tags = text.split(';').take(TAGS_MAX).map(|tag| {
@@ -68,11 +68,12 @@ impl DmarcRecord {
         let tag = |name: &str| tags.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| *value);
         let is = |name: &str, wanted: &str| tag(name).is_some_and(|value| value.eq_ignore_ascii_case(wanted));
         let optional = |name: &str| tag(name).map_or(Ok(None), |value| Policy::parse(value).map(Some).ok_or(()));
-        let policies = tag("p").and_then(Policy::parse).ok_or(());
-        let policies = policies.and_then(|policy| Ok((policy, optional("sp")?, optional("np")?)));
+        // Without `p` it is as with `p=none`.
+        let policies =
+            optional("p").and_then(|policy| Ok((policy.unwrap_or(Policy::None), optional("sp")?, optional("np")?)));
         let (policy, below, missing) = match policies {
             Ok(policies) => policies,
-            // Someone wants reports, so there is a record (RFC 9989 section 4.7).
+            // Someone wants reports, so there is a record (RFC 9989 section 4.10.1).
             Err(()) if tag("rua").is_some_and(|rua| rua.to_ascii_lowercase().contains("mailto:")) => {
                 (Policy::None, None, None)
             }

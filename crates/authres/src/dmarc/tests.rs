@@ -28,12 +28,14 @@ fn records_are_read_and_unknown_tags_ignored() {
         "p=reject; v=DMARC1",
         "v=DMARC2; p=reject",
         "v=dmarc1; p=reject",
-        "v=DMARC1",
         "v=DMARC1; p=wrong",
         "v=DMARC1; p=reject; np=wrong",
     ] {
         assert_eq!(policy(bad), None, "{bad}");
     }
+    let bare = DmarcRecord::parse("v=DMARC1; sp=reject; psd=y").unwrap();
+    assert_eq!((bare.policy, bare.below, bare.is_public_suffix), (Policy::None, Some(Policy::Reject), Some(true)));
+    assert_eq!(policy("v=DMARC1"), Some(Policy::None));
     let all = DmarcRecord::parse("v=DMARC1; p=none; sp=quarantine; np=reject; psd=n; t=y; adkim=s; aspf=s").unwrap();
     assert_eq!(
         (all.below, all.missing, all.is_public_suffix),
