@@ -39,7 +39,7 @@ struct Zone {
 /// No answer of one server.
 #[derive(Debug)]
 enum NoReply {
-    /// None in time: another try may help.
+    /// No answer in time: another try may help.
     Silence,
     /// The server does not answer for this zone, or not in DNS.
     Useless(String),

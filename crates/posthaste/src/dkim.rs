@@ -11,11 +11,11 @@ use posthaste_config::Config;
 use posthaste_control::Request;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Algorithm, KeyDirectory, KeyRecord, KeyState, StoredKey};
-use posthaste_dns::{FoundRecord, OwnDomain, OwnServers, RecordSource, Resolver};
+use posthaste_dns::{FoundRecord, OwnDomain, RecordSource};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
-use crate::dns_check::CUT_OFF;
+use crate::dns_check::{CUT_OFF, ask_own_servers};
 use crate::queue::{AnyError, answer_or_none};
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -200,18 +200,14 @@ fn check_published(of: &OfDomain, dns_port: u16) -> Result<(), AnyError> {
         Some((key.selector, KeyRecord::of(&file.key).to_string()))
     };
     let keys = store.keys(&domain)?.into_iter().filter_map(next).collect();
-    let own = OwnDomain { domain, keys, host: config.host_name, reports: String::new(), services: Vec::new() };
+    let own = OwnDomain { domain, keys, host: config.host_name.clone(), reports: String::new(), services: Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let records = runtime.block_on(async {
-        let resolver = Resolver::new(&config.dns)?;
-        let servers = OwnServers::new(&resolver, dns_port);
-        let records = own.key_records(RecordSource::OwnServers(&servers)).await;
-        if !servers.is_cut_off() {
-            return Ok::<_, AnyError>(records);
+    let records = runtime.block_on(ask_own_servers(&config, dns_port, async |source| {
+        if matches!(source, RecordSource::Resolver(_)) {
+            complain(CUT_OFF);
         }
-        complain(CUT_OFF);
-        Ok(own.key_records(RecordSource::Resolver(&resolver)).await)
-    })?;
+        Ok(own.key_records(source).await)
+    }))?;
     let Some(record) = records.iter().find(|record| record.found != FoundRecord::Same) else { return Ok(()) };
     let there = match &record.found {
         FoundRecord::Other(other) => format!("has another record: {}", harmless(other)),

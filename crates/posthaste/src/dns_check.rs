@@ -78,26 +78,35 @@ impl CheckArgs {
 
     /// Asks with empty memories.
     async fn round(&self, own: &OwnDomain, config: &Config) -> Result<Round, AnyError> {
-        let resolver = Resolver::new(&config.dns)?;
-        let servers = OwnServers::new(&resolver, self.dns_port);
-        let (mut source, mut names) = (RecordSource::OwnServers(&servers), Vec::new());
-        let mut records = own.wanted(source).await?;
-        if servers.is_cut_off() {
-            source = RecordSource::Resolver(&resolver);
-            records = own.wanted(source).await?;
-        } else {
-            names = servers.servers_of(&own.domain);
-        }
-        let addresses = source.addresses(&own.host).await;
-        Ok(Round {
-            domain: own.domain.clone(),
-            host: own.host.clone(),
-            records,
-            servers: names,
-            has_keys: !own.keys.is_empty(),
-            has_address: addresses.is_ok_and(|addresses| !addresses.is_empty()),
+        ask_own_servers(config, self.dns_port, async |source| {
+            let records = own.wanted(source).await?;
+            let addresses = source.addresses(&own.host).await;
+            Ok(Round {
+                domain: own.domain.clone(),
+                host: own.host.clone(),
+                records,
+                servers: match source {
+                    RecordSource::OwnServers(servers) => servers.servers_of(&own.domain),
+                    RecordSource::Resolver(_) => Vec::new(),
+                },
+                has_keys: !own.keys.is_empty(),
+                has_address: addresses.is_ok_and(|addresses| !addresses.is_empty()),
+            })
         })
+        .await
     }
+}
+
+/// Asks the servers of domains themselves at this port, or the resolver where none of them answers.
+pub async fn ask_own_servers<T>(
+    config: &Config,
+    dns_port: u16,
+    ask: impl AsyncFn(RecordSource<'_>) -> Result<T, AnyError>,
+) -> Result<T, AnyError> {
+    let resolver = Resolver::new(&config.dns)?;
+    let servers = OwnServers::new(&resolver, dns_port);
+    let answer = ask(RecordSource::OwnServers(&servers)).await;
+    if servers.is_cut_off() { ask(RecordSource::Resolver(&resolver)).await } else { answer }
 }
 
 impl Round {

@@ -51,7 +51,7 @@ impl Server {
     }
 }
 
-/// What the server prints when it is ready.
+/// The part of the server's banner that is needed.
 #[derive(Debug, PartialEq)]
 struct Told {
     addresses: Vec<SocketAddr>,
@@ -106,7 +106,7 @@ connections_per_address = 20000
 address = \"127.0.0.1:0\"
 ";
 
-/// The same by HTTP.
+/// One more listener, of HTTP.
 const HTTP: &str = "[[listener]]
 protocol = \"http\"
 address = \"127.0.0.1:0\"

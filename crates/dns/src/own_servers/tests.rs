@@ -12,7 +12,7 @@ fn resolver(cache: &Server) -> Resolver {
     Resolver::new(&Settings { servers: vec![cache.address()], timeout_secs: 60, ..Settings::default() }).unwrap()
 }
 
-/// What a caching resolver knows: the top-level domain's server, and an old text.
+/// A caching resolver's knowledge: the top-level domain's server, and an old text.
 fn cache() -> Zone {
     let zone = Zone::default().ns("org", "ns.org.example").a("ns.org.example", TOP);
     zone.txt("example.org", "old").a("ns.elsewhere.example", OWN)

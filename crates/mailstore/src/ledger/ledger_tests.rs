@@ -94,7 +94,7 @@ fn shape(stored: Option<StoredMailbox>) -> Option<Shape> {
     Some((stored.head.next_uid, stored.head.unseen, messages, stored.keywords.len()))
 }
 
-/// Also between a commit of the table and the spool's note of it, and with counters that are those of the rows: scenarios 7 and 21 of the design.
+/// Scenarios 7 and 21 of the design: cut also between a commit of the table and the spool's note of it. Counters are those of the rows.
 #[test]
 fn uids_are_the_same_after_a_cut_at_any_call() {
     let machine = Machine::new().unwrap();

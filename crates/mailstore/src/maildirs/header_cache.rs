@@ -1,6 +1,6 @@
 //! The header fields that clients list, in a file of their own: ENVELOPE and SORT open no message.
 //!
-//! Nothing depends on it. It is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
+//! The mail has all that is in it. The file is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
 //! An entry counts for the very file that it was made of (inode, size, time of change).
 
 use std::collections::HashMap;
@@ -186,7 +186,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, CacheError>) -> Result<T, CacheEr
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(CacheError::from("the database panicked")))
 }
 
-/// Nobody waits for the disk.
+/// A file that is never synced.
 #[derive(Debug)]
 struct Unsynced(FileBackend);
 

@@ -29,7 +29,7 @@ pub(super) struct Answer {
 
 /// Of what a server sends at a time.
 const BUFFER_OCTETS: usize = 256 << 10;
-/// The same for one of a thousand sessions that hear little.
+/// As much for each of a thousand sessions that hear little.
 const SMALL_BUFFER_OCTETS: usize = 4 << 10;
 /// A search that reads all mail takes long.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -64,7 +64,7 @@ impl Drop for Dovecot {
     }
 }
 
-/// As it is by default, but for places, port, users and the number of sessions.
+/// Dovecot's defaults, but for places, port, users and the number of sessions.
 fn configuration(dir: &Path, maildir: &Path, address: SocketAddr) -> String {
     let (dir, maildir, owner) = (dir.display(), maildir.display(), Dovecot::OWNER);
     format!(

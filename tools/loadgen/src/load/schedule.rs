@@ -39,7 +39,7 @@ pub(super) struct SendSlot {
     /// When it should leave; closed loop: now.
     pub due: Instant,
     pub is_measured: bool,
-    /// How often it was sent without a final answer: the server may have it.
+    /// Times that it was sent without a final answer: the server may have it.
     pub repeats: u16,
 }
 

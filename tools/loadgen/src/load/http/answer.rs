@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub closes: bool,
 }
 
-/// What came is no answer, or one that is not read here.
+/// The octets are no answer, or one that is not read here.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(&'static str);
