@@ -274,8 +274,9 @@ impl<'m> Racer<'m> {
             None => by_number && number::<usize>(answer) == Some(position + 1),
         };
         let answer = answers(&told).filter(|answer| answer.contains(" FETCH (")).filter(is_of_uid).last();
-        // One that is gone is passed over.
-        let Some(flags) = answer.and_then(flags_of).filter(|_| !tagged.contains("EXPUNGEISSUED")) else { return };
+        // One that is gone is passed over, and only told of a change before.
+        let is_gone = tagged.contains("EXPUNGEISSUED") || !self.seen.numbers.contains(&Some(uid));
+        let Some(flags) = answer.and_then(flags_of).filter(|_| !is_gone) else { return };
         let is_set = flags.contains(FLAGS[flag]);
         if flag == SHARED {
             known.shared.push(SharedChange { begun, ended, is_on });
