@@ -30,10 +30,7 @@ pub enum RigError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The server lost mail with no power cut at all: nothing can be said about cuts.
-    #[error(
-        "mail was lost without a power cut: {} lost, {} duplicated, {} half, {} misplaced",
-        .0.lost.len(), .0.duplicated.len(), .0.half.len(), .0.misplaced.len()
-    )]
+    #[error("without a power cut: {0}")]
     LostWithoutCut(Box<Account>),
     /// The server acknowledged not one message of the recorded run, so that a cut could not lose any.
     #[error("nothing was acknowledged, so there is nothing to look for after a cut")]

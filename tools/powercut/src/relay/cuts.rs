@@ -47,6 +47,9 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         });
         sent.add(killed);
         environment.go_on()?;
+        if !hop.is_left_alone() {
+            return Err(std::io::Error::other("connections of a killed server stay open").into());
+        }
         hop.set(Manner::Closed);
         let server = start(rig, &setup)?;
         sent.add(deliver(&server, part(2))());

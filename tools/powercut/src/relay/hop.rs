@@ -5,8 +5,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use posthaste_loadgen::process::PATIENCE;
 use posthaste_loadgen::stamp;
 use posthaste_random::Random;
 
@@ -87,9 +88,9 @@ impl NextHop {
                     return;
                 }
                 let shared = accepting.clone();
+                shared.state().sessions += 1;
                 // It ends with the connection, which is the server's, and may break anywhere.
                 std::thread::spawn(move || {
-                    shared.state().sessions += 1;
                     let _ = shared.serve(stream);
                     shared.state().sessions -= 1;
                 });
@@ -111,6 +112,18 @@ impl NextHop {
     /// Number of sessions.
     pub fn sessions(&self) -> u64 {
         self.shared.state().sessions
+    }
+
+    /// Waits until it has read all that a killed server had sent: only then is what it took of that server's life. False after a minute.
+    pub fn is_left_alone(&self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while self.sessions() > 0 {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 
     /// Number of recipients taken, copies included.
@@ -296,6 +309,7 @@ fn chunk(reader: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
+const LOOK: Duration = Duration::from_millis(1);
 /// Before the reply to a message.
 const SLOWNESS: Duration = Duration::from_millis(20);
 const NOT_NOW: &str = "451 4.2.1 not now";
