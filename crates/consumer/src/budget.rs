@@ -147,6 +147,18 @@ impl OutcomeBudget {
         self.is_refused.store(true, Ordering::Release);
     }
 
+    /// For the end of the stream's owner: `repeat` appends once more what was refused, until all that was done is recorded, the spool is closed, or the
+    /// deadline. Returns the number of outcomes that are left, which happen again after the next start. Blocks.
+    pub fn wait_recorded(&self, deadline: Instant, repeat: impl Fn()) -> u64 {
+        while self.unrecorded() > 0 && !self.is_closed() && Instant::now() < deadline {
+            if self.is_refused.load(Ordering::Acquire) {
+                repeat();
+            }
+            std::thread::sleep(REPEAT_EVERY);
+        }
+        self.unrecorded()
+    }
+
     /// The spool is poisoned: nothing begins any more. Whether that is new.
     pub fn close(&self) -> bool {
         let is_new = !self.is_closed.swap(true, Ordering::AcqRel);
@@ -214,6 +226,7 @@ impl State {
 /// Outcomes that may be done and not recorded, if no more were recorded in the last second.
 pub const UNRECORDED_MAX: u64 = 1000;
 const SECOND: Duration = Duration::from_secs(1);
+const REPEAT_EVERY: Duration = Duration::from_millis(10);
 
 impl std::fmt::Debug for OutcomeBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -341,5 +354,26 @@ mod tests {
         is_poisoned.store(true, Ordering::Relaxed);
         assert!(!budget.may_begin() && budget.is_closed() && budget.close(), "nobody has closed it yet");
         assert_eq!(budget.poisoned().as_deref(), Some("EIO"));
+    }
+
+    #[test]
+    fn at_the_end_what_was_refused_is_appended_until_it_is_recorded_or_nothing_can_be() {
+        let now = Instant::now();
+        let refused = |poison: PoisonWatch| {
+            let budget = OutcomeBudget::new(poison, now);
+            budget.done(3);
+            budget.refused("no room".into());
+            budget
+        };
+        let far = now + Duration::from_secs(600);
+        let (budget, repeats) = (refused(Arc::new(|| None)), AtomicUsize::new(0));
+        let repeat = || match repeats.fetch_add(1, Ordering::Relaxed) {
+            0 => budget.refused("no room yet".into()),
+            _ => budget.recorded(3, now),
+        };
+        assert_eq!((budget.wait_recorded(far, repeat), repeats.load(Ordering::Relaxed)), (0, 2));
+        assert_eq!(refused(Arc::new(|| None)).wait_recorded(now, || ()), 3, "the deadline");
+        let never = || panic!("nothing can be recorded");
+        assert_eq!(refused(Arc::new(|| Some("EIO".into()))).wait_recorded(far, never), 3);
     }
 }

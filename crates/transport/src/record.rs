@@ -134,10 +134,15 @@ impl Shared {
         holds.chunks(KEYS_MAX).for_each(|keys| self.append(&TransportEntry::Held(keys.to_vec())));
     }
 
-    /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.
-    pub fn look_at_records(&self) {
+    /// Appends what the spool has refused.
+    pub fn append_refused(&self) {
         let refused = std::mem::take(&mut *self.unrecorded.refused.lock().expect("refused records"));
         refused.into_iter().for_each(|record| self.append_record(record));
+    }
+
+    /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.
+    pub fn look_at_records(&self) {
+        self.append_refused();
         self.record_holds();
         match self.unrecorded.budget.look(Instant::now()) {
             Some(BudgetChange::Stopped { unrecorded, why }) => {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -31,7 +32,7 @@ enum Mode {
 }
 
 #[derive(Default)]
-struct Disk(Mutex<Mode>);
+struct Disk(Mutex<Mode>, AtomicUsize);
 
 struct On(Arc<Disk>);
 
@@ -41,7 +42,10 @@ impl Hooks for On {
             _ if !matches!(batch.body, Body::None) => Ok(()),
             Mode::Well => Ok(()),
             Mode::Poisoned | Mode::Dead => Err(AppendError::Poisoned("EIO".into())),
-            Mode::Full => Err(AppendError::Full("no segment is left".into())),
+            Mode::Full => {
+                self.0.1.fetch_add(1, Ordering::Relaxed);
+                Err(AppendError::Full("no segment is left".into()))
+            }
             Mode::Hung => Err(AppendError::Closed),
         }
     }
@@ -220,6 +224,24 @@ fn what_was_delivered_while_the_ring_refused_is_recorded_later() {
     assert_eq!((world.delivered(), world.events.recv_timeout(PATIENCE)), (30, Ok(Event::RecordedAgain)));
     let world = world.again();
     assert_eq!((world.transports.stats().messages, world.delivered()), (0, 30));
+}
+
+#[test]
+fn what_the_ring_refuses_until_the_end_is_recorded_at_the_end() {
+    let world = World::new();
+    world.set(Mode::Full);
+    world.send(1);
+    world.until_stopped();
+    let World { transports, spool, disk, dir, .. } = world;
+    let refusals = || disk.1.load(Ordering::Relaxed);
+    let before = refusals();
+    let ending = std::thread::spawn(move || drop(transports));
+    until("it is repeated", || refusals() > before + 5 || ending.is_finished());
+    *disk.0.lock().unwrap() = Mode::Well;
+    ending.join().unwrap();
+    Arc::into_inner(spool).expect("nobody else has it").spool.abandon();
+    let world = World::at(dir);
+    assert_eq!((world.transports.stats().messages, world.delivered()), (0, 1));
 }
 
 #[test]

@@ -217,6 +217,7 @@ impl Handle {
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
         shared.look_at_records();
+        shared.unrecorded.budget.wait_recorded(deadline, || shared.append_refused());
         self.attached.detach();
         shared.advance();
         // What still hangs is dropped, and with it its program.

@@ -340,6 +340,12 @@ impl Opened {
         shared.begin_end();
         shared.wait_for_connections(deadline);
         shared.recorder.wait_until(deadline);
+        let left = shared.recorder.budget.wait_recorded(deadline, || shared.recorder.retry(shared.time.now()));
+        if left > 0 {
+            let what =
+                format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
+            shared.warn(shared.spool.stats().published, &what);
+        }
         shared.notices_to_make.end(deadline);
         shared.flush_bounces();
         self.attached.detach();

@@ -31,6 +31,7 @@ struct Disk {
     is_poisoned: AtomicBool,
     /// Parts of bodies that were read.
     reads: AtomicUsize,
+    refusals: AtomicUsize,
 }
 
 struct On(Arc<Disk>);
@@ -41,7 +42,10 @@ impl Hooks for On {
             Mode::Well => Ok(()),
             Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
             Mode::NoBodies if matches!(batch.body, Body::None) => Ok(()),
-            Mode::Full | Mode::NoBodies => Err(AppendError::Full("no segment is left".into())),
+            Mode::Full | Mode::NoBodies => {
+                self.0.refusals.fetch_add(1, Ordering::Relaxed);
+                Err(AppendError::Full("no segment is left".into()))
+            }
             Mode::Hung => Err(AppendError::Closed),
         }
     }
@@ -252,6 +256,27 @@ fn what_was_sent_while_the_ring_refused_is_recorded_later() {
     rig.wait_empty();
     wait("it is told", || rig.said("GoesOn") == 1);
     assert_eq!((sink.taken().len(), rig.said("Stopped")), (300, 1), "each once");
+}
+
+#[test]
+fn what_the_ring_refuses_until_the_end_is_recorded_at_the_end() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.queue(30);
+    disk.set(Mode::Full);
+    rig.dns.release();
+    wait("it is told", || rig.said("Stopped") == 1);
+    let sent = sink.taken().len();
+    let relay = rig.relay.clone();
+    let ending = std::thread::spawn(move || relay.end_by(Instant::now() + Duration::from_secs(600)));
+    // In its last second the dispatcher repeats it once.
+    let before = disk.refusals.load(Ordering::Relaxed);
+    wait("it is repeated", || disk.refusals.load(Ordering::Relaxed) > before + 5 || ending.is_finished());
+    disk.set(Mode::Well);
+    ending.join().unwrap();
+    let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+    rig.wait_empty();
+    assert_eq!((sent > 0, sink.taken().len()), (true, 30), "each once");
 }
 
 #[test]
