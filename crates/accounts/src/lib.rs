@@ -20,5 +20,8 @@ pub use guesses::GuessingClient;
 pub use last_uses::LastUse;
 pub use logins::{AuthorRight, Login, LoginSecrets, Logins, LoginsError};
 pub use logins_file::{ChangeLoginsError, LoginEntry, LoginsFile};
-pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password, scram_keys};
+pub use password::{
+    HashError, NEW_PASSWORD_ALPHABET, NEW_PASSWORD_LETTERS, PASSWORD_BYTES_MAX, PasswordError, PasswordHash,
+    hash_password, new_password, scram_keys,
+};
 pub use quotas::{QuotaReached, Quotas};

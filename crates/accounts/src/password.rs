@@ -5,6 +5,7 @@ use std::fmt;
 use argon2::password_hash::phc;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier};
 use posthaste_scram::ScramKeys;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The hash of a password.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,6 +60,22 @@ pub fn scram_keys(password: &str) -> Result<String, PasswordError> {
     let keys = ScramKeys::new(password, SCRAM_ITERATIONS);
     keys.map(|keys| keys.to_string()).map_err(|error| PasswordError::Library(error.to_string()))
 }
+
+/// A password that nobody guesses: 20 letters and digits that are not mistaken for others, 100 bits.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn new_password() -> std::io::Result<String> {
+    let mut random = [0; NEW_PASSWORD_LETTERS];
+    // 256 octets at most come whole.
+    getrandom(&mut random[..], GetRandomFlags::empty())?;
+    Ok(random.iter().map(|octet| char::from(NEW_PASSWORD_ALPHABET[usize::from(octet % 32)])).collect())
+}
+
+/// Of a [new password](new_password).
+pub const NEW_PASSWORD_LETTERS: usize = 20;
+/// Characters that nobody mistakes for others.
+pub const NEW_PASSWORD_ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 fn check_length(password: &str) -> Result<(), PasswordError> {
     match password.len() {

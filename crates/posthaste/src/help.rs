@@ -10,7 +10,7 @@ use crate::Cli;
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Receive and send mail",
-        &["serve", "config", "route", "doctor", "password", "account", "dkim", "dns", "sendmail"],
+        &["serve", "setup", "config", "route", "doctor", "password", "account", "dkim", "dns", "sendmail"],
     ),
     (
         "Look after a server",

@@ -55,6 +55,7 @@ mod search;
 mod search_common;
 mod sendmail;
 mod sendmail_options;
+mod setup;
 mod show;
 mod sink;
 mod spool;
@@ -126,6 +127,8 @@ enum Command {
     /// Print and check the DNS records of a domain
     #[command(subcommand)]
     Dns(dns::DnsCommand),
+    /// Set up this machine for the mail of a domain, with keys, a first login and the DNS records to add; a second run changes nothing
+    Setup(Box<setup::SetupArgs>),
     /// Print a link that opens the page of a running server in a browser, once, within 10 minutes
     Page(page::PageArgs),
     /// Get certificates of a running server from its authority
@@ -412,6 +415,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Token(command) => return command.run(),
         Command::Dkim(command) => return dkim::run(command),
         Command::Dns(command) => return dns::run(command),
+        Command::Setup(args) => return setup::run(*args),
         Command::Page(args) => args.run()?,
         Command::Acme(command) => command.run()?,
         Command::Index(args) => return index::run(args),

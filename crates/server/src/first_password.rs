@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use posthaste_accounts::{NEW_PASSWORD_ALPHABET as ALPHABET, NEW_PASSWORD_LETTERS as LETTERS, new_password};
 use rustix::fs::Mode;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A password in a file that only the server's user can read.
 #[derive(Debug)]
@@ -35,10 +35,6 @@ impl std::fmt::Debug for State {
 const FILE: &str = "password";
 /// After so many wrong passwords there is a new one.
 const WRONG_MAX: usize = 10;
-/// 100 bits.
-const LETTERS: usize = 20;
-/// Characters that nobody mistakes for others.
-const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 impl FirstPassword {
     /// Reads the file, or makes it. Blocks. A file that others can read, or that has none, is replaced.
@@ -116,10 +112,7 @@ fn is_same(password: &[u8], presented: &[u8]) -> bool {
 
 /// Writes a new password beside the file, then puts it in its place.
 fn make(file: &Path) -> io::Result<String> {
-    let mut random = [0; LETTERS];
-    // 256 octets at most come whole.
-    getrandom(&mut random[..], GetRandomFlags::empty())?;
-    let password: String = random.iter().map(|octet| char::from(ALPHABET[usize::from(octet % 32)])).collect();
+    let password = new_password()?;
     let line = format!("{password}\n");
     posthaste_fsops::replace_file(file, Mode::RUSR | Mode::WUSR, line.as_bytes()).map_err(io::Error::from)?;
     Ok(password)

@@ -76,6 +76,7 @@ mod search;
 mod sendmail;
 mod serve;
 mod server_log;
+mod setup;
 mod sink;
 mod spool;
 mod support;

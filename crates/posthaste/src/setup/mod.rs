@@ -1,0 +1,314 @@
+//! `posthaste setup`: from an empty machine to a server for the mail of a domain.
+//!
+//! It looks, prints a plan, asks once, makes what is missing, and sends a message to itself. What it has made is undone if it does not come to its end.
+
+mod look;
+mod made;
+mod place;
+mod ports;
+mod round_trip;
+mod steps;
+mod wanted;
+
+use std::io::{IsTerminal, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::look::{Finding, Verdict, look};
+use self::made::Made;
+use self::place::{Place, has_systemd};
+use self::round_trip::RoundTrip;
+use self::steps::{Step, is_running, key_records, own};
+use self::wanted::{Ports, Wanted};
+use crate::queue::AnyError;
+use crate::terminal::{complain, confirmed, harmless, print, print_json};
+
+#[derive(Args)]
+pub struct SetupArgs {
+    /// The first address, such as ann@example.org
+    address: String,
+    /// The name of this host [default: mx. and the domain]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Print the plan and make nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask; accepts the terms of the authority for certificates
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON, without secrets; needs --yes or --dry-run
+    #[arg(long)]
+    json: bool,
+    /// Serve from this terminal at the end, as without systemd
+    #[arg(long, conflicts_with_all = ["json", "dry_run"])]
+    foreground: bool,
+    /// Get no certificate from an authority
+    #[arg(long)]
+    no_acme: bool,
+    /// The first line of this file is the password of the address [default: a new one, shown once on a terminal]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// A server of your own, for a try: the directory of its configuration
+    #[arg(long, value_name = "DIR")]
+    config_dir: Option<PathBuf>,
+    /// The directory of its data
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Number that is added to all ports, for a try
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    port_offset: u16,
+    /// Resolvers in place of the machine's
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    resolver: Vec<String>,
+}
+
+/// Everything that is known before something is made.
+struct Setup {
+    args: SetupArgs,
+    wanted: Wanted,
+    place: Place,
+    findings: Vec<Finding>,
+    /// Left to do.
+    steps: Vec<Step>,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// Exit status 1: it cannot be made so, or nobody said yes.
+pub fn run(args: SetupArgs) -> Result<ExitCode, AnyError> {
+    if args.json && !args.yes && !args.dry_run {
+        return Err("--json needs --yes or --dry-run".into());
+    }
+    let setup = Setup::look(args)?;
+    if setup.args.dry_run || setup.is_stopped() {
+        setup.tell_plan()?;
+        return Ok(ExitCode::from(u8::from(setup.is_stopped())));
+    }
+    if setup.steps.is_empty() && !setup.args.foreground {
+        return setup.tell_nothing_to_do();
+    }
+    if !setup.args.json {
+        setup.tell_plan()?;
+    }
+    let question = match setup.wanted.acme {
+        true => "Go on, and accept the terms of Let's Encrypt (https://letsencrypt.org/repository/)?",
+        false => "Go on?",
+    };
+    if !setup.args.yes && !setup.steps.is_empty() && !confirmed(question)? {
+        complain("nothing was made; --yes goes on without a question");
+        return Ok(ExitCode::FAILURE);
+    }
+    setup.make()
+}
+
+impl Setup {
+    fn look(args: SetupArgs) -> Result<Self, AnyError> {
+        let place = Place::new(args.config_dir.clone(), args.data.clone())?;
+        let (user, domain) = Wanted::address(&args.address)?;
+        let host = args.host.clone().unwrap_or_else(|| format!("mx.{domain}"));
+        if !posthaste_dkim::is_domain(&host) || !host.contains('.') {
+            return Err(format!("`{host}` is no name of a host, such as mx.example.org").into());
+        }
+        let any = ports::any_address();
+        let port = |port: u16| port.checked_add(args.port_offset).ok_or("--port-offset is too large");
+        let is_running = is_running(&place);
+        let https = Some(port(443)?).filter(|port| is_running || ports::user_of(any, *port).is_none());
+        let ports =
+            Ports { smtp: port(25)?, submissions: port(465)?, submission: port(587)?, imaps: port(993)?, https };
+        let resolvers = args.resolver.clone();
+        let mut wanted = Wanted { user, domain, host, ports, acme: !args.no_acme, any, resolvers };
+        wanted.keep_written(&place);
+        let mut steps = Vec::new();
+        for step in Step::all(&place) {
+            if !step.is_done(&wanted, &place)? {
+                steps.push(step);
+            }
+        }
+        let findings = look(&wanted, &place, is_running)?;
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        Ok(Self { args, wanted, place, findings, steps, interrupted })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.findings.iter().any(|finding| finding.verdict == Verdict::Stop)
+    }
+
+    fn plan(&self) -> Vec<String> {
+        self.steps.iter().map(|step| step.text(&self.wanted, &self.place)).collect()
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "address": self.wanted.address_of(&self.wanted.user),
+            "host": self.wanted.host,
+            "findings": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
+            "plan": self.plan(),
+            "configuration": self.wanted.config(&self.place),
+        })
+    }
+
+    fn tell_plan(&self) -> Result<(), AnyError> {
+        if self.args.json {
+            return Ok(print_json(&format!("{:#}\n", self.json()))?);
+        }
+        let mut text: String = self.findings.iter().map(Finding::line).collect();
+        for (number, line) in self.plan().iter().enumerate() {
+            text += &format!(" {:<10} {}\n", if number == 0 { "Will make" } else { "" }, harmless(line));
+        }
+        if self.args.dry_run {
+            text += &format!("\n{}:\n{}", self.place.config().display(), self.wanted.config(&self.place));
+        }
+        Ok(print(&text)?)
+    }
+
+    fn tell_nothing_to_do(&self) -> Result<ExitCode, AnyError> {
+        if self.args.json {
+            let mut all = self.json();
+            all["done"] = json!(true);
+            print_json(&format!("{all:#}\n"))?;
+        } else {
+            print(&format!("{}nothing to do\n", self.findings.iter().map(Finding::line).collect::<String>()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn go_on(&self) -> Result<(), AnyError> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            Err("interrupted: what was made is undone".into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn make(self) -> Result<ExitCode, AnyError> {
+        let password = match &self.args.password_file {
+            Some(file) => first_line(file)?,
+            None => posthaste_accounts::new_password()?,
+        };
+        let is_new_login = self.steps.contains(&Step::Login);
+        let mut made = Made::default();
+        for step in &self.steps {
+            self.go_on()?;
+            let text = step.text(&self.wanted, &self.place);
+            step.run(&self.wanted, &self.place, &password, &mut made).map_err(|error| format!("{text}: {error}"))?;
+        }
+        let mut took = None;
+        // An older password is not known.
+        if is_new_login {
+            if !is_running(&self.place) {
+                made.server(self.serve().stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn()?);
+            }
+            took = Some(self.round_trip(&password, &mut made)?);
+        }
+        self.go_on()?;
+        made.keep();
+        self.tell_done(took, is_new_login.then_some(&*password))?;
+        if self.args.foreground {
+            // What starts here is the server itself.
+            return Err(format!("the server does not start: {}", self.serve().exec()).into());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn serve(&self) -> Command {
+        let mut command = Command::new(self.place.program().unwrap_or_else(|_| "posthaste".into()));
+        command.arg("serve").arg("--config").arg(self.place.config());
+        command
+    }
+
+    /// Waits until the server listens, then sends a message through it.
+    fn round_trip(&self, password: &str, made: &mut Made) -> Result<Duration, AnyError> {
+        let Ports { submissions, imaps, .. } = self.wanted.ports;
+        let deadline = Instant::now() + START_MAX;
+        while !(ports::answers(submissions) && ports::answers(imaps)) {
+            self.go_on()?;
+            if let Some(status) = made.has_ended() {
+                let help = format!("posthaste config check --config {}", self.place.config().display());
+                return Err(format!("the server does not start ({status}): `{help}` says why").into());
+            }
+            if Instant::now() > deadline {
+                return Err("the server does not listen".into());
+            }
+            std::thread::sleep(LOOK);
+        }
+        let address = self.wanted.address_of(&self.wanted.user);
+        let keys = key_records(&self.wanted, &self.place)?;
+        let trip = RoundTrip { host: &self.wanted.host, address: &address, password, submissions, imaps, keys: &keys };
+        trip.run().map_err(|error| format!("the message to itself: {error}").into())
+    }
+
+    fn tell_done(&self, took: Option<Duration>, password: Option<&str>) -> Result<(), AnyError> {
+        let Self { wanted, place, .. } = self;
+        if self.args.json {
+            let mut all = self.json();
+            all["done"] = json!(true);
+            all["round_trip_ms"] = json!(took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
+            all["records"] = serde_json::from_slice(&own(place, &["dns", "records", &wanted.domain, "--json"], None)?)?;
+            return Ok(print_json(&format!("{all:#}\n"))?);
+        }
+        let (address, host, Ports { submissions, imaps, .. }) =
+            (wanted.address_of(&wanted.user), &wanted.host, wanted.ports);
+        let mut text = String::new();
+        if let Some(took) = took {
+            text += &format!(
+                " round trip login on {submissions}, signed, delivered, read by IMAP, DKIM verified   {:.1} s   ok\n",
+                took.as_secs_f64()
+            );
+        }
+        let passwd = format!("posthaste account passwd {address}{}", self.named_config());
+        match password.filter(|_| std::io::stdout().is_terminal() && self.args.password_file.is_none()) {
+            Some(password) => {
+                text += &format!(" Password   {password}   of {address}, shown once; another: {passwd}\n")
+            }
+            None => text += &format!(" Password   of {address}: {passwd} sets another\n"),
+        }
+        let ports: Vec<String> = [wanted.ports.smtp, submissions, wanted.ports.submission, imaps]
+            .iter()
+            .chain(&wanted.ports.https)
+            .map(u16::to_string)
+            .collect();
+        text += &format!(" Clients    IMAP {host} {imaps} (TLS), SMTP {host} {submissions} (TLS), login {address}\n");
+        text += &format!(" Firewall   open {}; the reverse name of each address is {host}\n", ports.join(" "));
+        text += &format!(" Back up    {} and {}\n", place.config_dir.display(), place.data.display());
+        if !(self.args.foreground || place.is_system && has_systemd()) {
+            text +=
+                &format!(" Start      {} serve --config {}\n", place.program()?.display(), place.config().display());
+        }
+        text += "\nRecords to add at your DNS provider:\n";
+        text += &String::from_utf8_lossy(&own(place, &["dns", "records", &wanted.domain], None)?);
+        text += &format!("Then: posthaste dns check {} --watch{}\n", wanted.domain, self.named_config());
+        Ok(print(&text)?)
+    }
+
+    /// The option for other commands, where they do not find the file by themselves.
+    fn named_config(&self) -> String {
+        match self.place.is_system {
+            true => String::new(),
+            false => format!(" --config {}", self.place.config().display()),
+        }
+    }
+}
+
+fn first_line(file: &std::path::Path) -> Result<String, AnyError> {
+    let at = |error: std::io::Error| format!("{}: {error}", file.display());
+    let mut text = String::new();
+    std::fs::File::open(file).map_err(at)?.take(PASSWORD_FILE_MAX).read_to_string(&mut text).map_err(at)?;
+    match text.lines().next().filter(|line| !line.is_empty()) {
+        Some(line) => Ok(line.to_owned()),
+        None => Err(format!("{}: no password in its first line", file.display()).into()),
+    }
+}
+
+/// A server may have a disk to look through.
+const START_MAX: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(50);
+const PASSWORD_FILE_MAX: u64 = 8192;

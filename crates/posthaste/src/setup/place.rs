@@ -1,0 +1,65 @@
+//! Where setup puts things: the machine's directories, or a place of one's own for a try.
+
+use std::path::{Path, PathBuf};
+
+use posthaste_config::SYSTEM_FILE;
+use rustix::process::geteuid;
+
+use crate::queue::AnyError;
+
+/// The directories of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Of the configuration and the passwords.
+    pub config_dir: PathBuf,
+    /// `storage.data`.
+    pub data: PathBuf,
+    /// Program, user and unit belong to it: it is the server of this machine.
+    pub is_system: bool,
+}
+
+impl Place {
+    /// # Errors
+    /// Only root can set up the server of the machine, and a place of one's own needs both directories.
+    pub fn new(config_dir: Option<PathBuf>, data: Option<PathBuf>) -> Result<Self, AnyError> {
+        match (config_dir, data) {
+            (Some(config_dir), Some(data)) => {
+                let absolute = |path: PathBuf| std::path::absolute(path);
+                Ok(Self { config_dir: absolute(config_dir)?, data: absolute(data)?, is_system: false })
+            }
+            (None, None) if geteuid().is_root() => {
+                let config_dir = Path::new(SYSTEM_FILE).parent().unwrap_or(Path::new("/")).to_owned();
+                Ok(Self { config_dir, data: DATA.into(), is_system: true })
+            }
+            (None, None) => Err("this needs root; --config-dir and --data make a server of your own for a try".into()),
+            _ => Err("--config-dir and --data go together: a server of your own has both".into()),
+        }
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.config_dir.join("posthaste.toml")
+    }
+
+    pub fn passwords(&self) -> PathBuf {
+        self.config_dir.join("passwords")
+    }
+
+    /// The program that the server is started from.
+    ///
+    /// # Errors
+    /// The system does not tell which file this program is.
+    pub fn program(&self) -> std::io::Result<PathBuf> {
+        if self.is_system { Ok(PROGRAM.into()) } else { std::env::current_exe() }
+    }
+}
+
+/// The user of the machine's server.
+pub const USER: &str = "posthaste";
+pub const PROGRAM: &str = "/usr/local/bin/posthaste";
+pub const UNIT: &str = "/etc/systemd/system/posthaste.service";
+const DATA: &str = "/var/lib/posthaste";
+
+/// True if systemd runs this machine.
+pub fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}

@@ -1,0 +1,245 @@
+//! The steps of setup. Each first looks whether it is done already, so that a second run does nothing.
+
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use posthaste_accounts::LoginsFile;
+use posthaste_config::Identity;
+use posthaste_dkim::KeyDirectory;
+use serde_json::Value;
+
+use super::made::Made;
+use super::place::{PROGRAM, Place, UNIT, USER, has_systemd};
+use super::wanted::Wanted;
+use crate::queue::AnyError;
+
+/// Something that a set-up machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Program,
+    User,
+    Directories,
+    Config,
+    Login,
+    Keys,
+    Unit,
+    Start,
+}
+
+impl Step {
+    /// In this order.
+    pub fn all(place: &Place) -> Vec<Step> {
+        let all = [
+            Step::Program,
+            Step::User,
+            Step::Directories,
+            Step::Config,
+            Step::Login,
+            Step::Keys,
+            Step::Unit,
+            Step::Start,
+        ];
+        let is_of_here = |step: &Step| match step {
+            Step::Program | Step::User => place.is_system,
+            Step::Unit | Step::Start => place.is_system && has_systemd(),
+            _ => true,
+        };
+        all.into_iter().filter(is_of_here).collect()
+    }
+
+    /// For the plan.
+    pub fn text(self, wanted: &Wanted, place: &Place) -> String {
+        let dir = place.config_dir.display();
+        match self {
+            Step::Program => PROGRAM.to_owned(),
+            Step::User => format!("user {USER}"),
+            Step::Directories => format!("{dir}, {}", place.data.display()),
+            Step::Config => format!("{} ({} lines)", place.config().display(), wanted.config(place).lines().count()),
+            Step::Login => {
+                format!("{} with a password for {}", place.passwords().display(), wanted.address_of(&wanted.user))
+            }
+            Step::Keys => format!("keys in {}", place.data.join("dkim").join(&wanted.domain).display()),
+            Step::Unit => UNIT.to_owned(),
+            Step::Start => "posthaste.service, started now and at each boot".to_owned(),
+        }
+    }
+
+    /// True if nothing is left of it to do.
+    ///
+    /// # Errors
+    /// It cannot be seen, or something else is in its place.
+    pub fn is_done(self, wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {
+        Ok(match self {
+            Step::Program => has_octets(Path::new(PROGRAM), &std::fs::read(std::env::current_exe()?)?)?,
+            Step::User => Identity::of(USER, None).is_ok(),
+            Step::Directories => place.config_dir.is_dir() && place.data.is_dir(),
+            Step::Config => {
+                let (file, text) = (place.config(), wanted.config(place));
+                let is_there = file.exists();
+                if is_there && !has_octets(&file, text.as_bytes())? {
+                    let (file, why) = (file.display(), "it is not what setup would write");
+                    return Err(format!("{file} is there, and {why}: it stays, and nothing is changed").into());
+                }
+                is_there
+            }
+            Step::Login => {
+                place.passwords().exists() && {
+                    let loaded = wanted.loaded(place)?;
+                    let login = wanted.address_of(&wanted.user);
+                    let file = LoginsFile::open(&place.passwords(), &loaded.directory, (0, 0))?;
+                    file.entries(&loaded.directory).iter().any(|entry| entry.login == login)
+                }
+            }
+            Step::Keys => !KeyDirectory::new(&place.data.join("dkim")).keys(&wanted.domain)?.is_empty(),
+            Step::Unit => Path::new(UNIT).exists(),
+            Step::Start => is_running(place),
+        })
+    }
+
+    /// # Errors
+    /// The reason in words. What was made until then is in `made`.
+    pub fn run(self, wanted: &Wanted, place: &Place, password: &str, made: &mut Made) -> Result<(), AnyError> {
+        match self {
+            Step::Program => {
+                let temporary = format!("{PROGRAM}.new");
+                std::fs::copy(std::env::current_exe()?, &temporary)?;
+                std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755))?;
+                if !Path::new(PROGRAM).exists() {
+                    made.file(Path::new(PROGRAM));
+                }
+                // A running server keeps its own.
+                std::fs::rename(&temporary, PROGRAM)?;
+            }
+            Step::User => {
+                let home = place.data.display().to_string();
+                call(Command::new("useradd").args([
+                    "--system",
+                    "--home-dir",
+                    &home,
+                    "--shell",
+                    "/usr/sbin/nologin",
+                    USER,
+                ]))?;
+                made.user(USER);
+            }
+            Step::Directories => {
+                made.dir(&place.config_dir)?;
+                if made.dir(&place.data)? {
+                    std::fs::set_permissions(&place.data, std::fs::Permissions::from_mode(0o700))?;
+                    give_to_server(&place.data, place)?;
+                }
+            }
+            Step::Config => new_file(&place.config(), wanted.config(place).as_bytes(), 0o644, made)?,
+            Step::Login => {
+                if !place.passwords().exists() {
+                    // The server reads it and cannot change it.
+                    new_file(&place.passwords(), b"", 0o640, made)?;
+                    give_to_group(&place.passwords(), place)?;
+                }
+                own(place, &["account", "add", &wanted.address_of(&wanted.user), "--scram"], Some(password))?;
+            }
+            Step::Keys => {
+                let is_new = !place.data.join("dkim").exists();
+                own(place, &["dkim", "new", &wanted.domain, "--json"], None)?;
+                if is_new {
+                    made.has_dir(&place.data.join("dkim"));
+                }
+            }
+            Step::Unit => {
+                new_file(Path::new(UNIT), UNIT_TEXT.as_bytes(), 0o644, made)?;
+                call(Command::new("systemctl").arg("daemon-reload"))?;
+            }
+            Step::Start => {
+                made.unit("posthaste");
+                call(Command::new("systemctl").args(["enable", "--now", "posthaste"]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls another command of this program on the new configuration. Returns its output.
+///
+/// # Errors
+/// Its words.
+pub fn own(place: &Place, args: &[&str], input: Option<&str>) -> Result<Vec<u8>, AnyError> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(args).arg("--config").arg(place.config()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.stdin(Stdio::piped()).spawn()?;
+    let mut stdin = running.stdin.take();
+    if let (Some(stdin), Some(input)) = (&mut stdin, input) {
+        stdin.write_all(format!("{input}\n").as_bytes())?;
+    }
+    drop(stdin);
+    let output = running.wait_with_output()?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => {
+            Err(String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("posthaste: ").to_owned().into())
+        }
+    }
+}
+
+/// Names and texts of the records of the domain's keys.
+pub fn key_records(wanted: &Wanted, place: &Place) -> Result<Vec<(String, String)>, AnyError> {
+    let keys: Vec<Value> = serde_json::from_slice(&own(place, &["dkim", "list", &wanted.domain, "--json"], None)?)?;
+    let record = |key: &Value| {
+        let (name, value) = (key["record"]["name"].as_str()?, key["record"]["value"].as_str()?);
+        (key["state"] == "active").then(|| (name.to_owned(), value.to_owned()))
+    };
+    Ok(keys.iter().filter_map(record).collect())
+}
+
+/// True if a server answers at the control socket.
+pub fn is_running(place: &Place) -> bool {
+    UnixStream::connect(place.data.join("control.sock")).is_ok()
+}
+
+/// To the user whom the server becomes, and its group.
+fn give_to_server(path: &Path, place: &Place) -> Result<(), AnyError> {
+    if place.is_system {
+        let identity = Identity::of(USER, None).map_err(|(_, why)| why)?;
+        chown(path, Some(identity.uid), Some(identity.gid))?;
+    }
+    Ok(())
+}
+
+fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
+    if place.is_system {
+        chown(path, None, Some(Identity::of(USER, None).map_err(|(_, why)| why)?.gid))?;
+    }
+    Ok(())
+}
+
+/// Makes a file that is not there, durably.
+fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Result<(), AnyError> {
+    let at = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(path).map_err(at)?;
+    made.file(path);
+    // Whatever the umask is.
+    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    file.write_all(octets)?;
+    Ok(file.sync_all()?)
+}
+
+fn has_octets(path: &Path, octets: &[u8]) -> Result<bool, AnyError> {
+    match std::fs::read(path) {
+        Ok(there) => Ok(there == octets),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("{}: {error}", path.display()).into()),
+    }
+}
+
+fn call(command: &mut Command) -> Result<(), AnyError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()).into()),
+    }
+}
+
+const UNIT_TEXT: &str = include_str!("posthaste.service");

@@ -1,0 +1,178 @@
+//! `posthaste setup`: a server of one's own, made twice, interrupted, and refused where a port is taken.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use posthaste_dns_stub::{Server as Dns, Zone};
+use serde_json::Value;
+
+use crate::support::command;
+
+/// A place of one's own, and a DNS server that has these records.
+struct Rig {
+    dir: tempfile::TempDir,
+    dns: Dns,
+    offset: u16,
+}
+
+/// Ports that setup needs, with a number added that makes them free.
+const PORTS: [u16; 5] = [25, 443, 465, 587, 993];
+
+fn free_offset() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Below the ports that the system gives out, and elsewhere in each process.
+    let first = 10_000 + u16::try_from(std::process::id() % 8).unwrap() * 2000;
+    loop {
+        let offset = first + NEXT.fetch_add(1, Ordering::Relaxed) % 900;
+        if PORTS.iter().all(|port| TcpListener::bind(("0.0.0.0", offset + port)).is_ok()) {
+            return offset;
+        }
+    }
+}
+
+impl Rig {
+    fn new(zone: Zone) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), dns: Dns::start(zone), offset: free_offset() }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command =
+            command(self.dir.path(), &["setup", "ann@example.org", "--config-dir", "etc", "--data", "data"]);
+        command.args(["--no-acme", "--resolver", &self.dns.address().to_string()]);
+        command.args(["--port-offset", &self.offset.to_string()]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(&[args, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.path("etc").exists() && !self.path("data").exists()
+    }
+}
+
+fn zone() -> Zone {
+    Zone::default()
+        .mx("example.org", 10, "mail.old.example")
+        .txt("example.org", "v=spf1 include:_spf.old.example -all")
+        .a("mx.example.org", [192, 0, 2, 10].into())
+}
+
+fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_plan_makes_nothing_and_says_what_is_there() {
+    let rig = Rig::new(zone());
+    let said = rig.run(&["--dry-run"]);
+    let out = text(&said.stdout);
+    assert!(said.status.success() && rig.is_empty(), "{said:?}");
+    for line in
+        ["you receive mail elsewhere today", "to be merged", "192.0.2.10", "free", "host_name = \"mx.example.org\""]
+    {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    let said = rig.run(&[]);
+    assert!(!said.status.success() && rig.is_empty() && text(&said.stderr).contains("--yes"), "{said:?}");
+}
+
+#[test]
+fn a_server_is_made_once_and_sends_itself_a_signed_message() {
+    let rig = Rig::new(zone());
+    let made = rig.json(&["--yes"]);
+    assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
+    assert_eq!(made["plan"].as_array().unwrap().len(), 4, "{made:#}");
+    let config = std::fs::read_to_string(rig.path("etc/posthaste.toml")).unwrap();
+    assert!(config.lines().count() <= 25, "{config}");
+    assert_eq!((mode(&rig.path("etc/posthaste.toml")), mode(&rig.path("etc/passwords"))), (0o644, 0o640));
+    let records = made["records"].as_array().unwrap();
+    let has = |name: &str, value: &str| records.iter().any(|record| record["name"] == name && record["value"] == value);
+    assert!(has("example.org", "v=spf1 a:mx.example.org include:_spf.old.example -all"), "{records:#?}");
+    assert!(has("_dmarc.example.org", "v=DMARC1; p=none; rua=mailto:reports@example.org"), "{records:#?}");
+    assert_eq!(records.iter().filter(|record| record["name"].as_str().unwrap().contains("_domainkey")).count(), 2);
+    // Its own message is gone again, and nothing listens any more.
+    let mail = rig.path("data/mail/example.org/ann/Maildir");
+    let left: Vec<_> = ["new", "cur"].iter().flat_map(|sub| std::fs::read_dir(mail.join(sub)).unwrap()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(TcpListener::bind(("0.0.0.0", rig.offset + 465)).is_ok());
+    let before = std::fs::read(rig.path("etc/passwords")).unwrap();
+    let again = rig.run(&["--yes"]);
+    assert!(again.status.success() && text(&again.stdout).ends_with("nothing to do\n"), "{again:?}");
+    assert_eq!(std::fs::read(rig.path("etc/passwords")).unwrap(), before);
+}
+
+#[test]
+fn a_configuration_of_somebody_else_stays() {
+    let rig = Rig::new(zone());
+    std::fs::create_dir(rig.path("etc")).unwrap();
+    std::fs::write(rig.path("etc/posthaste.toml"), "host_name = \"mine.example\"\n").unwrap();
+    let said = rig.run(&["--yes"]);
+    assert!(!said.status.success() && text(&said.stderr).contains("it stays"), "{said:?}");
+    assert!(!rig.path("data").exists());
+    assert_eq!(std::fs::read_to_string(rig.path("etc/posthaste.toml")).unwrap(), "host_name = \"mine.example\"\n");
+}
+
+#[test]
+fn a_port_that_is_taken_stops_it_and_https_gives_way() {
+    let rig = Rig::new(zone());
+    let taken = TcpListener::bind(("0.0.0.0", rig.offset + 465)).unwrap();
+    let said = rig.run(&["--yes"]);
+    assert!(said.status.code() == Some(1) && rig.is_empty(), "{said:?}");
+    assert!(text(&said.stdout).contains(&format!("{} is used by", rig.offset + 465)), "{said:?}");
+    drop(taken);
+    let _web = TcpListener::bind(("0.0.0.0", rig.offset + 443)).unwrap();
+    let plan = rig.json(&["--dry-run"]);
+    assert!(plan["configuration"].as_str().unwrap().contains("127.0.0.1:8025"), "{plan:#}");
+}
+
+#[test]
+fn what_was_made_goes_when_it_fails() {
+    let rig = Rig::new(zone());
+    // Argon2 takes no empty password.
+    std::fs::write(rig.path("password"), "\n").unwrap();
+    let said = rig.run(&["--yes", "--password-file", "password"]);
+    assert!(!said.status.success() && rig.is_empty(), "{said:?}");
+    std::fs::write(rig.path("password"), "x".repeat(5000)).unwrap();
+    let said = rig.run(&["--yes", "--password-file", "password"]);
+    assert!(text(&said.stderr).contains("longer than") && rig.is_empty(), "{said:?}");
+}
+
+#[test]
+fn what_was_made_goes_when_it_is_interrupted() {
+    let rig = Rig::new(zone());
+    std::fs::create_dir(rig.path("etc")).unwrap();
+    // Whoever changes the file of passwords waits for this.
+    let lock = std::fs::File::open(rig.path("etc")).unwrap();
+    lock.lock().unwrap();
+    let mut running = rig.command(&["--yes"]).spawn().unwrap();
+    while !rig.path("etc/passwords").exists() {
+        assert!(running.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(running.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    drop(lock);
+    let said = running.wait_with_output().unwrap();
+    assert!(!said.status.success() && text(&said.stderr).contains("interrupted"), "{said:?}");
+    assert_eq!((rig.path("data").exists(), std::fs::read_dir(rig.path("etc")).unwrap().count()), (false, 0));
+}
