@@ -20,6 +20,7 @@ use super::body::{FileBody, ended, header};
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file::MailFile;
+use super::header_cache::HeaderReader;
 use super::looks::{Known, Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
@@ -317,7 +318,8 @@ impl Source for MaildirMailbox {
             let work = move || {
                 // Without it each message says why.
                 let reader = inner.reader().ok();
-                first_fields(messages.iter().map(|message| inner.fields(reader.as_ref(), message)))
+                let mut cached = inner.shared.header_cache.reader();
+                first_fields(messages.iter().map(|message| inner.fields(reader.as_ref(), &mut cached, message)))
             };
             spawn_blocking(work).await.map_err(ended)
         })
@@ -358,20 +360,20 @@ impl MailboxCore {
     fn fields(
         &self,
         reader: Option<&MaildirReader>,
+        cached: &mut HeaderReader<'_>,
         message: &Message<Arc<MailFile>>,
     ) -> Result<Bytes, MailstoreError> {
         let Message { uid, file, email_id, .. } = message;
         let known = reader.filter(|_| file.awaited().is_none());
         let facts = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
         let Some(facts) = facts.filter(|facts| file.is(facts)) else { return self.header(*uid, file) };
-        let cache = &self.shared.header_cache;
-        if let Some(fields) = cache.get(*email_id, &facts) {
+        if let Some(fields) = cached.get(*email_id, &facts) {
             return Ok(fields);
         }
         let header = self.header(*uid, file)?;
         // What was read is the content that was looked at before, or a newer one.
         let after = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
-        Ok(if after == Some(facts) { cache.put(*email_id, &facts, header) } else { header })
+        Ok(if after == Some(facts) { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
     }
 }
 

@@ -1,0 +1,179 @@
+//! The file of the cache: a database that is never synced and may be damaged.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_maildir::tree::FileFacts;
+use redb::backends::FileBackend;
+use redb::{Database, ReadOnlyTable, ReadableDatabase, RepairSession, StorageBackend, TableDefinition};
+
+use super::entry::{Key, fields_of};
+
+/// Octets of pages that the database keeps in memory.
+const PAGES_BYTES: usize = 16 << 20;
+
+/// Batch and number of a body (big-endian) → facts of the file, fields, CRC-32C over key and value.
+const HEADERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("headers");
+/// The boot for which the entries count, and octets of all of them.
+pub(super) const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
+
+/// Entries of one commit.
+pub(super) type Entries = HashMap<Key, Vec<u8>>;
+
+/// An open file. Reads see the last commit and wait for no other.
+pub(super) struct CacheDatabase(Option<Database>);
+
+/// One state of the database, for many reads.
+pub(super) struct CacheRead {
+    table: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    /// Outlives the table.
+    database: Arc<CacheDatabase>,
+}
+
+impl CacheDatabase {
+    /// Opens the file, and says how many octets its entries have.
+    pub fn open(path: &Path) -> Result<(Self, u64), CacheError> {
+        guarded(|| {
+            let database = Self::over(File::options().read(true).write(true).open(path)?)?;
+            let state = database.redb().begin_read()?.open_table(STATE)?;
+            let is_current = state.get("boot")?.is_some_and(|boot| boot.value() == boot_id().as_bytes());
+            let bytes = state.get("bytes")?.and_then(|bytes| Some(u64::from_le_bytes(bytes.value().try_into().ok()?)));
+            match bytes {
+                Some(bytes) if is_current => Ok((database, bytes)),
+                _ => Err(CacheError::from("of another boot")),
+            }
+        })
+    }
+
+    /// Makes an empty file in the place of any other.
+    pub fn create(path: &Path) -> Result<(Self, u64), CacheError> {
+        guarded(|| {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            let database = Self::over(file)?;
+            database.write(&Entries::new(), 0, |_| u64::MAX)?;
+            Ok((database, 0))
+        })
+    }
+
+    fn over(file: File) -> Result<Self, CacheError> {
+        let mut builder = Database::builder();
+        // A repair would read all of the file before the first session: to begin anew costs less.
+        builder.set_cache_size(PAGES_BYTES).set_repair_callback(RepairSession::abort);
+        Ok(Self(Some(builder.create_with_backend(Unsynced(FileBackend::new(file)?))?)))
+    }
+
+    pub fn redb(&self) -> &Database {
+        self.0.as_ref().expect("it is open until it is dropped")
+    }
+
+    /// Adds entries. Says how many octets all of them have. The oldest mail goes first: clients list the newest, and a list of all of
+    /// a mailbox that does not fit in keeps what is there.
+    pub fn write(&self, entries: &Entries, bytes: u64, bytes_max: impl FnOnce(u64) -> u64) -> Result<u64, CacheError> {
+        guarded(|| {
+            let mut bytes = bytes;
+            let mut transaction = self.redb().begin_write()?;
+            // So that the file opens at once after a kill.
+            transaction.set_quick_repair(true);
+            {
+                let mut table = transaction.open_table(HEADERS)?;
+                for (key, entry) in entries {
+                    let old = table.insert(&key[..], &entry[..])?.map_or(0, |old| old.value().len());
+                    bytes = (bytes + entry.len() as u64).saturating_sub(old as u64);
+                }
+                let bytes_max = bytes_max(bytes);
+                while bytes > bytes_max {
+                    let Some(oldest) = table.pop_first()? else { break };
+                    bytes = bytes.saturating_sub(oldest.1.value().len() as u64);
+                }
+                let mut state = transaction.open_table(STATE)?;
+                state.insert("boot", boot_id().as_bytes())?;
+                state.insert("bytes", &bytes.to_le_bytes()[..])?;
+            }
+            transaction.commit()?;
+            Ok(bytes)
+        })
+    }
+
+    pub fn read(self: &Arc<Self>) -> Result<CacheRead, CacheError> {
+        guarded(|| {
+            let table = self.redb().begin_read()?.open_table(HEADERS)?;
+            Ok(CacheRead { table, database: Arc::clone(self) })
+        })
+    }
+}
+
+/// The database writes when it is closed, and may find damage then.
+impl Drop for CacheDatabase {
+    fn drop(&mut self) {
+        let _ = guarded(|| {
+            drop(self.0.take());
+            Ok(())
+        });
+    }
+}
+
+impl CacheRead {
+    pub fn get(&self, key: &Key, facts: &FileFacts) -> Result<Option<Bytes>, CacheError> {
+        guarded(|| Ok(self.table.get(&key[..])?.and_then(|entry| fields_of(key, entry.value(), facts))))
+    }
+
+    pub fn database(&self) -> &Arc<CacheDatabase> {
+        &self.database
+    }
+}
+
+/// The reason why the file cannot be used, in words.
+#[derive(Debug)]
+pub(super) struct CacheError(pub String);
+
+impl<E: std::fmt::Display> From<E> for CacheError {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A database that is damaged may panic: that ends with the cache.
+fn guarded<T>(work: impl FnOnce() -> Result<T, CacheError>) -> Result<T, CacheError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(CacheError::from("the database panicked")))
+}
+
+/// A file that is never synced.
+#[derive(Debug)]
+struct Unsynced(FileBackend);
+
+impl StorageBackend for Unsynced {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// Another one after each start of the machine; empty if it cannot be known.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}

@@ -1,0 +1,56 @@
+//! One entry of the cache: the listed fields of a message, and the file that they are of.
+
+use bytes::Bytes;
+use posthaste_maildir::tree::FileFacts;
+use posthaste_message::mime::{Header, is_listed_field};
+
+/// Batch and number of a body, big-endian.
+pub(super) type Key = [u8; 10];
+
+pub(super) fn key_of((lsn, target): (u64, u16)) -> Key {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&lsn.to_be_bytes());
+    key[8..].copy_from_slice(&target.to_be_bytes());
+    key
+}
+
+const FACTS_BYTES: usize = 24;
+
+fn facts_of(facts: &FileFacts) -> [u8; FACTS_BYTES] {
+    let mut octets = [0; FACTS_BYTES];
+    octets[..8].copy_from_slice(&facts.inode.to_le_bytes());
+    octets[8..16].copy_from_slice(&facts.size.to_le_bytes());
+    octets[16..].copy_from_slice(&facts.mtime_ns.to_le_bytes());
+    octets
+}
+
+pub(super) fn entry_of(key: &Key, facts: &FileFacts, fields: &[u8]) -> Vec<u8> {
+    let mut entry = [&facts_of(facts)[..], fields].concat();
+    let crc = crc32c::crc32c_append(crc32c::crc32c(key), &entry);
+    entry.extend_from_slice(&crc.to_le_bytes());
+    entry
+}
+
+/// `None`: the entry is damaged, or of another file.
+pub(super) fn fields_of(key: &Key, entry: &[u8], facts: &FileFacts) -> Option<Bytes> {
+    let (entry, crc) = entry.split_last_chunk::<4>()?;
+    let is_sound = crc32c::crc32c_append(crc32c::crc32c(key), entry) == u32::from_le_bytes(*crc);
+    let (known, fields) = entry.split_first_chunk::<FACTS_BYTES>()?;
+    (is_sound && *known == facts_of(facts)).then(|| Bytes::copy_from_slice(fields))
+}
+
+/// The listed fields as they stand, and the empty line. `None` unless the header is fields from its first octet to its empty line.
+pub(super) fn listed_fields(header: &Bytes) -> Option<Bytes> {
+    let (mut fields, mut end) = (Vec::new(), 0);
+    for field in Header::new(header).fields() {
+        if field.start != end {
+            return None;
+        }
+        end = field.end;
+        if is_listed_field(field.name) {
+            fields.extend_from_slice(&header[field.start..field.end]);
+        }
+    }
+    fields.extend_from_slice(b"\r\n");
+    (end > 0 && header[end..] == *b"\r\n").then(|| fields.into())
+}

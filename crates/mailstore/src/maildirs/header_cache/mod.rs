@@ -1,0 +1,229 @@
+//! The header fields that clients list, in a file of their own: ENVELOPE and SORT open no message.
+//!
+//! The mail has all that is in it. The file is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
+//! An entry counts for the very file that it was made of (inode, size, time of change).
+
+mod database;
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use posthaste_maildir::tree::FileFacts;
+
+use self::database::{CacheDatabase, CacheError, CacheRead, Entries};
+use self::entry::{Key, entry_of, fields_of, key_of, listed_fields};
+
+/// The cache's file beside the table.
+pub const HEADER_CACHE_FILE: &str = "cache.redb";
+
+/// Octets of one entry; a longer header is read from its message.
+const ENTRY_BYTES_MAX: usize = 64 << 10;
+/// Octets that wait for a commit. While one runs, as many again may wait for the next.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Octets that all entries may have, however little mail there is.
+const CACHE_BYTES_MIN: u64 = 256 << 20;
+/// With more mail they may have one in so many of its octets.
+const MAIL_BYTES_FOR_ONE: u64 = 20;
+
+/// Says how many octets all mail has.
+pub(super) type MailBytes = dyn Fn() -> u64 + Send + Sync;
+
+/// The cache of a store. Calls block.
+pub(super) struct HeaderCache {
+    file: Option<CacheFile>,
+    state: Mutex<CacheState>,
+    /// Read transactions so far.
+    #[cfg(test)]
+    reads: std::sync::atomic::AtomicU32,
+}
+
+struct CacheFile {
+    path: PathBuf,
+    /// [`CACHE_BYTES_MIN`], but for tests.
+    bytes_min: u64,
+    mail_bytes: Box<MailBytes>,
+}
+
+/// Locked for moments: no call into the database is made meanwhile, so that no reader waits for a commit.
+#[derive(Default)]
+struct CacheState {
+    database: Option<Arc<CacheDatabase>>,
+    /// Entries of the next commit.
+    waiting: Entries,
+    waiting_bytes: usize,
+    /// Entries of the commit that is being made.
+    committing: Option<Arc<Entries>>,
+    /// Octets of all entries in the database.
+    bytes: u64,
+}
+
+/// Looks up headers in one state of the cache. For one batch of messages: the file keeps that state's pages until it ends.
+pub(super) struct HeaderReader<'c> {
+    cache: &'c HeaderCache,
+    /// Begun by the first message that needs it.
+    read: Option<CacheRead>,
+}
+
+impl HeaderCache {
+    /// Remembers nothing.
+    pub fn none() -> Self {
+        Self::with(None, CacheState::default())
+    }
+
+    /// Opens the file, or makes it anew if it cannot be used.
+    pub fn open(path: PathBuf, mail_bytes: Box<MailBytes>) -> Self {
+        Self::open_with(CacheFile { path, bytes_min: CACHE_BYTES_MIN, mail_bytes })
+    }
+
+    fn open_with(file: CacheFile) -> Self {
+        let opened = CacheDatabase::open(&file.path).or_else(|_| CacheDatabase::create(&file.path));
+        let (database, bytes) = match opened {
+            Ok((database, bytes)) => (Some(Arc::new(database)), bytes),
+            Err(error) => {
+                tracing::warn!(path = %file.path.display(), error = error.0, "no cache of headers: lists of messages are slower");
+                (None, 0)
+            }
+        };
+        Self::with(Some(file), CacheState { database, bytes, ..CacheState::default() })
+    }
+
+    fn with(file: Option<CacheFile>, state: CacheState) -> Self {
+        Self {
+            file,
+            state: Mutex::new(state),
+            #[cfg(test)]
+            reads: std::sync::atomic::AtomicU32::new(0),
+        }
+    }
+
+    pub fn reader(&self) -> HeaderReader<'_> {
+        HeaderReader { cache: self, read: None }
+    }
+
+    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of its lines it might mean something else.
+    pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
+        let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
+        if fields.len() <= ENTRY_BYTES_MAX {
+            let key = key_of(body);
+            if self.lock().add(key, entry_of(&key, facts, &fields)) {
+                self.commit();
+            }
+        }
+        fields
+    }
+
+    /// Commits what waits, unless a commit runs.
+    fn commit(&self) {
+        let (database, entries, before) = {
+            let mut state = self.lock();
+            let (Some(database), None) = (state.database.clone(), &state.committing) else { return };
+            let entries = Arc::new(std::mem::take(&mut state.waiting));
+            state.waiting_bytes = 0;
+            state.committing = Some(Arc::clone(&entries));
+            (database, entries, state.bytes)
+        };
+        let Some(file) = &self.file else { return };
+        let written = database.write(&entries, before, |bytes| file.bytes_max(bytes));
+        {
+            let mut state = self.lock();
+            state.committing = None;
+            // Not into the count of a file that was made anew meanwhile.
+            if let (Ok(bytes), true) = (&written, state.is_of(&database)) {
+                state.bytes = *bytes;
+            }
+        }
+        if let Err(error) = written {
+            self.begin_anew(&database, &error);
+        }
+    }
+
+    /// Puts an empty file in the place of one that failed. Whoever finds the failure first does it.
+    fn begin_anew(&self, failed: &Arc<CacheDatabase>, error: &CacheError) {
+        let Some(file) = &self.file else { return };
+        {
+            let mut state = self.lock();
+            if !state.is_of(failed) {
+                return;
+            }
+            *state = CacheState { committing: state.committing.take(), ..CacheState::default() };
+        }
+        tracing::warn!(path = %file.path.display(), error = error.0, "the cache of headers is made anew");
+        if let Ok((database, bytes)) = CacheDatabase::create(&file.path) {
+            let mut state = self.lock();
+            (state.database, state.bytes) = (Some(Arc::new(database)), bytes);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        // At worst an entry is missing.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeaderReader<'_> {
+    /// The listed fields of a message, if they were read from this very file.
+    pub fn get(&mut self, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
+        let key = key_of(body);
+        let database = {
+            let state = self.cache.lock();
+            if let Some(entry) = state.not_yet_committed(&key) {
+                return fields_of(&key, entry, facts);
+            }
+            state.database.clone()?
+        };
+        let found = match &self.read {
+            Some(read) => read.get(&key, facts),
+            None => self.begin(&database).and_then(|read| read.get(&key, facts)),
+        };
+        found.unwrap_or_else(|error| {
+            let failed = self.read.take().map_or(database, |read| Arc::clone(read.database()));
+            self.cache.begin_anew(&failed, &error);
+            None
+        })
+    }
+
+    fn begin(&mut self, database: &Arc<CacheDatabase>) -> Result<&CacheRead, CacheError> {
+        #[cfg(test)]
+        self.cache.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(self.read.insert(database.read()?))
+    }
+}
+
+impl CacheState {
+    /// True if there is something to commit. An entry that has no room is not kept.
+    fn add(&mut self, key: Key, entry: Vec<u8>) -> bool {
+        if self.database.is_some() && self.waiting_bytes <= WAITING_BYTES_MAX {
+            self.waiting_bytes += entry.len();
+            self.waiting.insert(key, entry);
+        }
+        self.waiting_bytes > WAITING_BYTES_MAX
+    }
+
+    fn is_of(&self, database: &Arc<CacheDatabase>) -> bool {
+        self.database.as_ref().is_some_and(|current| Arc::ptr_eq(current, database))
+    }
+
+    fn not_yet_committed(&self, key: &Key) -> Option<&Vec<u8>> {
+        self.waiting.get(key).or_else(|| self.committing.as_ref()?.get(key))
+    }
+}
+
+impl CacheFile {
+    /// Octets that entries may have, if they have `bytes` now.
+    fn bytes_max(&self, bytes: u64) -> u64 {
+        if bytes <= self.bytes_min {
+            return self.bytes_min;
+        }
+        self.bytes_min.max((self.mail_bytes)() / MAIL_BYTES_FOR_ONE)
+    }
+}
+
+impl Drop for HeaderCache {
+    fn drop(&mut self) {
+        self.commit();
+    }
+}
