@@ -168,6 +168,8 @@ pub struct TlsFacts {
     pub cipher: String,
     /// The name that the client asked for (SNI), if it did.
     pub server_name: Option<String>,
+    /// `tls-exporter` of RFC 9266, for SASL with channel binding; `None` before TLS 1.3, where it is not unique without an extension.
+    pub exporter: Option<[u8; 32]>,
     /// The client's certificate, if it showed one and the acceptor's verifier took it. Only an acceptor with a verifier for clients asks.
     pub client: Option<ClientCertificate>,
 }
@@ -235,6 +237,7 @@ impl Certificate {
             version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
             cipher: tls.negotiated_cipher_suite().map_or(String::new(), |suite| format!("{:?}", suite.suite())),
             server_name: tls.server_name().map(String::from),
+            exporter: exporter(tls),
             client: tls.peer_certificates().and_then(client_certificate),
         };
         Ok((Stream::Tls(Box::new(stream.into())), facts))
@@ -267,6 +270,12 @@ async fn accept_unless_validation(
     // The authority has seen what it wanted (RFC 8737 section 3).
     done.shutdown().await?;
     Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an authority has validated a name"))
+}
+
+#[cfg(feature = "tls")]
+fn exporter(tls: &rustls::ServerConnection) -> Option<[u8; 32]> {
+    let is_unique = tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+    is_unique.then(|| tls.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(b"")).ok())?
 }
 
 #[cfg(feature = "tls")]

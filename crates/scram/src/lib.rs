@@ -1,7 +1,8 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
+//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
 //! keeps [`ScramKeys`], from which no password can be read.
 //!
-//! For any protocol with SASL: messages go in and come out as text, and the protocol puts them in base64 lines of its own. Without channel binding (`-PLUS`).
+//! For any protocol with SASL: messages go in and come out as text, and the protocol puts them in base64 lines of its own. With `-PLUS` both sides also show that
+//! they are the two ends of one TLS connection ([`TlsExporter`]), so that nobody in the middle can pass the proof on.
 //! Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013) first.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -143,27 +144,41 @@ pub fn nonce() -> Option<String> {
     Some(BASE64.encode(octets))
 }
 
+/// Octets that both ends of a TLS 1.3 connection, and nobody else, compute: `tls-exporter` of RFC 9266. They are no secret of either.
+pub type TlsExporter = [u8; 32];
+
 /// The client's first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScramFirst {
     user: String,
-    gs2_header: String,
+    /// The client repeats it in its last message: the GS2 header and the octets of the channel.
+    channel: Vec<u8>,
     bare: String,
     nonce: String,
 }
 
 impl ScramFirst {
-    /// Reads it. `None`: not well formed, or it asks for what is not offered: channel binding, an extension, acting for somebody else.
-    pub fn parse(message: &str) -> Option<Self> {
-        // `y`: the client could do channel binding and believes that we cannot, which is so.
-        let rest = message.strip_prefix("n,").or_else(|| message.strip_prefix("y,"))?;
+    /// Reads that of SCRAM-SHA-256. `offers_plus`: SCRAM-SHA-256-PLUS was offered, too. `None`: not well formed, or it asks for what is not offered: an
+    /// extension, acting for somebody else. Or the client has not seen the offer of `-PLUS`: somebody in the middle took it out (RFC 5802 section 6).
+    pub fn parse(message: &str, offers_plus: bool) -> Option<Self> {
+        // `y`: the client could do channel binding and believes that we cannot.
+        let unaware = || message.strip_prefix("y,").filter(|_| !offers_plus);
+        Self::parse_after(message, message.strip_prefix("n,").or_else(unaware)?, &[])
+    }
+
+    /// Reads that of SCRAM-SHA-256-PLUS. `None`: as of [`parse`](Self::parse), or it names another kind of channel binding.
+    pub fn parse_bound(message: &str, exporter: &TlsExporter) -> Option<Self> {
+        Self::parse_after(message, message.strip_prefix(BOUND)?, exporter)
+    }
+
+    fn parse_after(message: &str, rest: &str, channel: &[u8]) -> Option<Self> {
         let (acts_for, bare) = rest.split_once(',')?;
         let mut parts = bare.split(',');
         let user = unescaped(parts.next()?.strip_prefix("n=")?)?;
         let nonce = parts.next()?.strip_prefix("r=").filter(|nonce| is_printable(nonce))?;
         let acts_for_self = acts_for.is_empty() || unescaped(acts_for.strip_prefix("a=")?)? == user;
         (acts_for_self && !user.is_empty()).then(|| Self {
-            gs2_header: message[..message.len() - bare.len()].to_owned(),
+            channel: [&message.as_bytes()[..message.len() - bare.len()], channel].concat(),
             bare: bare.to_owned(),
             nonce: nonce.to_owned(),
             user,
@@ -205,12 +220,12 @@ impl ScramServer {
         &self.message
     }
 
-    /// Reads the client's last message and compares nothing yet. `None`: not well formed, or of another exchange.
+    /// Reads the client's last message and does not compare its proof yet. `None`: not well formed, of another exchange or another TLS connection.
     pub fn prove(self, client_final: &str) -> Option<ScramProof> {
         let (without_proof, proof) = client_final.rsplit_once(",p=")?;
         let (binding, nonce) = without_proof.split_once(',')?;
         let proof: Key = BASE64.decode(proof).ok()?.try_into().ok()?;
-        let is_bound = binding.strip_prefix("c=")? == BASE64.encode(&self.first.gs2_header);
+        let is_bound = binding.strip_prefix("c=")? == BASE64.encode(&self.first.channel);
         // No extension is known that could stand after the nonce.
         let is_ours = nonce.strip_prefix("r=")? == self.nonce;
         let said = format!("{},{},{without_proof}", self.first.bare, self.message);
@@ -279,6 +294,7 @@ impl fmt::Debug for ScramProof {
 pub struct ScramClient {
     password: String,
     acts_for: String,
+    exporter: Option<TlsExporter>,
     bare: String,
     nonce: String,
     /// What the server has to show at the end.
@@ -297,14 +313,21 @@ impl ScramClient {
         Self {
             password: password.to_owned(),
             acts_for: acts_for.map_or(String::new(), |name| format!("a={}", escaped(name))),
+            exporter: None,
             bare: format!("n={},r={nonce}", escaped(user)),
             nonce,
             server_signature: None,
         }
     }
 
+    /// Uses SCRAM-SHA-256-PLUS over this TLS connection.
+    #[must_use]
+    pub fn bound_to(self, exporter: TlsExporter) -> Self {
+        Self { exporter: Some(exporter), ..self }
+    }
+
     fn gs2_header(&self) -> String {
-        format!("n,{},", self.acts_for)
+        format!("{}{},", if self.exporter.is_some() { BOUND } else { "n," }, self.acts_for)
     }
 
     /// The client's first message.
@@ -329,7 +352,8 @@ impl ScramClient {
         let iterations = iterations.parse().ok().filter(|count| (ITERATIONS_MIN..=ITERATIONS_MAX).contains(count));
         let iterations = iterations.and_then(NonZeroU32::new).ok_or("it asks for too few or too many iterations")?;
         let keys = Keys::derived(&self.password, &salt, iterations);
-        let without_proof = format!("c={},r={nonce}", BASE64.encode(self.gs2_header()));
+        let channel = [self.gs2_header().as_bytes(), self.exporter.as_ref().map_or(&[], |octets| &octets[..])].concat();
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(channel));
         let said = format!("{},{server_first},{without_proof}", self.bare);
         let proof = xor(&keys.client_key, &sign(&hash(&keys.client_key), said.as_bytes()));
         self.server_signature = Some(sign(&keys.server_key, said.as_bytes()));
@@ -403,6 +427,10 @@ fn unescaped(name: &str) -> Option<String> {
 
 /// The name of the mechanism.
 pub const NAME: &str = "SCRAM-SHA-256";
+/// The name of the mechanism with channel binding.
+pub const PLUS_NAME: &str = "SCRAM-SHA-256-PLUS";
+/// The GS2 header of the latter begins so.
+const BOUND: &str = "p=tls-exporter,";
 
 #[cfg(test)]
 mod tests {
@@ -430,7 +458,7 @@ mod tests {
     }
 
     fn server(keys: ScramKeys) -> ScramServer {
-        ScramServer::new(ScramFirst::parse(FIRST).unwrap(), keys, SERVER_NONCE)
+        ScramServer::new(ScramFirst::parse(FIRST, false).unwrap(), keys, SERVER_NONCE)
     }
 
     /// The server's answer to the client's last message.
@@ -515,11 +543,47 @@ mod tests {
             "n,,n=user,r=a c",
             "n,,n=user",
         ] {
-            assert_eq!(ScramFirst::parse(message), None, "{message}");
+            assert_eq!(ScramFirst::parse(message, false), None, "{message}");
         }
         let first = ScramClient::new("a=b,c", "x", Some("a=b,c"), "abc".into()).first();
         assert_eq!(first, "n,a=a=3Db=2Cc,n=a=3Db=2Cc,r=abc");
-        assert_eq!(ScramFirst::parse(&first).unwrap().user, "a=b,c");
+        assert_eq!(ScramFirst::parse(&first, false).unwrap().user, "a=b,c");
+    }
+
+    const CHANNEL: TlsExporter = [9; 32];
+
+    /// The outcome of SCRAM-SHA-256-PLUS between a client and a server whose ends of the channel have these octets.
+    fn bound(of_client: TlsExporter, of_server: &TlsExporter) -> Option<Result<String, WrongProof>> {
+        let mut client = client().bound_to(of_client);
+        let first = ScramFirst::parse_bound(&client.first(), of_server)?;
+        let server = ScramServer::new(first, keys(), SERVER_NONCE);
+        let last = client.last(server.message()).unwrap();
+        let answer = server.prove(&last)?.answer();
+        assert!(answer.iter().all(|shown| client.is_shown(shown)));
+        Some(answer)
+    }
+
+    #[test]
+    fn a_proof_is_good_for_one_channel_only() {
+        assert!(matches!(bound(CHANNEL, &CHANNEL), Some(Ok(_))));
+        let mut other = CHANNEL;
+        other[31] ^= 1;
+        assert_eq!(bound(other, &CHANNEL), None);
+    }
+
+    #[test]
+    fn an_offer_that_was_taken_out_on_the_way_is_noticed() {
+        let unaware = "y,,n=user,r=abc";
+        assert!(ScramFirst::parse(unaware, false).is_some(), "nothing was offered");
+        assert_eq!(ScramFirst::parse(unaware, true), None);
+        assert!(ScramFirst::parse("n,,n=user,r=abc", true).is_some(), "the client cannot do it");
+        // The header counts in the proof: whoever turns `n` into `y`, or into another binding, breaks it.
+        assert_eq!(ScramFirst::parse("p=tls-exporter,,n=user,r=abc", true), None, "of the other mechanism");
+        assert!(ScramFirst::parse_bound("p=tls-exporter,,n=user,r=abc", &CHANNEL).is_some());
+        for other in ["n,,n=user,r=abc", "y,,n=user,r=abc", "p=tls-unique,,n=user,r=abc", "p=tls-exporter,n=user,r=abc"]
+        {
+            assert_eq!(ScramFirst::parse_bound(other, &CHANNEL), None, "{other}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) type Session = driver::Session<Option<Arc<LoginSecrets>>>;
 pub(crate) fn mechanisms(logins: &Logins) -> Vec<String> {
     MECHANISMS
         .iter()
-        .filter(|name| **name != scram::NAME || logins.has_scram())
+        .filter(|name| !name.starts_with(scram::NAME) || logins.has_scram())
         .map(|name| (*name).to_owned())
         .collect()
 }

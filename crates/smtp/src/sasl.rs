@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256 (with feature `scram`), PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954, RFC 7677).
+//! SCRAM-SHA-256-PLUS (server only) and SCRAM-SHA-256 (with feature `scram`), PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954, RFC 7677).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,9 @@ pub use posthaste_scram as scram;
 use crate::reply::Reply;
 use crate::server::AuthStep;
 
-/// The mechanisms that this module knows, the better one first.
+/// The mechanisms that this module knows, the better one first. The first is offered over TLS 1.3 only.
 #[cfg(feature = "scram")]
-pub const MECHANISMS: &[&str] = &[scram::NAME, "PLAIN", "LOGIN"];
+pub const MECHANISMS: &[&str] = &[scram::PLUS_NAME, scram::NAME, "PLAIN", "LOGIN"];
 /// The mechanisms that this module knows, the better one first.
 #[cfg(not(feature = "scram"))]
 pub const MECHANISMS: &[&str] = &["PLAIN", "LOGIN"];
@@ -110,7 +110,12 @@ pub enum Step {
 
 /// The server's side of one exchange after the other.
 #[derive(Debug, Default)]
-pub struct Exchange(Asked);
+pub struct Exchange {
+    asked: Asked,
+    /// Of the connection, if SCRAM-SHA-256-PLUS is offered.
+    #[cfg(feature = "scram")]
+    exporter: Option<scram::TlsExporter>,
+}
 
 #[derive(Debug, Default)]
 enum Asked {
@@ -123,6 +128,9 @@ enum Asked {
     },
     #[cfg(feature = "scram")]
     ScramFirst,
+    /// The first message of SCRAM-SHA-256-PLUS.
+    #[cfg(feature = "scram")]
+    ScramBound,
     #[cfg(feature = "scram")]
     ScramKeys(scram::ScramFirst),
     #[cfg(feature = "scram")]
@@ -136,12 +144,21 @@ enum Asked {
 }
 
 impl Exchange {
+    /// Over a connection where SCRAM-SHA-256-PLUS is offered, with its channel binding.
+    #[cfg(feature = "scram")]
+    #[must_use]
+    pub fn bound_to(exporter: scram::TlsExporter) -> Self {
+        Self { exporter: Some(exporter), ..Self::default() }
+    }
+
     /// Goes on with what [`Event::Auth`](crate::server::Event::Auth) brought.
     pub fn step(&mut self, step: AuthStep) -> Step {
-        let asked = std::mem::take(&mut self.0);
+        let asked = std::mem::take(&mut self.asked);
         let (asked, answer) = match step {
             AuthStep::Begin { mechanism, initial } => {
                 let (asked, challenge) = match mechanism.as_str() {
+                    #[cfg(feature = "scram")]
+                    scram::PLUS_NAME if self.exporter.is_some() => (Asked::ScramBound, ""),
                     #[cfg(feature = "scram")]
                     scram::NAME => (Asked::ScramFirst, ""),
                     "PLAIN" => (Asked::Plain, ""),
@@ -151,7 +168,7 @@ impl Exchange {
                 };
                 match initial {
                     None => {
-                        self.0 = asked;
+                        self.asked = asked;
                         return Step::Challenge(challenge.into());
                     }
                     // An empty initial response (RFC 4954 section 4).
@@ -168,16 +185,16 @@ impl Exchange {
             Asked::Plain => Credentials::from_plain(&text),
             Asked::LoginUser if text.is_empty() => None,
             Asked::LoginUser => {
-                self.0 = Asked::LoginPassword { user: text };
+                self.asked = Asked::LoginPassword { user: text };
                 return Step::Challenge(LOGIN_PASSWORD.into());
             }
             Asked::LoginPassword { user } => Some(Credentials::new(user, text)),
             #[cfg(feature = "scram")]
-            Asked::ScramFirst => {
-                let Some(first) = scram::ScramFirst::parse(&text) else { return ill_formed() };
-                let user = first.user().to_owned();
-                self.0 = Asked::ScramKeys(first);
-                return Step::Lookup(user);
+            Asked::ScramFirst => return self.look_up(scram::ScramFirst::parse(&text, self.exporter.is_some())),
+            #[cfg(feature = "scram")]
+            Asked::ScramBound => {
+                let exporter = self.exporter;
+                return self.look_up(exporter.and_then(|exporter| scram::ScramFirst::parse_bound(&text, &exporter)));
             }
             #[cfg(feature = "scram")]
             Asked::ScramLast(server) => {
@@ -192,15 +209,23 @@ impl Exchange {
         checked.map_or_else(ill_formed, Step::Check)
     }
 
+    #[cfg(feature = "scram")]
+    fn look_up(&mut self, first: Option<scram::ScramFirst>) -> Step {
+        let Some(first) = first else { return ill_formed() };
+        let user = first.user().to_owned();
+        self.asked = Asked::ScramKeys(first);
+        Step::Lookup(user)
+    }
+
     /// Goes on after [`Step::Lookup`] with the user's keys; `None` where there are none, which the client is not told.
     #[cfg(feature = "scram")]
     pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
-        let Asked::ScramKeys(first) = std::mem::take(&mut self.0) else { return ill_formed() };
+        let Asked::ScramKeys(first) = std::mem::take(&mut self.asked) else { return ill_formed() };
         let Some(server) = scram::ScramServer::begin(first, keys) else {
             return Step::Refuse(Reply::new(454, "4.7.0", "Temporary authentication failure"));
         };
         let challenge = encode(server.message()).into();
-        self.0 = Asked::ScramLast(Box::new(server));
+        self.asked = Asked::ScramLast(Box::new(server));
         Step::Challenge(challenge)
     }
 
@@ -208,7 +233,7 @@ impl Exchange {
     #[cfg(feature = "scram")]
     pub fn proven(&mut self, proof: &scram::ScramProof, name: String) -> Step {
         let Ok(last) = proof.answer() else { return wrong() };
-        self.0 = Asked::ScramEnd { user: proof.user().to_owned(), name };
+        self.asked = Asked::ScramEnd { user: proof.user().to_owned(), name };
         Step::Challenge(encode(&last).into())
     }
 }

@@ -98,7 +98,7 @@ mod tests {
         /// The client's proof, after the first two messages.
         async fn proof(&self, ip: &str, user: &str, password: &str) -> Result<ScramProof, LoginFailure> {
             let mut client = ScramClient::new(user, password, None, posthaste_scram::nonce().unwrap());
-            let first = ScramFirst::parse(&client.first()).unwrap();
+            let first = ScramFirst::parse(&client.first(), false).unwrap();
             let keys = self.gate.scram_keys(&self.logins, &self.directory, origin(ip), first.user()).await?;
             let server = ScramServer::new(first, keys.expect("a login has keys"), "abc");
             let last = client.last(server.message()).unwrap();

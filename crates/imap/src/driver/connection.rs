@@ -52,7 +52,9 @@ impl Line {
 
     /// Does the handshake within the time for a login.
     pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<(), SessionEnd> {
-        self.stream.start_tls(certificate, self.login_deadline).await.map(drop)
+        let facts = self.stream.start_tls(certificate, self.login_deadline).await?;
+        self.machine.bind_channel(facts.exporter);
+        Ok(())
     }
 
     /// Octets in both directions are packed from now on. The output was written.

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
-use posthaste_scram::{NAME as SCRAM, ScramFirst, ScramServer};
+use posthaste_scram::{NAME as SCRAM, PLUS_NAME as SCRAM_PLUS, ScramFirst, ScramServer, TlsExporter};
 
 use super::machine::State;
 use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
@@ -13,7 +13,9 @@ use crate::write;
 #[derive(Debug)]
 pub(super) enum Asked {
     Plain,
-    ScramFirst,
+    ScramFirst {
+        is_bound: bool,
+    },
     ScramLast(Box<ScramServer>),
     /// The answer to the last message of SCRAM, which is empty: the client has seen that the server has the keys.
     ScramEnd,
@@ -46,6 +48,9 @@ impl ImapMachine {
         }
         if self.scram {
             // Clients take the first that they know.
+            if self.exporter.is_some() {
+                text.push_str(" AUTH=SCRAM-SHA-256-PLUS");
+            }
             text.push_str(" AUTH=SCRAM-SHA-256");
         }
         text.push_str(" AUTH=PLAIN");
@@ -115,6 +120,11 @@ impl ImapMachine {
         self.state = State::Command;
     }
 
+    /// The connection's channel binding, once it is encrypted: SCRAM-SHA-256-PLUS is offered with it.
+    pub fn bind_channel(&mut self, exporter: Option<TlsExporter>) {
+        self.exporter = exporter;
+    }
+
     pub(super) fn login(&mut self, tag: String, user: Vec<u8>, password: Vec<u8>) -> Option<ImapEvent> {
         if !self.check_login(&tag) {
             return None;
@@ -131,7 +141,8 @@ impl ImapMachine {
         }
         let asked = match mechanism {
             "PLAIN" => Asked::Plain,
-            SCRAM if self.scram => Asked::ScramFirst,
+            SCRAM if self.scram => Asked::ScramFirst { is_bound: false },
+            SCRAM_PLUS if self.scram && self.exporter.is_some() => Asked::ScramFirst { is_bound: true },
             _ => {
                 self.reply(&tag, "NO [CANNOT] That mechanism is not offered");
                 return None;
@@ -164,8 +175,12 @@ impl ImapMachine {
         };
         match asked {
             Asked::Plain => self.plain(tag, &message),
-            Asked::ScramFirst => {
-                let Some(first) = ScramFirst::parse(&message) else {
+            Asked::ScramFirst { is_bound } => {
+                let first = match &self.exporter {
+                    Some(exporter) if is_bound => ScramFirst::parse_bound(&message, exporter),
+                    exporter => ScramFirst::parse(&message, exporter.is_some()),
+                };
+                let Some(first) = first else {
                     self.bad(&tag, "That is not what SCRAM-SHA-256 begins with");
                     return None;
                 };

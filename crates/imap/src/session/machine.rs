@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use posthaste_scram::ScramProof;
+use posthaste_scram::{ScramProof, TlsExporter};
 
 use super::appending::Appending;
 use super::auth::Asked;
@@ -33,6 +33,8 @@ pub struct ImapMachine {
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
+    /// Of a connection with TLS 1.3.
+    pub(super) exporter: Option<TlsExporter>,
     pub(super) logged_in: bool,
     /// Octets are DEFLATE.
     pub(super) compressed: bool,
@@ -179,6 +181,7 @@ impl ImapMachine {
             tls: false,
             trusted,
             scram: false,
+            exporter: None,
             logged_in: false,
             compressed: false,
             mailbox: None,

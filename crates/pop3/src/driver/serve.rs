@@ -52,9 +52,8 @@ pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connec
     if service.implicit_tls {
         let certificate = service.certificate();
         let started = session.stream.start_tls(&certificate, session.login_deadline);
-        if Box::pin(started).await.is_err() {
-            return;
-        }
+        let Ok(facts) = Box::pin(started).await else { return };
+        session.machine.bind_channel(facts.exporter);
     }
     session.machine.greet();
     match session.converse(service, &peer).await {
@@ -84,7 +83,9 @@ impl Conversation {
                 Pop3Event::Flush => self.flush().await?,
                 Pop3Event::StartTls => {
                     self.flush().await?;
-                    Box::pin(self.stream.start_tls(&service.certificate(), self.login_deadline)).await?;
+                    let certificate = service.certificate();
+                    let facts = Box::pin(self.stream.start_tls(&certificate, self.login_deadline)).await?;
+                    self.machine.bind_channel(facts.exporter);
                     self.machine.tls_started();
                 }
                 Pop3Event::Login(credentials) => {

@@ -3,14 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
-use posthaste_scram::{NAME as SCRAM, ScramFirst, ScramServer};
+use posthaste_scram::{NAME as SCRAM, PLUS_NAME as SCRAM_PLUS, ScramFirst, ScramServer, TlsExporter};
 
 use super::machine::State;
 use super::maildrop::Maildrop;
 use super::{MESSAGES_MAX, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine};
 
-/// In AUTH (RFC 5034). Clients take the first that they know; SCRAM is offered only where a login has keys.
-const MECHANISMS: [&str; 3] = [SCRAM, "PLAIN", "LOGIN"];
+/// In AUTH (RFC 5034). Clients take the first that they know; SCRAM is offered only where a login has keys, and its first form only over TLS 1.3.
+const MECHANISMS: [&str; 4] = [SCRAM_PLUS, SCRAM, "PLAIN", "LOGIN"];
 
 const NEEDS_TLS: &str = "-ERR Passwords are taken with TLS only";
 
@@ -42,7 +42,13 @@ impl Pop3Machine {
     }
 
     fn mechanisms(&self) -> &'static [&'static str] {
-        &MECHANISMS[usize::from(!self.scram)..]
+        let left_out = if !self.scram { 2 } else { usize::from(self.exporter.is_none()) };
+        &MECHANISMS[left_out..]
+    }
+
+    /// The connection's channel binding, once it is encrypted: SCRAM-SHA-256-PLUS is offered with it.
+    pub fn bind_channel(&mut self, exporter: Option<TlsExporter>) {
+        self.exporter = exporter;
     }
 
     /// No password crosses the network in the clear.
@@ -119,10 +125,13 @@ impl Pop3Machine {
                 self.challenge("Username:");
                 self.state = State::AuthUser;
             }
-            (Some(SCRAM), Some(first)) if self.scram => return self.scram_first(first),
-            (Some(SCRAM), None) if self.scram => {
+            (Some(scram), initial) if scram.starts_with(SCRAM) && self.mechanisms().contains(&scram) => {
+                let is_bound = scram == SCRAM_PLUS;
+                if let Some(first) = initial {
+                    return self.scram_first(is_bound, first);
+                }
                 self.line("+ ");
-                self.state = State::ScramFirst;
+                self.state = State::ScramFirst { is_bound };
             }
             (Some(_), _) => self.wrong_command("That mechanism is not offered"),
         }
@@ -172,8 +181,13 @@ impl Pop3Machine {
         self.ask_login(Some(user), password, None)
     }
 
-    pub(super) fn scram_first(&mut self, response: &[u8]) -> Option<Pop3Event> {
-        let Some(first) = ScramFirst::parse(&self.decoded(response)?.unwrap_or_default()) else {
+    pub(super) fn scram_first(&mut self, is_bound: bool, response: &[u8]) -> Option<Pop3Event> {
+        let message = self.decoded(response)?.unwrap_or_default();
+        let first = match &self.exporter {
+            Some(exporter) if is_bound => ScramFirst::parse_bound(&message, exporter),
+            exporter => ScramFirst::parse(&message, exporter.is_some()),
+        };
+        let Some(first) = first else {
             self.wrong_command("That is not what SCRAM-SHA-256 begins with");
             return None;
         };

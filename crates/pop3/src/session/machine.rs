@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use posthaste_scram::{ScramProof, ScramServer};
+use posthaste_scram::{ScramProof, ScramServer, TlsExporter};
 
 use super::mail::{Listing, Sending};
 use super::maildrop::{Maildrop, MarkedMessages};
@@ -25,6 +25,8 @@ pub struct Pop3Machine {
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
+    /// Of a connection with TLS 1.3.
+    pub(super) exporter: Option<TlsExporter>,
     /// The name of USER, until the next command.
     pub(super) user: Option<Vec<u8>>,
     /// From the login on.
@@ -48,7 +50,9 @@ pub(super) enum State {
         user: String,
     },
     /// Waits for the client's first message of SCRAM.
-    ScramFirst,
+    ScramFirst {
+        is_bound: bool,
+    },
     /// Waits for [`Pop3Machine::scram_begun`].
     ScramKeys,
     /// Waits for the client's last message of SCRAM.
@@ -90,6 +94,7 @@ impl Pop3Machine {
             tls: false,
             trusted,
             scram: false,
+            exporter: None,
             user: None,
             maildrop: None,
             errors: 0,
@@ -181,7 +186,7 @@ impl Pop3Machine {
                 | State::AuthPlain
                 | State::AuthUser
                 | State::AuthPassword { .. }
-                | State::ScramFirst
+                | State::ScramFirst { .. }
                 | State::ScramLast(_)
                 | State::ScramEnd { .. } => {}
                 State::Listing(_) => return Pop3Event::NextRow,
@@ -216,7 +221,7 @@ impl Pop3Machine {
                 State::AuthPlain => self.auth_plain(&line),
                 State::AuthUser => self.auth_user(&line),
                 State::AuthPassword { user } => self.auth_password(user, &line),
-                State::ScramFirst => self.scram_first(&line),
+                State::ScramFirst { is_bound } => self.scram_first(is_bound, &line),
                 State::ScramLast(server) => self.scram_last(*server, &line),
                 State::ScramEnd { messages } => self.scram_end(messages, &line),
                 _ => self.command(&line, input),

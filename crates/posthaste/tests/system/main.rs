@@ -72,6 +72,7 @@ mod relaying;
 mod reloading;
 mod routes;
 mod sandbox;
+mod scram_plus;
 mod search;
 mod sendmail;
 mod serve;

@@ -38,6 +38,10 @@ pub fn tls13(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
     trusting(certificate, &[&rustls::version::TLS13])
 }
 
+pub fn tls12(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
+    trusting(certificate, &[&rustls::version::TLS12])
+}
+
 /// Five listeners: STARTTLS by default, required, implicit, off, and LMTP with STARTTLS.
 const LISTENERS: &str = "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"localhost:0\"\ntls = \"required\"\n\
@@ -89,7 +93,7 @@ fn mail_comes_encrypted_at_each_kind_of_listener_and_its_trace_says_so() {
     let line = server.wait_for_log("to=\"<offered@example.org>\"");
     assert!(line.contains("with=\"ESMTPS\" tls=\"TLSv1.3\""), "{line}");
 
-    let old = trusting(&certificate, &[&rustls::version::TLS12]);
+    let old = tls12(&certificate);
     encrypted(offered, "EHLO", &old).deliver(&["old@example.org"], MESSAGE);
     assert!(received("old").contains(" (TLSv1.2); "));
 

@@ -391,6 +391,9 @@ impl Connection {
         });
         let (stream, facts) = accepted.await?;
         self.stream = stream;
+        if facts.exporter.is_some() {
+            self.machine.offer_channel_binding();
+        }
         Ok(Box::new(facts))
     }
 }

@@ -1,6 +1,6 @@
 //! One session from its greeting to its end: what the machine asks, the handler answers.
 
-use posthaste_net::close;
+use posthaste_net::{TlsFacts, close};
 use tokio::task::yield_now;
 
 use super::body::{Body, End};
@@ -9,6 +9,8 @@ use super::panics::{internal_end, internal_error, sheltered, sheltered_now};
 use super::setup::CurrentCertificate;
 use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 use crate::reply::Reply;
+#[cfg(feature = "scram")]
+use crate::sasl::scram::PLUS_NAME;
 use crate::sasl::{Exchange, Identity, MECHANISMS, Step};
 use crate::server::{AuthStep, Envelope, Event};
 
@@ -107,7 +109,7 @@ async fn converse<H: Handler>(
         return Stop::Panicked.into();
     };
     connection.machine.greet(greeting);
-    let mut auth = Auth::default();
+    let mut auth = Auth::over(connection, session.tls.as_deref());
     loop {
         let went = match connection.step() {
             Event::NeedInput => connection.fill().await,
@@ -244,7 +246,8 @@ async fn start_tls<H: Handler>(
         }
     };
     connection.machine.tls_started();
-    (session.tls, session.identity, *auth) = (Some(facts), None, Auth::default());
+    *auth = Auth::over(connection, Some(&*facts));
+    (session.tls, session.identity) = (Some(facts), None);
     connection.describe(session);
     let id = session.id;
     let work = async { handler.tls_started(session).await };
@@ -270,6 +273,21 @@ fn tell_failed<H: Handler>(handler: &H, session: &Session<H::State>, failed: &No
 struct Auth {
     exchange: Exchange,
     mechanism: &'static str,
+}
+
+impl Auth {
+    /// With the channel binding of this connection, if its mechanism is offered.
+    #[cfg(feature = "scram")]
+    fn over(connection: &Connection, tls: Option<&TlsFacts>) -> Self {
+        let offered = connection.machine.offers_mechanism(PLUS_NAME);
+        let exporter = tls.and_then(|tls| tls.exporter).filter(|_| offered);
+        Self { exchange: exporter.map_or_else(Exchange::default, Exchange::bound_to), mechanism: "" }
+    }
+
+    #[cfg(not(feature = "scram"))]
+    fn over(_: &Connection, _: Option<&TlsFacts>) -> Self {
+        Self::default()
+    }
 }
 
 /// Asks the handler what SCRAM needs to go on; `None`: it has panicked.

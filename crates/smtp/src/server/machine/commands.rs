@@ -217,7 +217,8 @@ impl Machine {
             lines.push("STARTTLS".into());
         }
         if self.offers_auth() {
-            lines.push(format!("AUTH {}", config.auth_mechanisms.join(" ")));
+            let mechanisms: String = self.mechanisms().flat_map(|name| [" ", name]).collect();
+            lines.push(format!("AUTH{mechanisms}"));
         }
         let mail_max = limits.messages.map_or(String::new(), |max| format!(" MAILMAX={max}"));
         let rcpt_max = Some(limits.recipients).filter(|max| *max <= RCPT_MAX_MAX);

@@ -43,6 +43,20 @@ impl Machine {
         self.config.requires_tls && !self.tls
     }
 
+    /// The connection has a channel binding: mechanisms with it (their names end in `-PLUS`, RFC 5801 section 3.1) are offered, too.
+    pub fn offer_channel_binding(&mut self) {
+        self.has_channel_binding = true;
+    }
+
+    /// True if AUTH takes this mechanism on this connection.
+    pub fn offers_mechanism(&self, mechanism: &str) -> bool {
+        self.mechanisms().any(|offered| offered.eq_ignore_ascii_case(mechanism))
+    }
+
+    pub(super) fn mechanisms(&self) -> impl Iterator<Item = &String> {
+        self.config.auth_mechanisms.iter().filter(|name| self.has_channel_binding || !name.ends_with("-PLUS"))
+    }
+
     pub(super) fn offers_auth(&self) -> bool {
         !self.config.auth_mechanisms.is_empty() && !self.authenticated && (self.tls || !self.config.auth_needs_tls)
     }
@@ -57,7 +71,7 @@ impl Machine {
         if !self.offers_auth() {
             return self.error(538, "5.7.11", "Encryption is required for AUTH");
         }
-        let Some(known) = self.config.auth_mechanisms.iter().find(|m| m.eq_ignore_ascii_case(mechanism)) else {
+        let Some(known) = self.mechanisms().find(|m| m.eq_ignore_ascii_case(mechanism)) else {
             return self.error(504, "5.5.4", "Mechanism is not offered");
         };
         let (mechanism, initial) = (known.clone(), initial.map(String::from));
