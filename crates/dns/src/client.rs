@@ -39,6 +39,8 @@ pub(super) enum Failure {
     Timeout(&'static str),
     /// No answer that can be used.
     Unanswered(String),
+    /// Nobody was asked: DNS has no such names.
+    NotAName,
 }
 
 impl Failure {
@@ -48,6 +50,7 @@ impl Failure {
             Failure::NoSuchName { .. } | Failure::NoData { .. } => None,
             Failure::Timeout(why) => Some((*why).to_owned()),
             Failure::Unanswered(why) => Some(why.clone()),
+            Failure::NotAName => Some("not a name of DNS".to_owned()),
         }
     }
 }
@@ -82,12 +85,10 @@ impl Client {
         &self.slots
     }
 
-    /// Asks for one type of a name, which has the form of [`super::names::domain`], in a slot of [`slots`](Self::slots).
+    /// Asks for one type of a name without its final dot, in a slot of [`slots`](Self::slots). Labels may have any octets.
     pub(super) async fn ask(&self, name: &str, kind: RecordType, slot: Slot) -> Result<Records, Failure> {
-        // With the final dot the search list of the system is not used.
-        let Ok(name) = Name::from_ascii(format!("{name}.")) else {
-            return Err(Failure::Unanswered("not a name of DNS".to_owned()));
-        };
+        // Made of labels it is absolute: the search list of the system is not used.
+        let Ok(name) = Name::from_labels(name.split('.').map(str::as_bytes)) else { return Err(Failure::NotAName) };
         let begun = Instant::now();
         let answer = self.ask_in(slot, name, kind).await;
         let outcome = match &answer {
@@ -95,7 +96,7 @@ impl Client {
             Err(Failure::NoSuchName { .. }) => Outcome::NoSuchName,
             Err(Failure::NoData { .. }) => Outcome::NoData,
             Err(Failure::Timeout(_)) => Outcome::Timeout,
-            Err(Failure::Unanswered(_)) => Outcome::Failure,
+            Err(Failure::Unanswered(_) | Failure::NotAName) => Outcome::Failure,
         };
         self.meters.asked(kind, outcome, begun.elapsed());
         answer

@@ -16,6 +16,7 @@ use super::hosts::Hosts;
 use super::meters::DnsStats;
 use super::names::{self, Target};
 use super::own::OwnListeners;
+use super::plain::{ANSWERS_MAX, PlainLookup};
 use super::zone_reply::name_text;
 use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
 
@@ -24,13 +25,14 @@ use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, 
 /// Of callers with the same question at once, one asks. A dropped future stops nothing that others wait for.
 pub struct Resolver {
     settings: Settings,
-    client: Client,
+    pub(super) client: Client,
     hosts: Hosts,
     own_names: HashSet<String>,
     own_listeners: OwnListeners,
     destinations: Cache<Result<Arc<Destination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
-    texts: Cache<Result<Arc<[String]>, DnsError>>,
+    /// By type and name.
+    pub(super) plain: Cache<Result<Arc<[String]>, DnsError>>,
 }
 
 impl Resolver {
@@ -46,7 +48,7 @@ impl Resolver {
             own_listeners: OwnListeners::default(),
             destinations: Cache::new(settings.domains_max),
             addresses: Cache::new(settings.hosts_max),
-            texts: Cache::new(settings.domains_max),
+            plain: Cache::new(settings.domains_max.min(ANSWERS_MAX)),
             settings: settings.clone(),
         })
     }
@@ -169,12 +171,12 @@ impl Resolver {
     }
 
     /// Counts a look-up of a name of which the cache has this, and says how soon its question is answered.
-    fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
+    pub(super) fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
         self.client.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
         pace_of(last)
     }
 
-    /// The TXT records of `name`, the strings of each joined without a blank (RFC 7208 section 3.3); none if the name has others. Octets that are no UTF-8 become U+FFFD.
+    /// The TXT records of a domain in U-labels or A-labels, the strings of each joined without a blank; none if it has others.
     ///
     /// # Errors
     /// [`DnsError::NotADomain`], [`DnsError::NoSuchDomain`], or [`DnsError::Unanswered`].
@@ -182,25 +184,17 @@ impl Resolver {
         let Some(Target::Domain(name)) = Target::read(name) else {
             return Err(DnsError::NotADomain(name.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect()));
         };
-        let pace = self.looked_up(self.texts.last(&name));
-        self.texts.get(&name, Instant::now(), self.look_up_texts(pace, &name)).await
+        self.plain().texts(&name).await
     }
 
-    async fn look_up_texts(&self, pace: Pace, name: &str) -> (Result<Arc<[String]>, DnsError>, Instant) {
-        let answer = self.client.ask(name, RecordType::TXT, self.client.slots().slot(pace).await).await;
-        match answer {
-            Ok(records) => (Ok(records.data.iter().filter_map(text).collect()), self.positive_until(records.ttl_secs)),
-            Err(failure) => {
-                let until = self.negative_until(&failure);
-                let found = match failure {
-                    Failure::NoData { .. } => Ok(Arc::default()),
-                    Failure::NoSuchName { .. } => Err(DnsError::NoSuchDomain(name.to_owned())),
-                    Failure::Timeout(why) => Err(DnsError::Unanswered { name: name.to_owned(), why: why.to_owned() }),
-                    Failure::Unanswered(why) => Err(DnsError::Unanswered { name: name.to_owned(), why }),
-                };
-                (found, until)
-            }
-        }
+    /// Records as DNS has them.
+    pub fn plain(&self) -> PlainLookup<'_> {
+        PlainLookup(self)
+    }
+
+    /// Addresses that the configuration gives to a host.
+    pub(super) fn fixed_addresses(&self, host: &str) -> Option<&[IpAddr]> {
+        self.hosts.get(host)
     }
 
     /// The records of `name`, which has the form of [`names::domain`]; none if it has others. Not from the cache.
@@ -339,17 +333,17 @@ impl Resolver {
         addresses.ok_or_else(|| DnsError::NoAddress(host.to_owned()))
     }
 
-    fn positive_until(&self, ttl_secs: u32) -> Instant {
+    pub(super) fn positive_until(&self, ttl_secs: u32) -> Instant {
         self.until(u64::from(ttl_secs).clamp(self.settings.ttl_min_secs, self.settings.ttl_max_secs))
     }
 
-    fn negative_until(&self, failure: &Failure) -> Instant {
+    pub(super) fn negative_until(&self, failure: &Failure) -> Instant {
         match failure {
             Failure::NoSuchName { ttl_secs } | Failure::NoData { ttl_secs } => {
                 let bounds = (self.settings.ttl_min_secs, self.settings.negative_ttl_max_secs);
                 self.until(u64::from(*ttl_secs).clamp(bounds.0, bounds.1))
             }
-            Failure::Timeout(_) | Failure::Unanswered(_) => self.until(self.settings.failure_secs),
+            Failure::Timeout(_) | Failure::Unanswered(_) | Failure::NotAName => self.until(self.settings.failure_secs),
         }
     }
 
