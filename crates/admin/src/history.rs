@@ -21,7 +21,18 @@ pub struct Counters {
     pub signed: u64,
     /// Messages that could not be signed, as a key of their domain could not be used.
     pub not_signed: u64,
+    /// Results of the checks of strangers' mail.
+    pub checks: CheckCounts,
 }
+
+/// Counts by method and result, in the order of [`CHECK_METHODS`] and [`CHECK_RESULTS`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CheckCounts(pub [[u64; CHECK_RESULTS.len()]; CHECK_METHODS.len()]);
+
+/// Checks of strangers' mail.
+pub const CHECK_METHODS: [&str; 3] = ["spf", "dkim", "dmarc"];
+/// Their results, in the words of RFC 8601.
+pub const CHECK_RESULTS: [&str; 7] = ["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"];
 
 /// Rates of the last minute, a value for each second, the newest last.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

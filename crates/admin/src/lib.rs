@@ -32,7 +32,7 @@ pub use body::BodyShare;
 pub use client::ClientAddress;
 pub use guard::HostNames;
 pub use heads::{HeadRefusal, Heads};
-pub use history::Counters;
+pub use history::{CHECK_METHODS, CHECK_RESULTS, CheckCounts, Counters};
 pub use inject_from::InjectNetworks;
 pub use routes::INJECT_PATH;
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};

@@ -5,13 +5,13 @@
 use std::fmt::Write as _;
 
 use crate::view::{Distribution, DnsStatus, Readiness, Urgency};
-use crate::{Counters, QueueStatus, RelayStatus, ServerStatus};
+use crate::{CHECK_METHODS, CHECK_RESULTS, Counters, QueueStatus, RelayStatus, ServerStatus};
 
 /// A metric: name, type, help.
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 35] = [
+pub(crate) static METRICS: [Metric; 36] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -20,6 +20,7 @@ pub(crate) static METRICS: [Metric; 35] = [
     Metric("posthaste_attempts_deferred_total", "counter", "Attempts that failed for now since the start."),
     Metric("posthaste_dkim_signed_total", "counter", "Messages signed with DKIM since the start."),
     Metric("posthaste_dkim_failed_total", "counter", "Messages that a key could not sign, since the start."),
+    Metric("posthaste_checks_total", "counter", "Checks of strangers' mail since the start, by method and result."),
     Metric(ACCEPT, "histogram", "From the first octet of a message to its 250."),
     Metric("posthaste_sync_seconds", "histogram", "Syncs of the spool's log."),
     Metric("posthaste_commit_records", "histogram", "Batches that one sync makes durable."),
@@ -70,6 +71,7 @@ pub(crate) fn text(
     out.one("posthaste_attempts_deferred_total", counters.deferred as f64);
     out.one("posthaste_dkim_signed_total", counters.signed as f64);
     out.one("posthaste_dkim_failed_total", counters.not_signed as f64);
+    out.checks(counters);
     out.distributions(distributions);
     if let Some(status) = status {
         let urgencies = [(Urgency::Broken, "broken"), (Urgency::Warning, "warning"), (Urgency::Note, "note")];
@@ -155,6 +157,14 @@ impl Lines {
         }
     }
 
+    fn checks(&mut self, counters: &Counters) {
+        let of_method = |(method, counts): (&'static &'static str, [u64; CHECK_RESULTS.len()])| {
+            let counts = CHECK_RESULTS.iter().zip(counts);
+            counts.map(move |(result, count)| ([("method", *method), ("result", *result)], count as f64))
+        };
+        self.with_labels("posthaste_checks_total", CHECK_METHODS.iter().zip(counters.checks.0).flat_map(of_method));
+    }
+
     fn dns(&mut self, DnsStatus { questions, hits, misses, asked, waiting }: &DnsStatus) {
         let questions =
             questions.iter().map(|(kind, end, count)| ([("type", *kind), ("outcome", *end)], *count as f64));
@@ -208,7 +218,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Attention, CertificateEnd, DestinationCount, DiskRoom, StreamStatus, WebhookStatus};
+    use crate::{Attention, CertificateEnd, CheckCounts, DestinationCount, DiskRoom, StreamStatus, WebhookStatus};
     use posthaste_units::histogram::{Histogram, LATENCY_US};
 
     fn all() -> String {
@@ -241,7 +251,10 @@ mod tests {
             others: 999,
             ..QueueStatus::default()
         };
-        let counters = Counters { received: 12, delivered: 11, refused: 1, deferred: 2, signed: 6, not_signed: 1 };
+        let mut checks = CheckCounts::default();
+        checks.0[2][1] = 4;
+        let counters =
+            Counters { received: 12, delivered: 11, refused: 1, deferred: 2, signed: 6, not_signed: 1, checks };
         let latency = Histogram::new(&LATENCY_US);
         [100, 2000, 20_000_000].into_iter().for_each(|us| latency.count(us));
         let of = |name| Distribution::new(name, latency.read()).in_millionths();
@@ -269,6 +282,8 @@ mod tests {
         for line in [
             "posthaste_ready 1",
             "posthaste_messages_received_total 12",
+            "posthaste_checks_total{method=\"spf\",result=\"pass\"} 0",
+            "posthaste_checks_total{method=\"dmarc\",result=\"fail\"} 4",
             "posthaste_accept_seconds_bucket{le=\"0.00025\"} 1",
             "posthaste_accept_seconds_bucket{le=\"0.0025\"} 2",
             "posthaste_accept_seconds_bucket{le=\"10\"} 2",

@@ -29,6 +29,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.http.check()?;
     config.transport.check()?;
     config.relay.check()?;
+    config.checks.check()?;
     config.dkim.check()?;
     config.dns.check()?;
     let mut networks = HashSet::new();

@@ -10,6 +10,7 @@
 mod acme;
 mod auth;
 mod check;
+mod checks;
 mod dkim;
 mod error;
 mod http;
@@ -41,6 +42,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acme::Acme;
 pub use auth::{Auth, ListenerAuth};
+pub use checks::Checks;
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
@@ -115,6 +117,9 @@ pub struct Config {
     /// Mail to other hosts.
     #[serde(default, deserialize_with = "values::table")]
     pub relay: Relay,
+    /// Checks of mail from strangers.
+    #[serde(default, deserialize_with = "values::table")]
+    pub checks: Checks,
     /// Signatures of mail.
     #[serde(default, deserialize_with = "values::table")]
     pub dkim: Dkim,
@@ -163,6 +168,7 @@ impl Default for Config {
             http: Http::default(),
             transport: Transport::default(),
             relay: Relay::default(),
+            checks: Checks::default(),
             dkim: Dkim::default(),
             dns: Dns::default(),
             search: Search::default(),

@@ -121,6 +121,7 @@ impl Config {
             auth: new.auth,
             quota: new.quota,
             http: new.http,
+            checks: new.checks,
             dkim: new.dkim,
             dns: new.dns,
             networks: new.networks,

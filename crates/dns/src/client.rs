@@ -39,7 +39,7 @@ pub(super) enum Failure {
     Timeout(&'static str),
     /// No answer that can be used.
     Unanswered(String),
-    /// Nobody was asked: DNS has no such names.
+    /// DNS has no such names, so it was not asked.
     NotAName,
 }
 

@@ -145,10 +145,7 @@ mod tests {
             .aaaa("a.example", "2001:db8::1".parse().unwrap())
             .null_mx("none.example")
             .ptr("1.2.0.192.in-addr.arpa", "mx.a.example")
-            .ptr(
-                "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa",
-                "six.a.example",
-            );
+            .ptr("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa", "six.a.example");
         let server = Server::start(zone);
         let resolver = resolver(&server);
         let plain = PlainLookup(&resolver);

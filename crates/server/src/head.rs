@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_directory::Address;
 use posthaste_directory::names::folded_domain;
-use posthaste_dkim::Draft;
+use posthaste_dkim::{Draft, Verifier};
 use posthaste_intake::PieceFilter;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_message::{
-    Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, sole_mailbox, squeezed_authserv_id,
-};
+use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary, authserv_id, squeezed_authserv_id};
 
+use crate::author::Author;
 use crate::tenants::{LabelFields, Labels, name_in};
 
 /// Sees all of a message.
@@ -45,8 +43,10 @@ pub(crate) struct HeaderRules {
     pub is_submission: bool,
     /// The message is kept in mind as a signature needs it, and its author is noted.
     pub may_sign: bool,
-    /// Results of this service (the folded form of its name) are taken out: whoever sends the message cannot know them.
-    pub foreign_results: Option<Arc<str>>,
+    /// All of the message is given to a verifier of signatures as it comes, and its author is noted.
+    pub verifies: bool,
+    /// Results of this service (its names in their folded form) are taken out: whoever sends the message cannot know them.
+    pub foreign_results: Option<Arc<[Arc<str>]>>,
 }
 
 struct Edits {
@@ -67,39 +67,24 @@ pub(crate) struct HeaderFacts {
     pub has_date: bool,
     /// Of a message that may be signed.
     pub draft: Option<Box<Draft>>,
-}
-
-/// Author and resender as a submission names them.
-#[derive(Debug, Default)]
-pub(crate) struct Author {
-    from: Claim,
-    from_fields: u8,
-    /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
-    resent_from: Claim,
-    is_resent: bool,
-}
-
-#[derive(Debug, Default)]
-enum Claim {
-    #[default]
-    Missing,
-    One(Address),
-    /// Several addresses, a group, or what readers may take for either.
-    Unclear,
+    /// Of a message whose signatures are verified.
+    pub verifier: Option<Box<Verifier>>,
 }
 
 impl HeaderRules {
     fn has_any(&self) -> bool {
         let LabelFields { tenant, campaign, pool } = &self.fields;
         let has_fields = tenant.is_some() || campaign.is_some() || pool.is_some();
-        has_fields || self.canonical.is_some() || self.is_submission || self.may_sign || self.foreign_results.is_some()
+        let is_seen = self.is_submission || self.may_sign || self.verifies;
+        has_fields || is_seen || self.canonical.is_some() || self.foreign_results.is_some()
     }
 }
 
 impl Head {
     /// A message of `hops_max` hops is refused.
     pub fn new(scan: HeaderScan, hops_max: usize, rules: HeaderRules) -> Self {
-        let facts = HeaderFacts { draft: rules.may_sign.then(Box::default), ..HeaderFacts::default() };
+        let (draft, verifier) = (rules.may_sign.then(Box::default), rules.verifies.then(Box::default));
+        let facts = HeaderFacts { draft, verifier, ..HeaderFacts::default() };
         let edits = rules.has_any().then(|| Box::new(Edits { editor: HeaderEditor::default(), rules, facts }));
         Self { scan, edits, hops_max, heard: Default::default() }
     }
@@ -132,6 +117,7 @@ impl PieceFilter for Head {
             Some(mut edits) => {
                 if !edits.editor.is_over() {
                     edits.editor.finish(&mut rest, &mut |field| edits.rules.edit(field, &mut edits.facts));
+                    edits.facts.end_header();
                     self.scan.push(&rest);
                 }
                 edits.facts
@@ -153,6 +139,9 @@ impl Edits {
     fn push(&mut self, piece: Bytes) -> Bytes {
         let mut out = Vec::with_capacity(piece.len().min(HEADER_BYTES_USUAL));
         let taken = self.editor.push(&piece, &mut out, &mut |field| self.rules.edit(field, &mut self.facts));
+        if self.editor.is_over() {
+            self.facts.end_header();
+        }
         self.facts.body(&piece[taken..]);
         match &piece[taken..] {
             // Most headers stay as they are, and their bodies are not copied.
@@ -168,8 +157,26 @@ impl Edits {
 }
 
 impl HeaderFacts {
+    /// A field as it came, before anything is taken out or changed.
+    fn arrived(&mut self, field: &RawField<'_>) {
+        let Some(verifier) = &mut self.verifier else { return };
+        match field.is_whole {
+            true => verifier.field(field.bytes),
+            false => verifier.field_too_large(),
+        }
+    }
+
+    fn end_header(&mut self) {
+        if let Some(verifier) = &mut self.verifier {
+            verifier.begin_body(self.author.domain().as_deref());
+        }
+    }
+
     /// Octets that follow the header.
     fn body(&mut self, piece: &[u8]) {
+        if let Some(verifier) = &mut self.verifier {
+            verifier.body(piece);
+        }
         if let Some(draft) = &mut self.draft {
             draft.body(piece);
         }
@@ -188,6 +195,7 @@ impl HeaderFacts {
 
 impl HeaderRules {
     fn edit(&self, field: &RawField<'_>, facts: &mut HeaderFacts) -> Edit {
+        facts.arrived(field);
         if let Some((name, label)) = self.label(field, &mut facts.labels) {
             // The first counts.
             if self.reads_labels && label.is_none() {
@@ -208,12 +216,12 @@ impl HeaderRules {
             }
             facts.has_date |= field.is("Date");
         }
-        if self.is_submission || self.may_sign {
+        if self.is_submission || self.may_sign || self.verifies {
             facts.author.note(field);
         }
-        if let Some(service) = &self.foreign_results
+        if let Some(services) = &self.foreign_results
             && field.is("Authentication-Results")
-            && is_of(field.value(), service)
+            && is_of(field.value(), services)
         {
             return Edit::Remove;
         }
@@ -237,56 +245,16 @@ impl HeaderRules {
     }
 }
 
-/// True if results may be taken for those of `service`. A field that names nobody may be.
-fn is_of(results: &[u8], service: &str) -> bool {
-    let is_ours = |id: &str| folded_domain(id).is_none_or(|id| id == service);
-    authserv_id(results).is_none_or(|id| is_ours(&id)) || {
+/// True if results may be taken for those of one of `services`. A field that names nobody may be.
+fn is_of(results: &[u8], services: &[Arc<str>]) -> bool {
+    let is_one = |id: &str| services.iter().any(|service| **service == *id);
+    authserv_id(results).is_none_or(|id| folded_domain(&id).is_none_or(|id| is_one(&id))) || {
         let squeezed = squeezed_authserv_id(results);
         let name = squeezed.trim_end_matches(|sign: char| sign.is_ascii_digit()).trim_end_matches('/');
-        [name, &squeezed].into_iter().any(|name| folded_domain(name).is_some_and(|name| name == service))
+        [name, &squeezed].into_iter().any(|name| folded_domain(name).is_some_and(|name| is_one(&name)))
     }
 }
 
-impl Author {
-    fn note(&mut self, field: &RawField<'_>) {
-        let resent = field.name.split_at_checked(7).filter(|(prefix, _)| prefix.eq_ignore_ascii_case(b"Resent-"));
-        if let Some((_, name)) = resent {
-            self.is_resent |= RESENT.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-        }
-        if field.is("Resent-From") && matches!(self.resent_from, Claim::Missing) {
-            self.resent_from = Claim::of(field);
-        }
-        if field.is("From") {
-            self.from = if matches!(self.from, Claim::Missing) { Claim::of(field) } else { Claim::Unclear };
-            self.from_fields = self.from_fields.saturating_add(1);
-        }
-    }
-
-    /// The one whose domain signs: of a message that somebody has sent again, nobody.
-    pub fn signing(&self) -> Option<&Address> {
-        if let (Claim::One(address), false) = (&self.from, self.is_resent) { Some(address) } else { None }
-    }
-
-    /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.
-    pub fn answerable(&self) -> (&'static str, Option<&Address>) {
-        let (name, claim) = match self.is_resent {
-            true if self.from_fields == 1 => ("Resent-From", &self.resent_from),
-            true => ("From", &Claim::Unclear),
-            false => ("From", &self.from),
-        };
-        (name, if let Claim::One(address) = claim { Some(address) } else { None })
-    }
-}
-
-impl Claim {
-    fn of(field: &RawField<'_>) -> Self {
-        let address = Some(field.value()).filter(|_| field.is_whole).and_then(sole_mailbox);
-        address.and_then(|address| Address::parse(&address).ok()).map_or(Self::Unclear, Self::One)
-    }
-}
-
-/// Fields that begin with `Resent-` and make a message a resent one.
-const RESENT: [&str; 7] = ["From", "Sender", "To", "Cc", "Bcc", "Date", "Message-ID"];
 /// A header of more octets costs a second allocation.
 const HEADER_BYTES_USUAL: usize = 4 << 10;
 
@@ -369,8 +337,11 @@ mod tests {
 
     #[test]
     fn signed_and_encrypted_parts_stay_octet_for_octet() {
-        let rules =
-            HeaderRules { is_submission: true, foreign_results: Some("mx.example".into()), ..HeaderRules::default() };
+        let rules = HeaderRules {
+            is_submission: true,
+            foreign_results: Some(["mx.example".into()].into()),
+            ..HeaderRules::default()
+        };
         let head = "From: a@x\r\nMIME-Version: 1.0\r\n";
         let inner = "Bcc: inner@x\r\nAuthentication-Results: mx.example; dkim=pass\r\nX-Tenant: x\r\n";
         for body in [
@@ -392,7 +363,10 @@ mod tests {
 
     #[test]
     fn forged_results_of_this_server_go_and_those_of_others_stay() {
-        let rules = HeaderRules { foreign_results: Some("mx.xn--bcher-kva.example".into()), ..HeaderRules::default() };
+        let rules = HeaderRules {
+            foreign_results: Some(["mx.xn--bcher-kva.example".into(), "old.example".into()].into()),
+            ..HeaderRules::default()
+        };
         let check = |field: &str, goes: bool| {
             let message = format!("{field}\r\nSubject: x\r\n\r\n{field}\r\n");
             for piece in [1, 2, 7, 100_000] {
@@ -408,6 +382,8 @@ mod tests {
             "Authentication-Results: \"mx.b\u{fc}cher\\.example\"(x); dkim=pass",
             "Authentication-Results: mx.b\u{fc}cher.example",
             "Authentication-Results:mx.b\u{fc}cher.example/1; dkim=pass",
+            "Authentication-Results: old.example; dkim=pass",
+            "AUTHENTICATION-RESULTS: Old.Example. 2; dkim=pass",
             // Of nobody, so a reader may take them for anybody's.
             "Authentication-Results: ; dkim=pass",
             "Authentication-Results: (mx.example; dkim=pass",

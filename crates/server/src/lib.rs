@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod acme;
+mod author;
 mod banner;
 mod bound;
 mod certificates;
@@ -55,6 +56,7 @@ mod repeats;
 mod replies;
 mod returned;
 mod self_made;
+mod sender_checks;
 mod serve;
 mod server;
 mod services;

@@ -28,6 +28,8 @@ pub(crate) struct LogLine {
     pub discarded: usize,
     /// The client did not send it to its end, and no reply to it was sent.
     pub abandoned: bool,
+    /// Results of the checks of a stranger's message.
+    pub results: Option<String>,
     pub why: Option<String>,
     /// The trouble of ours that kept it out, if it was that.
     pub trouble: Option<Kind>,
@@ -125,6 +127,7 @@ impl LogLine {
                     discarded,
                     bytes = self.bytes,
                     message_id = self.message_id.as_deref().unwrap_or_default(),
+                    auth = self.results.as_deref(),
                     ms = begun.elapsed().as_millis() as u64,
                     reply,
                     why = self.why.as_deref().unwrap_or_default(),

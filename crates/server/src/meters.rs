@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_admin::Distribution;
+use posthaste_admin::{CHECK_METHODS, CHECK_RESULTS, CheckCounts, Distribution};
 use posthaste_units::histogram::{AGE_SECS, Histogram, LATENCY_US, NUMBERS};
 
 use crate::webhooks::WebhookStates;
@@ -29,6 +29,8 @@ pub(crate) struct Meters {
     /// Messages that were signed, and those that were not since a key could not be used.
     signed: AtomicU64,
     not_signed: AtomicU64,
+    /// Results of the checks of strangers' mail, by method.
+    checks: [[AtomicU64; CHECK_RESULTS.len()]; CHECK_METHODS.len()],
     /// Which are told of events.
     pub webhooks: Arc<WebhookStates>,
 }
@@ -50,6 +52,7 @@ impl Default for Meters {
             tls_avoided: AtomicU64::new(0),
             signed: AtomicU64::new(0),
             not_signed: AtomicU64::new(0),
+            checks: Default::default(),
             webhooks: Arc::default(),
         }
     }
@@ -94,6 +97,21 @@ impl Meters {
     /// Messages signed, and not signed for want of a key.
     pub fn of_signatures(&self) -> (u64, u64) {
         (self.signed.load(Ordering::Relaxed), self.not_signed.load(Ordering::Relaxed))
+    }
+
+    /// A stranger's message was checked: methods and results.
+    pub fn checked(&self, results: impl IntoIterator<Item = (&'static str, &'static str)>) {
+        for (method, result) in results {
+            let at = |all: &[&str], name| all.iter().position(|known| *known == name);
+            if let Some((method, result)) = at(&CHECK_METHODS, method).zip(at(&CHECK_RESULTS, result)) {
+                self.checks[method][result].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Results of the checks of strangers' mail.
+    pub fn of_checks(&self) -> CheckCounts {
+        CheckCounts(self.checks.each_ref().map(|of| of.each_ref().map(|count| count.load(Ordering::Relaxed))))
     }
 
     /// Hosts cannot be reached from now on.

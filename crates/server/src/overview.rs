@@ -113,6 +113,7 @@ impl ServerView for Overview {
             deferred: figures.failed_attempts,
             signed,
             not_signed,
+            checks: meters.of_checks(),
         }
     }
 

@@ -35,6 +35,7 @@ use posthaste_config::Config;
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
 pub(crate) struct RelayService {
     relay: Option<Relay>,
+    receiver: WeakReceiver,
     /// How hosts are found.
     dns: DnsSettings,
     /// There while it runs: found by a start, the last run has crashed.
@@ -52,6 +53,9 @@ impl RelayService {
         let forwarding = std::mem::take(&mut files.forwarding);
         let running = config.storage.data.join(RUNNING);
         let dns = config.dns.clone();
+        if let Ok(resolver) = &files.resolver {
+            receiver.remote().set_resolver(Arc::clone(resolver));
+        }
         let (config, weak) = (config.clone(), receiver.downgrade());
         let spool = receiver.destinations().intake().spool().clone();
         let recorder = receiver.events().cloned();
@@ -67,7 +71,26 @@ impl RelayService {
         if let Some(relay) = &relay {
             receiver.remote().open(relay.clone(), forwarding);
         }
-        Ok(Self { relay, dns, running })
+        Ok(Self { relay, receiver: receiver.downgrade(), dns, running })
+    }
+
+    /// Makes a new resolver if `[dns]` has changed, or a file may have. Otherwise answers stay in the cache.
+    fn reload_resolver(&mut self, config: &Config) -> Result<(), SetupError> {
+        let Some(receiver) = self.receiver.upgrade() else { return Ok(()) };
+        if self.dns == config.dns && config.dns.hosts_file.is_none() {
+            return Ok(());
+        }
+        let resolver = resolver(config)?;
+        let resolver = Arc::new(match receiver.remote().resolver() {
+            Some(before) => resolver.counting_after(&before),
+            None => resolver,
+        });
+        if let Some(relay) = &self.relay {
+            relay.set_resolver(Arc::clone(&resolver));
+        }
+        receiver.remote().set_resolver(resolver);
+        self.dns = config.dns.clone();
+        Ok(())
     }
 }
 
@@ -83,21 +106,11 @@ impl Service for RelayService {
     /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, also for what waits. Pauses go on.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
-        let Some(relay) = &self.relay else { return kept };
-        // What a file says may have changed. Otherwise answers stay in the cache.
-        if self.dns != config.dns || config.dns.hosts_file.is_some() {
-            match resolver(config) {
-                Ok(resolver) => {
-                    let resolver = resolver.counting_after(&relay.resolver());
-                    relay.set_resolver(Arc::new(resolver));
-                    self.dns = config.dns.clone();
-                }
-                Err(error) => {
-                    tracing::error!(error = error.to_string(), "hosts are found as before");
-                    kept.push("dns");
-                }
-            }
+        if let Err(error) = self.reload_resolver(config) {
+            tracing::error!(error = error.to_string(), "hosts are found as before");
+            kept.push("dns");
         }
+        let Some(relay) = &self.relay else { return kept };
         match config.relay.shaping_rules() {
             Ok(rules) => relay.set_shaping(rules),
             Err(error) => {
@@ -194,7 +207,7 @@ fn open(
     }
     let settings = RelayConfig {
         host_name: config.host_name.clone(),
-        resolver: Arc::new(resolver),
+        resolver,
         port: section.port,
         routing: files.routing,
         room: section.room(),

@@ -1,7 +1,8 @@
 //! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use posthaste_dns::Resolver;
 use posthaste_intake::{Body, MailPlace};
 use posthaste_notify::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
@@ -17,6 +18,8 @@ use crate::returned::{self, ReturnPath, ReturnedMail};
 /// Other hosts. Open if the configuration lets anybody use the relay.
 pub(crate) struct RemoteHosts {
     relay: Arc<Late<Relay>>,
+    /// Shared with the relay. `None`: the machine has no resolver.
+    resolver: RwLock<Option<Arc<Resolver>>>,
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
@@ -25,7 +28,7 @@ pub(crate) struct RemoteHosts {
 impl Default for RemoteHosts {
     fn default() -> Self {
         let relay = Arc::new(Late::new(|place| *place == MailPlace::Remote));
-        Self { relay, forwarding: OnceLock::new(), stuck: OnceLock::new() }
+        Self { relay, resolver: RwLock::default(), forwarding: OnceLock::new(), stuck: OnceLock::new() }
     }
 }
 
@@ -35,6 +38,16 @@ impl RemoteHosts {
         // Opened once.
         let _ = self.forwarding.set(forwarding);
         self.relay.open(relay);
+    }
+
+    /// Asks this resolver from now on.
+    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
+        *self.resolver.write().unwrap_or_else(PoisonError::into_inner) = Some(resolver);
+    }
+
+    /// Finds hosts and the records that mail is judged by.
+    pub fn resolver(&self) -> Option<Arc<Resolver>> {
+        self.resolver.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.

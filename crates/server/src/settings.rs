@@ -18,7 +18,7 @@ use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
 use crate::tenants::Tenants;
-use posthaste_config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
+use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
 /// Settings that a reload replaces while sessions go on.
 #[derive(Debug)]
@@ -26,6 +26,10 @@ pub(crate) struct Settings {
     pub host_name: String,
     /// The same in its folded form: whose results our Authentication-Results are.
     pub authserv_id: Arc<str>,
+    /// The checks of strangers' mail.
+    pub checks: Checks,
+    /// All names of this service in their folded form: whose results nobody else can know.
+    own_services: Arc<[Arc<str>]>,
     /// The directory of all mail.
     pub mail: PathBuf,
     /// The directory of all mail, if the password of the first minute is valid.
@@ -92,9 +96,13 @@ impl Settings {
         let auth = config.mail_listeners().map(|listener| auth(config, listener)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
         let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
+        let names = [&config.host_name].into_iter().chain(&config.checks.authserv_ids);
+        let own_services: Arc<[Arc<str>]> = names.map(|name| service_id(name)).collect();
         Self {
             host_name: config.host_name.clone(),
-            authserv_id: folded_domain(&config.host_name).unwrap_or(Cow::Borrowed(&config.host_name)).into(),
+            authserv_id: Arc::clone(&own_services[0]),
+            checks: config.checks.clone(),
+            own_services,
             mail: config.storage.mail.clone(),
             first_password_mail: config.takes_first_password().then(|| config.storage.mail.clone()),
             events: config.events.enabled.then(|| config.events.dir.clone()),
@@ -161,6 +169,14 @@ impl Settings {
         is_from_here && !self.signers.is_empty()
     }
 
+    /// True if the client may be anybody, and its mail is checked. Mail that starts on this machine has no address that says anything.
+    pub fn is_checked(&self, session: &Session) -> bool {
+        let is_of_network = session.protocol != Protocol::Lmtp && matches!(session.peer, Peer::Tcp { .. });
+        let is_remote = session.peer.ip().is_some_and(|ip| !ip.to_canonical().is_loopback());
+        let is_known = self.is_submission(session) || self.is_trusted_client(session);
+        self.checks.enabled && is_of_network && is_remote && !is_known
+    }
+
     /// How the headers of this session's mail are treated.
     pub fn header_rules(&self, session: &Session) -> HeaderRules {
         let (is_submission, reads_labels) = (self.is_submission(session), self.is_trusted_client(session));
@@ -172,7 +188,8 @@ impl Settings {
             canonical: self.maps.canonical().filter(|_| self.is_trusted(session)).cloned(),
             is_submission,
             may_sign: self.may_sign(session),
-            foreign_results: (!is_checked).then(|| Arc::clone(&self.authserv_id)),
+            verifies: false,
+            foreign_results: (!is_checked).then(|| Arc::clone(&self.own_services)),
         }
     }
 
@@ -228,6 +245,11 @@ impl Settings {
             _ => *self.limits[session.listener].get(session.peer.ip()),
         }
     }
+}
+
+/// The folded form of a name of this service.
+fn service_id(name: &str) -> Arc<str> {
+    folded_domain(name).unwrap_or(Cow::Borrowed(name)).into()
 }
 
 fn auth(config: &Config, listener: &Listener) -> ByNetwork<ListenerAuth> {

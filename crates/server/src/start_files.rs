@@ -35,7 +35,7 @@ pub(crate) struct RelayFiles {
     pub forwarding: Forwarding,
     pub notices: Notices,
     /// An error only of this machine: without `dns.servers` it has to name some. Who sends no mail to other hosts needs none.
-    pub resolver: Result<Resolver, SetupError>,
+    pub resolver: Result<Arc<Resolver>, SetupError>,
     pub routing: Routing,
     pub shaping: Arc<Rules>,
 }
@@ -81,7 +81,7 @@ impl RelayFiles {
         let notices = kept(section.notices.read(), &mut problems);
         let routing = kept(section.routing(), &mut problems);
         let shaping = kept(section.shaping_rules(), &mut problems);
-        let resolver = crate::relay::resolver(config);
+        let resolver = crate::relay::resolver(config).map(Arc::new);
         if let Err(error) = &resolver
             && !matches!(error, SetupError::System(_))
         {

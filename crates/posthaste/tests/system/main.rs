@@ -74,6 +74,7 @@ mod routes;
 mod sandbox;
 mod scram_plus;
 mod search;
+mod sender_checks;
 mod sendmail;
 mod serve;
 mod server_log;

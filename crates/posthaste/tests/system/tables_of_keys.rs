@@ -20,7 +20,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// Of `Config` only the keys before its first section.
-const TABLES: [Table; 33] = [
+const TABLES: [Table; 34] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
@@ -56,6 +56,7 @@ const TABLES: [Table; 33] = [
     table("### TLS policies", "", &[("relay/src/sender/source_section.rs", "TlsSection")]),
     table("A source:", "", &[("relay/src/sender/source_section.rs", "SourceSection")]),
     table("A pool:", "", &[("relay/src/sender/source_section.rs", "PoolSection")]),
+    table("## `[checks]`", "/checks", &[("config/src/checks.rs", "Checks")]),
     table("## `[dkim]`", "/dkim", &[("config/src/dkim.rs", "Dkim")]),
     table("## `[dns]`", "/dns", &[("dns/src/section.rs", "Settings")]),
     table("## `[search]`", "/search", &[("search/src/section.rs", "Section")]),

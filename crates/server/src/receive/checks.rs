@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_dkim::Draft;
+use posthaste_dkim::{Draft, Verifier};
 use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
 use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
@@ -19,13 +19,15 @@ use super::message::{MissingFields, TraceField};
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
 };
+use super::sender::SenderResults;
 use super::signatures::Signatures;
+use crate::author::Author;
 use crate::future;
-use crate::head::Author;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
 use crate::repeats::Kind;
 use crate::returned::ReturnedMail;
+use crate::sender_checks::SenderCheck;
 use crate::settings::Settings;
 use crate::tenants::Labels;
 use crate::transaction::Transaction;
@@ -83,7 +85,7 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 20] = [
+static CHECKS: [&dyn Check; 21] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
@@ -101,6 +103,7 @@ static CHECKS: [&dyn Check; 20] = [
     &TenantLabels,
     &RoomForLarge,
     &Complaints,
+    &SenderResults,
     &TraceField,
     &MissingFields,
     &Signatures,
@@ -158,12 +161,16 @@ pub(super) struct ReadMessage<'a> {
     pub summary: &'a Summary,
     /// Tenant, campaign and pool that its header names.
     pub labels: Labels,
-    /// The author that its header names, if it is a submission.
+    /// The author that its header names, if it is a submission, may be signed or is checked.
     pub author: &'a Author,
     /// A submission has a Date.
     pub has_date: bool,
     /// Header and body as a signature needs them, if the message may be signed.
     pub draft: Option<Box<Draft>>,
+    /// The checks of a stranger's message, and the message as its signatures need it.
+    pub sender_check: Option<(SenderCheck, Box<Verifier>)>,
+    /// Results of these checks, for the log.
+    pub results: Option<String>,
     pub body: &'a StoredBody,
     /// Its recipients.
     pub transaction: &'a mut Transaction,

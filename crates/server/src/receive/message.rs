@@ -14,13 +14,14 @@ use super::Receiver;
 use super::checks::{CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
-use crate::head::{Head, HeaderFacts, HeaderRefusal};
+use crate::head::{Head, HeaderFacts, HeaderRefusal, HeaderRules};
 use crate::ids::unix_micros;
 use crate::logins::Session;
 use crate::message_log::LogLine;
 use crate::repeats::Kind;
 use crate::replies::share_is_full;
 use crate::returned::{self, ReturnedMail};
+use crate::sender_checks::SenderCheck;
 use crate::settings::Settings;
 use crate::success::{self, Success};
 use crate::transaction::Transaction;
@@ -36,6 +37,8 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
+        // Before the maps change the sender.
+        let sender_check = self.begin_sender_check(session, &settings, &envelope.mail.reverse_path);
         if let Err(stop) = self.0.checks.data(session, &settings, &mut envelope.mail.reverse_path) {
             return stopped(stop, log).into();
         }
@@ -45,10 +48,11 @@ impl Receiver {
         if !pause.is_zero() {
             elapsed(body, pause).await;
         }
-        let (gathered, summary, said) = match self.gather(session, &settings, envelope, body).await {
-            Ok(gathered) => gathered,
-            Err(why) => return refuse(why, log).into(),
-        };
+        let (gathered, summary, said) =
+            match self.gather((session, sender_check.is_some()), &settings, envelope, body).await {
+                Ok(gathered) => gathered,
+                Err(why) => return refuse(why, log).into(),
+            };
         (log.bytes, log.message_id) = (gathered.bytes, summary.message_id.clone());
         let mut message = ReadMessage {
             receiver: self,
@@ -60,6 +64,8 @@ impl Receiver {
             author: &said.author,
             has_date: said.has_date,
             draft: said.draft,
+            sender_check: sender_check.zip(said.verifier),
+            results: None,
             body: &gathered.body,
             transaction: &mut transaction,
             mail: Mail::default(),
@@ -70,8 +76,8 @@ impl Receiver {
         };
         let checks = &self.0.checks;
         let checked = body.within(checks.patience, checks.message(&mut message)).await;
-        let ReadMessage { mail: said, complaint, front, new_message_id, .. } = message;
-        log.message_id = new_message_id.or(log.message_id.take());
+        let ReadMessage { mail: said, complaint, front, new_message_id, results, .. } = message;
+        (log.results, log.message_id) = (results, new_message_id.or(log.message_id.take()));
         match checked {
             Some(Ok(())) => {}
             Some(Err(stop)) => return stopped(stop, log).into(),
@@ -99,17 +105,24 @@ impl Receiver {
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
     }
 
+    /// Begins the checks of a stranger's message. `None`: the client is known, or nobody can be asked.
+    fn begin_sender_check(&self, session: &Session, settings: &Settings, path: &ReversePath) -> Option<SenderCheck> {
+        let ip = session.peer.ip().filter(|_| settings.is_checked(session))?;
+        let helo = session.helo.as_deref().unwrap_or_default();
+        Some(SenderCheck::begin(self.remote().resolver()?, ip, helo, path))
+    }
+
     /// Reads the body to its end.
     async fn gather<B: Incoming<Error = BodyError>>(
         &self,
-        session: &Session,
+        (session, is_checked): (&Session, bool),
         settings: &Settings,
         envelope: &Envelope,
         body: &mut B,
     ) -> Result<(Gathered, Summary, HeaderFacts), NotGathered<BodyError, HeaderRefusal>> {
         let limits = settings.limits(session);
         let space = self.0.shares.begin(session.peer.network(), limits.allowance);
-        let rules = settings.header_rules(session);
+        let rules = HeaderRules { verifies: is_checked, ..settings.header_rules(session) };
         let mut head = Head::new(HeaderScan::watching(&settings.host_name), limits.hops, rules);
         let from = (body, envelope.mail.size.unwrap_or(0));
         let gathered = self.0.destinations.intake().gather(from, &mut head, &self.0.memory, space).await?;

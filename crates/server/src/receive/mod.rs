@@ -6,6 +6,7 @@ mod injected;
 mod message;
 mod readers;
 mod recipient;
+mod sender;
 mod signatures;
 #[cfg(test)]
 mod tests;

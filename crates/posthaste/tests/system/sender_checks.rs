@@ -1,0 +1,158 @@
+//! Checks of strangers' mail: SPF, DKIM, DMARC and Authentication-Results, with a DNS server on loopback.
+
+use posthaste_dkim::{Algorithm, Draft, KeyRecord, Signer, generate};
+use posthaste_dns_stub::{Server as Dns, Zone};
+
+use crate::support::{Client, Server};
+
+/// Clients say by PROXY protocol where they come from: what comes from this machine is not checked.
+const CONFIG: &str = "host_name = \"mx.example.org\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\n\
+    [[domain]]\nname = \"example.org\"\nusers = \"any\"\n[[network]]\ncidr = \"198.51.100.7\"\nrelay = true\n";
+
+/// The client that the policies let send.
+const GOOD: &str = "192.0.2.1";
+const BAD: &str = "203.0.113.9";
+
+struct Rig {
+    _dir: tempfile::TempDir,
+    dns: Dns,
+    server: Server,
+    signer: Signer,
+}
+
+fn zone(signer: &Signer) -> Zone {
+    let key = KeyRecord::of(signer.key()).to_string();
+    let names = ["temp.example", "_dmarc.temp.example", "k._domainkey.temp.example"];
+    let zone = names.into_iter().fold(Zone::default(), Zone::fails);
+    zone.txt("pass.example", "v=spf1 ip4:192.0.2.1 -all")
+        .txt("_dmarc.pass.example", "v=DMARC1; p=reject")
+        .txt("k._domainkey.pass.example", &key)
+        .txt("mx.client.example", "v=spf1 ip4:192.0.2.1 -all")
+        .is_silent("slow.example")
+        .is_silent("_dmarc.slow.example")
+}
+
+impl Rig {
+    fn start(more: &str) -> Self {
+        let signer = Signer::new("pass.example", "k", generate(Algorithm::Ed25519).unwrap()).unwrap();
+        let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(zone(&signer)));
+        let config = format!("{CONFIG}[dns]\nservers = [\"{}\"]\n{more}", dns.address());
+        let server = Server::start(dir.path(), &config);
+        Self { _dir: dir, dns, server, signer }
+    }
+
+    /// Sends a message from this client and gives it as it lies in the mailbox of `user`.
+    fn arrived(&self, client: &str, from: &str, user: &str, message: &str) -> String {
+        let mut session = self.session(client);
+        let reply = session.try_message(from, &[&format!("{user}@example.org")], message.as_bytes()).unwrap();
+        assert_eq!(reply.code, 250, "{reply:?}");
+        self.server.wait_for_mail("example.org", user, 1)[0].text()
+    }
+
+    fn session(&self, client: &str) -> Client {
+        let mut session = Client::open(self.server.addresses[0]).unwrap();
+        session.send(format!("PROXY TCP4 {client} 127.0.0.1 1 25\r\n").as_bytes()).unwrap();
+        assert_eq!(session.reply().code, 220);
+        session.expect("EHLO mx.client.example", 250);
+        session
+    }
+
+    fn signed(&self, from: &str, body: &str) -> String {
+        let field = format!("From: {from}\r\n");
+        let mut draft = Draft::default();
+        draft.field(field.as_bytes());
+        draft.body(body.as_bytes());
+        self.signer.sign(&draft, 1_795_000_000, None).unwrap() + &field + "\r\n" + body
+    }
+}
+
+/// The results of our field, which stands above Received, by method.
+fn results(message: &str) -> Vec<String> {
+    let at =
+        message.find("Authentication-Results: mx.example.org;\n").unwrap_or_else(|| panic!("no field in {message}"));
+    assert!(at < message.find("Received: ").unwrap(), "{message}");
+    let lines = message[at..].lines().skip(1).take_while(|line| line.starts_with('\t'));
+    lines.map(|line| line.trim_matches(&['\t', ';'][..]).to_owned()).collect()
+}
+
+#[test]
+fn results_of_strangers_mail_stand_above_received() {
+    let rig = Rig::start("");
+    let body = "text\r\n".repeat(100_000);
+    let message = rig.signed("Ann <ann@pass.example>", &body);
+    let start = "dkim=pass header.d=pass.example header.s=k header.b=";
+    let check = |arrived: &str, spf: &str, dkim: &str, dmarc: &str| {
+        let found = results(arrived);
+        assert_eq!((found.len(), &*found[0], &*found[2]), (3, spf, dmarc), "{found:?}");
+        assert!(found[1].starts_with(dkim), "{found:?}");
+    };
+    let good = rig.arrived(GOOD, "ann@pass.example", "good", &message);
+    check(&good, "spf=pass smtp.mailfrom=ann@pass.example", start, "dmarc=pass header.from=pass.example");
+    assert!(rig.server.wait_for_log("message kept").contains("spf=pass dkim=pass dmarc=pass"));
+    // Forwarded: another client, and the signature holds.
+    let other = rig.arrived(BAD, "ann@pass.example", "other", &message);
+    check(&other, "spf=fail smtp.mailfrom=ann@pass.example", start, "dmarc=pass header.from=pass.example");
+    let changed = rig.arrived(BAD, "ann@pass.example", "changed", &message.replace("text\r\ntext", "text\r\nTEXT"));
+    let broken = "dkim=fail header.d=pass.example header.s=k header.b=";
+    check(&changed, "spf=fail smtp.mailfrom=ann@pass.example", broken, "dmarc=fail header.from=pass.example");
+    // A bounce: the name of EHLO is judged.
+    let bounce = rig.arrived(GOOD, "", "bounce", "From: x@mx.client.example\r\n\r\nx\r\n");
+    check(&bounce, "spf=pass smtp.helo=mx.client.example", "dkim=none", "dmarc=none header.from=mx.client.example");
+    let nothing = rig.arrived(GOOD, "a@none.example", "nothing", "Subject: x\r\n\r\nx\r\n");
+    check(&nothing, "spf=none smtp.mailfrom=a@none.example", "dkim=none", "dmarc=permerror");
+    rig.server.stop();
+}
+
+#[test]
+fn without_an_answer_of_dns_it_is_a_temporary_error_and_the_mail_is_taken() {
+    let rig = Rig::start("timeout_secs = 300\n[checks]\ntimeout_secs = 1\n");
+    let message = rig.signed("a@temp.example", "x\r\n").replace("d=pass.example", "d=temp.example");
+    let found = results(&rig.arrived(GOOD, "a@temp.example", "failed", &message));
+    assert_eq!(
+        (&*found[0], &*found[2]),
+        ("spf=temperror smtp.mailfrom=a@temp.example", "dmarc=temperror header.from=temp.example")
+    );
+    assert!(found[1].starts_with("dkim=temperror header.d=temp.example"), "{found:?}");
+    let silent = rig.arrived(GOOD, "a@slow.example", "silent", "From: a@slow.example\r\n\r\nx\r\n");
+    let expected =
+        ["spf=temperror smtp.mailfrom=a@slow.example", "dkim=none", "dmarc=temperror header.from=slow.example"];
+    assert_eq!(results(&silent), expected);
+    rig.server.stop();
+}
+
+#[test]
+fn forged_results_go_and_those_of_others_stay() {
+    let rig = Rig::start("[checks]\nauthserv_ids = [\"old.example.org\"]\n");
+    let forged = "Authentication-Results: MX.example.org; dkim=pass header.d=forged.example\r\n\
+                  Authentication-Results: (c) old.example.org 1; spf=pass smtp.mailfrom=forged.example\r\n";
+    let others = "Authentication-Results: mx.other.example; dkim=pass header.d=kept.example\r\n";
+    let message = format!("{forged}{others}From: \"a) dmarc=pass (b\"@none.example\r\n\r\nx\r\n");
+    let arrived = rig.arrived(GOOD, "\"a;b\"@none.example", "ann", &message);
+    assert!(!arrived.contains("forged.example") && arrived.contains("kept.example"), "{arrived}");
+    let expected = ["spf=none smtp.mailfrom=none.example", "dkim=none", "dmarc=none header.from=none.example"];
+    assert_eq!(results(&arrived), expected);
+    rig.server.stop();
+}
+
+#[test]
+fn known_clients_and_unknown_recipients_cost_no_question() {
+    let rig = Rig::start("");
+    let message = "From: a@pass.example\r\n\r\nx\r\n";
+    let trusted = rig.arrived("198.51.100.7", "a@pass.example", "trusted", message);
+    let mut local = Client::open(rig.server.addresses[1]).unwrap();
+    local.reply();
+    local.expect("EHLO client.example", 250);
+    assert_eq!(local.try_message("a@pass.example", &["local@example.org"], message.as_bytes()).unwrap().code, 250);
+    let local = rig.server.wait_for_mail("example.org", "local", 1)[0].text();
+    let mut session = rig.session(BAD);
+    session.expect("MAIL FROM:<a@pass.example>", 250);
+    session.expect("RCPT TO:<x@other.example>", 550);
+    session.expect("QUIT", 221);
+    for arrived in [trusted, local] {
+        assert!(!arrived.contains("Authentication-Results"), "{arrived}");
+    }
+    assert!(rig.dns.questions().is_empty(), "{:?}", rig.dns.questions());
+    rig.server.stop();
+}

@@ -1,0 +1,76 @@
+//! The author of a message, read strictly: what readers may take for several is nobody.
+
+use std::borrow::Cow;
+
+use posthaste_directory::Address;
+use posthaste_directory::names::folded_domain;
+use posthaste_message::{RawField, sole_mailbox};
+
+/// Author and resender as the fields of a header name them.
+#[derive(Debug, Default)]
+pub(crate) struct Author {
+    from: Named,
+    from_fields: u8,
+    /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
+    resent_from: Named,
+    is_resent: bool,
+}
+
+#[derive(Debug, Default)]
+enum Named {
+    #[default]
+    Missing,
+    One(Address),
+    /// Several addresses, a group, or what readers may take for either.
+    Unclear,
+}
+
+impl Author {
+    /// Takes the next field.
+    pub fn note(&mut self, field: &RawField<'_>) {
+        let resent = field.name.split_at_checked(7).filter(|(prefix, _)| prefix.eq_ignore_ascii_case(b"Resent-"));
+        if let Some((_, name)) = resent {
+            self.is_resent |= RESENT.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        }
+        if field.is("Resent-From") && matches!(self.resent_from, Named::Missing) {
+            self.resent_from = Named::of(field);
+        }
+        if field.is("From") {
+            self.from = if matches!(self.from, Named::Missing) { Named::of(field) } else { Named::Unclear };
+            self.from_fields = self.from_fields.saturating_add(1);
+        }
+    }
+
+    /// The one whose domain signs: of a message that somebody has sent again, nobody.
+    pub fn signing(&self) -> Option<&Address> {
+        if let (Named::One(address), false) = (&self.from, self.is_resent) { Some(address) } else { None }
+    }
+
+    /// The domain of From, in the form of DNS. `None`: there is no From field, several, or none with one address.
+    pub fn domain(&self) -> Option<String> {
+        let Named::One(address) = &self.from else { return None };
+        let domain = address.domain().to_string();
+        // A literal is no domain.
+        folded_domain(&domain).filter(|domain| !domain.starts_with('[')).map(Cow::into_owned)
+    }
+
+    /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.
+    pub fn answerable(&self) -> (&'static str, Option<&Address>) {
+        let (name, claim) = match self.is_resent {
+            true if self.from_fields == 1 => ("Resent-From", &self.resent_from),
+            true => ("From", &Named::Unclear),
+            false => ("From", &self.from),
+        };
+        (name, if let Named::One(address) = claim { Some(address) } else { None })
+    }
+}
+
+impl Named {
+    fn of(field: &RawField<'_>) -> Self {
+        let address = Some(field.value()).filter(|_| field.is_whole).and_then(sole_mailbox);
+        address.and_then(|address| Address::parse(&address).ok()).map_or(Self::Unclear, Self::One)
+    }
+}
+
+/// Fields that begin with `Resent-` and make a message a resent one.
+const RESENT: [&str; 7] = ["From", "Sender", "To", "Cc", "Bcc", "Date", "Message-ID"];

@@ -1,0 +1,63 @@
+use posthaste_authres::dmarc::DmarcVerdict;
+use posthaste_authres::spf::Verdict;
+use posthaste_authres::{AuthResults, PlainText};
+use posthaste_dkim::Verification;
+
+use super::ClaimedSender;
+
+/// The results of all checks of one message.
+pub(crate) struct SenderFindings {
+    pub(super) sender: ClaimedSender,
+    /// The domain of From, if it has one address.
+    pub(super) author: Option<String>,
+    pub(super) spf: Verdict,
+    pub(super) dkim: Vec<Verification>,
+    /// `None`: From has no domain that could be asked.
+    pub(super) dmarc: Option<DmarcVerdict>,
+}
+
+impl SenderFindings {
+    /// Method and result of each check, in the words of RFC 8601.
+    pub fn results(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let dkim = self.dkim.iter().map(|signature| signature.result.name());
+        let dkim = dkim.chain(self.dkim.is_empty().then_some("none"));
+        [("spf", self.spf.result.name())]
+            .into_iter()
+            .chain(dkim.map(|result| ("dkim", result)))
+            .chain([("dmarc", self.dmarc_name())])
+    }
+
+    /// For the log.
+    pub fn summary(&self) -> String {
+        self.results().map(|(method, result)| format!("{method}={result}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The field Authentication-Results of the service, which is named in A-labels. `None`: its name is no domain.
+    pub fn field(&self, service: &str) -> Option<String> {
+        let mut field = AuthResults::new(service)?;
+        let spf = match self.spf.is_of_sender {
+            true => ("smtp.mailfrom", PlainText::address(&self.sender.address)),
+            false => ("smtp.helo", PlainText::domain(&self.sender.helo)),
+        };
+        field.add("spf", self.spf.result.name(), &[spf]);
+        if self.dkim.is_empty() {
+            field.add("dkim", "none", &[]);
+        }
+        for signature in &self.dkim {
+            let properties = [
+                ("header.d", PlainText::domain(&signature.domain)),
+                ("header.s", PlainText::domain(&signature.selector)),
+                ("header.b", PlainText::base64(&signature.signature_start)),
+            ];
+            field.add("dkim", signature.result.name(), &properties);
+        }
+        let author = self.author.as_deref().and_then(PlainText::domain);
+        field.add("dmarc", self.dmarc_name(), &[("header.from", author)]);
+        Some(field.to_string())
+    }
+
+    /// A message whose author cannot be read is a permanent error (RFC 7489 section 6.6.1).
+    fn dmarc_name(&self) -> &'static str {
+        self.dmarc.as_ref().map_or("permerror", |dmarc| dmarc.result.name())
+    }
+}

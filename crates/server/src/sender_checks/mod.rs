@@ -1,0 +1,110 @@
+//! Checks of a stranger's message: SPF, DKIM, DMARC, and the field Authentication-Results. They report; they refuse nothing.
+
+mod findings;
+mod questions;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_authres::dmarc::{self, DmarcResult, DmarcVerdict, Identities, Policy};
+use posthaste_authres::spf::{self, Question, SpfResult, Verdict};
+use posthaste_directory::names::folded_domain;
+use posthaste_dkim::{Claim, DkimResult, Verification, Verifier};
+use posthaste_dns::{DnsError, Resolver, join_all};
+use posthaste_smtp::ReversePath;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) use findings::SenderFindings;
+use questions::Questions;
+
+/// The checks of one message, from its DATA on. Dropped, they ask no more.
+pub(crate) struct SenderCheck {
+    resolver: Arc<Resolver>,
+    sender: ClaimedSender,
+    /// Asks while the body comes.
+    spf: JoinHandle<Verdict>,
+}
+
+/// A client by its own words.
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimedSender {
+    helo: String,
+    /// The sender of MAIL, its domain in A-labels; empty for the null path.
+    address: String,
+}
+
+impl SenderCheck {
+    /// Begins to ask for SPF. Needs a tokio runtime.
+    pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
+        let sender = ClaimedSender { helo: helo.to_owned(), address: folded_address(path) };
+        let (dns, claimed) = (Questions(Arc::clone(&resolver)), sender.clone());
+        let spf = tokio::spawn(async move {
+            spf::check(&dns, &Question { ip, helo: &claimed.helo, sender: &claimed.address }).await
+        });
+        Self { resolver, sender, spf }
+    }
+
+    /// The results, `patience` from now at the latest: a check that has no answer by then is a temporary error. `author`: the domain of From. `now`: in seconds since 1970.
+    pub async fn findings(
+        mut self,
+        verifier: Verifier,
+        author: Option<String>,
+        patience: Duration,
+        now: u64,
+    ) -> SenderFindings {
+        let deadline = Instant::now() + patience;
+        let sender = self.sender.clone();
+        let verified = verified(&self.resolver, verifier.finish(now), deadline);
+        let (spf, dkim) = tokio::join!(timeout_at(deadline, &mut self.spf), verified);
+        let unanswered = || Verdict {
+            result: SpfResult::TempError,
+            domain: String::new(),
+            is_of_sender: !sender.address.is_empty(),
+            sends_nothing: false,
+        };
+        let spf = spf.ok().and_then(Result::ok).unwrap_or_else(unanswered);
+        let dmarc = match &author {
+            Some(author) => Some(self.judged(author, &spf, &dkim, deadline).await),
+            None => None,
+        };
+        SenderFindings { sender, author, spf, dkim, dmarc }
+    }
+
+    async fn judged(&self, author: &str, spf: &Verdict, dkim: &[Verification], deadline: Instant) -> DmarcVerdict {
+        let passed = dkim.iter().filter(|signature| signature.result == DkimResult::Pass);
+        let passed: Vec<&str> = passed.map(|signature| &*signature.domain).collect();
+        let spf = (spf.result == SpfResult::Pass).then_some(&*spf.domain);
+        let (dns, identities) = (Questions(Arc::clone(&self.resolver)), Identities { author, spf, dkim: &passed });
+        let judged = timeout_at(deadline, dmarc::evaluate(&dns, &identities)).await;
+        let organization = author.to_owned();
+        judged.unwrap_or(DmarcVerdict { result: DmarcResult::TempError, policy: Policy::None, organization })
+    }
+}
+
+impl Drop for SenderCheck {
+    fn drop(&mut self) {
+        self.spf.abort();
+    }
+}
+
+/// Results of the signatures, whose keys are asked for at once.
+async fn verified(resolver: &Resolver, claims: Vec<Claim>, deadline: Instant) -> Vec<Verification> {
+    let verify = async |claim: Claim| {
+        let Some(name) = claim.key_name() else { return claim.verify(None) };
+        match timeout_at(deadline, resolver.plain().texts(&name)).await {
+            Ok(Ok(texts)) => claim.verify(Some(&texts)),
+            Err(_) | Ok(Err(DnsError::Unanswered { .. })) => claim.verify(None),
+            Ok(Err(_)) => claim.verify(Some(&[])),
+        }
+    };
+    join_all(claims.into_iter().map(verify)).await
+}
+
+/// As [`ReversePath::bare`], with a domain in the form of DNS.
+fn folded_address(path: &ReversePath) -> String {
+    let bare = path.bare();
+    let folded = bare.rsplit_once('@').and_then(|(local, domain)| Some(format!("{local}@{}", folded_domain(domain)?)));
+    folded.unwrap_or(bare)
+}
