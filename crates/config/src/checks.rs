@@ -1,7 +1,10 @@
 //! `[checks]`: the checks of mail from strangers.
 
+use std::net::IpAddr;
+
 use posthaste_directory::names::folded_domain;
 use posthaste_message::address::is_domain;
+use posthaste_smtp::driver::IpNet;
 use posthaste_units::check_bounds;
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
@@ -20,6 +23,39 @@ pub struct Checks {
     pub timeout_secs: u64,
     /// Other names of this service, such as an earlier `host_name`. Fields Authentication-Results with one of them, or with `host_name`, are taken out of strangers' mail.
     pub authserv_ids: Vec<String>,
+    /// Mail whose author's domain does not answer for it (DMARC). `"junk"`: if the domain asks for quarantine or refusal, it goes into the mailbox Junk, where there is one.
+    /// `"reject"`: like `"junk"`, and [surely forged mail](checks.md#forged-mail) is refused. `"always"`: all is refused whose domain asks for that. `"none"`: taken as any other.
+    pub enforce: Enforce,
+    /// Mail for whose checks DNS has no answer: `"accept"`, or `"defer"` with 451 (only with `enforce` `"reject"` or `"always"`).
+    pub on_temperror: OnTempError,
+    /// Hosts that forward mail to you, or change it as lists do: their addresses or networks, or the domains of their DKIM signatures. Their mail is never refused.
+    pub trusted_forwarders: Vec<String>,
+}
+
+/// The treatment of mail that fails DMARC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforce {
+    /// As any other mail.
+    None,
+    /// Into Junk.
+    Junk,
+    /// Into Junk, or refused where it is surely forged.
+    #[default]
+    Reject,
+    /// Into Junk, or refused if the domain asks for that.
+    Always,
+}
+
+/// The treatment of mail that cannot be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTempError {
+    /// It is taken, as not authenticated.
+    #[default]
+    Accept,
+    /// Its client is told to try again later.
+    Defer,
 }
 
 impl Table for Checks {
@@ -28,7 +64,9 @@ impl Table for Checks {
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { enabled: true, timeout_secs: 20, authserv_ids: Vec::new() }
+        let (enforce, on_temperror) = (Enforce::default(), OnTempError::default());
+        let (authserv_ids, trusted_forwarders) = (Vec::new(), Vec::new());
+        Self { enabled: true, timeout_secs: 20, authserv_ids, enforce, on_temperror, trusted_forwarders }
     }
 }
 
@@ -36,10 +74,27 @@ impl Checks {
     pub(super) fn check(&self) -> Result<(), Problem> {
         // All checks at the end of a message have 60 s.
         check_bounds(Self::NAME, &[("timeout_secs", self.timeout_secs, 1, 50)])?;
-        let wrong = self.authserv_ids.iter().position(|id| !is_domain(id) || folded_domain(id).is_none());
-        wrong.map_or(Ok(()), |index| {
+        let is_name = |name: &String| is_domain(name) && folded_domain(name).is_some();
+        let wrong = self.authserv_ids.iter().position(|id| !is_name(id));
+        if let Some(index) = wrong {
             let at = [Self::NAME.into(), "authserv_ids".into(), index.into()];
-            Err(Problem::new(at, "not the name of a service, such as mx.example.org"))
+            return Err(Problem::new(at, "not the name of a service, such as mx.example.org"));
+        }
+        let wrong = self.trusted_forwarders.iter().position(|of| network(of).is_none() && !is_name(of));
+        wrong.map_or(Ok(()), |index| {
+            let at = [Self::NAME.into(), "trusted_forwarders".into(), index.into()];
+            Err(Problem::new(at, "neither an address, a network such as 192.0.2.0/24, nor a domain"))
         })
     }
+
+    /// Networks and domains of `trusted_forwarders`, domains in the form of DNS.
+    pub fn forwarders(&self) -> (Vec<IpNet>, Vec<String>) {
+        let networks = self.trusted_forwarders.iter().filter_map(|of| network(of)).collect();
+        let domains = self.trusted_forwarders.iter().filter(|of| network(of).is_none());
+        (networks, domains.filter_map(|domain| Some(folded_domain(domain)?.into_owned())).collect())
+    }
+}
+
+fn network(text: &str) -> Option<IpNet> {
+    text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).ok()
 }

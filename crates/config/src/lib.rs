@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acme::Acme;
 pub use auth::{Auth, ListenerAuth};
-pub use checks::Checks;
+pub use checks::{Checks, Enforce, OnTempError};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;

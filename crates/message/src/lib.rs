@@ -44,6 +44,7 @@
 
 pub mod address;
 mod author;
+mod author_domains;
 mod authserv;
 mod date;
 mod edit;
@@ -55,6 +56,7 @@ mod trace;
 pub mod utf7;
 
 pub use author::sole_mailbox;
+pub use author_domains::{AUTHOR_DOMAINS_MAX, author_domains};
 pub use authserv::{authserv_id, squeezed_authserv_id};
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};

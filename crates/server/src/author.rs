@@ -1,16 +1,17 @@
 //! The author of a message, read strictly: what readers may take for several is nobody.
 
-use std::borrow::Cow;
-
 use posthaste_directory::Address;
 use posthaste_directory::names::folded_domain;
-use posthaste_message::{RawField, sole_mailbox};
+use posthaste_message::address::is_domain;
+use posthaste_message::{RawField, author_domains, sole_mailbox};
 
 /// Author and resender as the fields of a header name them.
 #[derive(Debug, Default)]
 pub(crate) struct Author {
     from: Named,
     from_fields: u8,
+    /// Domains of the last From field, read widely.
+    domains: Vec<String>,
     /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
     resent_from: Named,
     is_resent: bool,
@@ -38,6 +39,7 @@ impl Author {
         if field.is("From") {
             self.from = if matches!(self.from, Named::Missing) { Named::of(field) } else { Named::Unclear };
             self.from_fields = self.from_fields.saturating_add(1);
+            self.domains = if field.is_whole { author_domains(field.value()) } else { Vec::new() };
         }
     }
 
@@ -46,12 +48,11 @@ impl Author {
         if let (Named::One(address), false) = (&self.from, self.is_resent) { Some(address) } else { None }
     }
 
-    /// The domain of From, in the form of DNS. `None`: there is no From field, several, or none with one address.
+    /// The domain of the addresses in From, in the form of DNS. `None`: there is no From field, several, or none with addresses of one domain.
     pub fn domain(&self) -> Option<String> {
-        let Named::One(address) = &self.from else { return None };
-        let domain = address.domain().to_string();
-        // A literal is no domain.
-        folded_domain(&domain).filter(|domain| !domain.starts_with('[')).map(Cow::into_owned)
+        let [domain] = self.domains.as_slice() else { return None };
+        let folded = folded_domain(domain).filter(|_| self.from_fields == 1)?;
+        is_domain(&folded).then(|| folded.into_owned())
     }
 
     /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.

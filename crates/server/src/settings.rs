@@ -17,6 +17,7 @@ use crate::dkim::DomainSigners;
 use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
+use crate::sender_checks::TreatmentRules;
 use crate::tenants::Tenants;
 use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub authserv_id: Arc<str>,
     /// The checks of strangers' mail.
     pub checks: Checks,
+    /// The act on mail by its results.
+    pub treatment: TreatmentRules,
     /// All names of this service in their folded form: whose results nobody else can know.
     own_services: Arc<[Arc<str>]>,
     /// The directory of all mail.
@@ -102,6 +105,7 @@ impl Settings {
             host_name: config.host_name.clone(),
             authserv_id: Arc::clone(&own_services[0]),
             checks: config.checks.clone(),
+            treatment: TreatmentRules::new(&config.checks),
             own_services,
             mail: config.storage.mail.clone(),
             first_password_mail: config.takes_first_password().then(|| config.storage.mail.clone()),

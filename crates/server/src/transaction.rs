@@ -87,6 +87,24 @@ impl Transaction {
         Ok(())
     }
 
+    /// Recipients in our hands.
+    pub fn recipients(&self) -> usize {
+        self.recipients.len()
+    }
+
+    /// One of them: its address as the client gave it, and its mailboxes.
+    pub fn recipient(&self, index: usize) -> (&str, &Mailboxes) {
+        let Recipient { original, mailboxes, .. } = &self.recipients[index];
+        (original, mailboxes)
+    }
+
+    /// Its mail goes to other folders of its mailboxes.
+    pub fn set_mailboxes(&mut self, index: usize, mailboxes: Vec<Mailbox>) {
+        if let Some(mailboxes) = Mailboxes::several(mailboxes) {
+            self.recipients[index].mailboxes = mailboxes;
+        }
+    }
+
     /// Adds a recipient at another host.
     pub fn add_remote(&mut self, rcpt: &RcptTo, memory: &MemoryBudget) -> Result<(), Full> {
         let bytes = self.bytes + 2 * size_of::<RcptTo>() + 4 * PATH_BYTES_MAX;

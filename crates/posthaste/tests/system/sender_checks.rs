@@ -4,6 +4,8 @@ use posthaste_dkim::{Algorithm, Draft, KeyRecord, Signer, generate};
 use posthaste_dns_stub::{Server as Dns, Zone};
 
 use crate::support::{Client, Server};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Clients say by PROXY protocol where they come from: what comes from this machine is not checked.
 const CONFIG: &str = "host_name = \"mx.example.org\"\n\
@@ -16,7 +18,7 @@ const GOOD: &str = "192.0.2.1";
 const BAD: &str = "203.0.113.9";
 
 struct Rig {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     dns: Dns,
     server: Server,
     signer: Signer,
@@ -30,6 +32,8 @@ fn zone(signer: &Signer) -> Zone {
         .txt("_dmarc.pass.example", "v=DMARC1; p=reject")
         .txt("k._domainkey.pass.example", &key)
         .txt("mx.client.example", "v=spf1 ip4:192.0.2.1 -all")
+        .txt("_dmarc.soft.example", "v=DMARC1; p=quarantine")
+        .txt("never.example", "v=spf1 -all")
         .is_silent("slow.example")
         .is_silent("_dmarc.slow.example")
 }
@@ -40,7 +44,7 @@ impl Rig {
         let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(zone(&signer)));
         let config = format!("{CONFIG}[dns]\nservers = [\"{}\"]\n{more}", dns.address());
         let server = Server::start(dir.path(), &config);
-        Self { _dir: dir, dns, server, signer }
+        Self { dir, dns, server, signer }
     }
 
     /// Sends a message from this client and gives it as it lies in the mailbox of `user`.
@@ -49,6 +53,27 @@ impl Rig {
         let reply = session.try_message(from, &[&format!("{user}@example.org")], message.as_bytes()).unwrap();
         assert_eq!(reply.code, 250, "{reply:?}");
         self.server.wait_for_mail("example.org", user, 1)[0].text()
+    }
+
+    /// The code of the reply to a message, and its text.
+    fn reply(&self, client: &str, from: &str, to: &[&str], message: &str) -> (u16, String) {
+        let reply = self.session(client).try_message(from, to, message.as_bytes()).unwrap();
+        (reply.code, reply.text)
+    }
+
+    fn junk(&self, user: &str) -> PathBuf {
+        self.dir.path().join(format!("posthaste-data/mail/example.org/{user}/Maildir/.Junk"))
+    }
+
+    fn wait_for_junk(&self, user: &str) -> String {
+        let (new, deadline) = (self.junk(user).join("new"), Instant::now() + Duration::from_secs(60));
+        loop {
+            if let Some(file) = std::fs::read_dir(&new).unwrap().next() {
+                return std::fs::read_to_string(file.unwrap().path()).unwrap();
+            }
+            assert!(Instant::now() < deadline, "{}", self.server.log_text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn session(&self, client: &str) -> Client {
@@ -79,7 +104,7 @@ fn results(message: &str) -> Vec<String> {
 
 #[test]
 fn results_of_strangers_mail_stand_above_received() {
-    let rig = Rig::start("");
+    let rig = Rig::start("[checks]\nenforce = \"none\"\n");
     let body = "text\r\n".repeat(100_000);
     let message = rig.signed("Ann <ann@pass.example>", &body);
     let start = "dkim=pass header.d=pass.example header.s=k header.b=";
@@ -124,7 +149,7 @@ fn without_an_answer_of_dns_it_is_a_temporary_error_and_the_mail_is_taken() {
 
 #[test]
 fn forged_results_go_and_those_of_others_stay() {
-    let rig = Rig::start("[checks]\nauthserv_ids = [\"old.example.org\"]\n");
+    let rig = Rig::start("[checks]\nenforce = \"none\"\nauthserv_ids = [\"old.example.org\"]\n");
     let forged = "Authentication-Results: MX.example.org; dkim=pass header.d=forged.example\r\n\
                   Authentication-Results: (c) old.example.org 1; spf=pass smtp.mailfrom=forged.example\r\n";
     let others = "Authentication-Results: mx.other.example; dkim=pass header.d=kept.example\r\n";
@@ -154,5 +179,51 @@ fn known_clients_and_unknown_recipients_cost_no_question() {
         assert!(!arrived.contains("Authentication-Results"), "{arrived}");
     }
     assert!(rig.dns.questions().is_empty(), "{:?}", rig.dns.questions());
+    rig.server.stop();
+}
+
+const FORGED: &str = "From: Ann <ann@pass.example>\r\n\r\nx\r\n";
+
+#[test]
+fn surely_forged_mail_is_refused_and_the_rest_goes_into_junk() {
+    let rig = Rig::start("");
+    for user in ["ann", "postmaster"] {
+        for part in ["new", "cur", "tmp"] {
+            std::fs::create_dir_all(rig.junk(user).join(part)).unwrap();
+        }
+    }
+    let reply = rig.reply(BAD, "x@evil.example", &["ann@example.org"], FORGED);
+    assert_eq!(reply, (550, "5.7.26 DMARC of pass.example: reject".to_owned()));
+    rig.server.wait_for_log("message refused");
+    let (code, text) = rig.reply(BAD, "x@never.example", &["ann@example.org"], "From: x@none.example\r\n\r\nx\r\n");
+    assert!(code == 550 && text.starts_with("5.7.23 "), "{text}");
+    for header in
+        ["From: a@none.example\r\nFrom: b@none.example\r\n", "From: a@none.example, b@pass.example\r\n", "To: x@y\r\n"]
+    {
+        let (code, text) = rig.reply(BAD, "x@none.example", &["ann@example.org"], &format!("{header}\r\nx\r\n"));
+        assert!(code == 550 && text.starts_with("5.7.1 "), "{header}: {text}");
+    }
+    // A broken signature of the author hints at a list. Who asks postmaster for help is heard.
+    let broken = rig.signed("ann@pass.example", "x\r\n") + "from the list\r\n";
+    let (code, text) = rig.reply(BAD, "l@list.example", &["ann@example.org", "postmaster@example.org"], &broken);
+    assert_eq!(code, 250, "{text}");
+    assert!(rig.wait_for_junk("ann").contains("from the list"));
+    rig.server.wait_for_mail("example.org", "postmaster", 1);
+    assert!(rig.server.mailbox("example.org", "ann").is_empty());
+    // Without Junk it goes into INBOX.
+    let soft = rig.arrived(BAD, "x@none.example", "bob", "From: a@soft.example\r\n\r\nx\r\n");
+    assert_eq!(results(&soft)[2], "dmarc=fail header.from=soft.example");
+    rig.server.stop();
+}
+
+#[test]
+fn trusted_forwarders_are_not_refused_and_unanswered_mail_can_be_deferred() {
+    let more = "[checks]\nenforce = \"always\"\ntrusted_forwarders = [\"203.0.113.9\"]\non_temperror = \"defer\"\n";
+    let rig = Rig::start(more);
+    let forged = rig.reply("203.0.113.10", "x@evil.example", &["ann@example.org"], FORGED);
+    assert_eq!(forged, (550, "5.7.26 DMARC of pass.example: reject".to_owned()));
+    rig.arrived(BAD, "x@evil.example", "ann", FORGED);
+    let (code, text) = rig.reply(GOOD, "a@temp.example", &["ann@example.org"], "From: a@temp.example\r\n\r\nx\r\n");
+    assert!(code == 451 && text.starts_with("4.7.24 "), "{text}");
     rig.server.stop();
 }

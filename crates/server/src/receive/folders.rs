@@ -11,7 +11,9 @@ use tokio::time::timeout;
 
 use super::checks::{Check, Checking};
 use super::recipient::{AtRcpt, Goes};
+use super::sender::is_exempt_address;
 use crate::detail_folders::find_folder;
+use crate::transaction::Transaction;
 
 /// Looks for the folder. Where that takes long, as on a mount that hangs, the mail goes into INBOX.
 pub(super) struct FolderLookup;
@@ -34,6 +36,37 @@ impl Check for FolderLookup {
             at.goes = Mailboxes::several(found).map(Goes::Here);
             Ok(())
         }))
+    }
+}
+
+/// Mail for the Maildirs of recipients goes into the folder `name`, where there is one; that for postmaster and abuse stays.
+pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) {
+    for index in 0..transaction.recipients() {
+        let (address, mailboxes) = transaction.recipient(index);
+        if is_exempt_address(address) {
+            continue;
+        }
+        let mut found = mailboxes.to_vec();
+        for mailbox in &mut found {
+            let folder = mailbox.place.clone();
+            if let Place::Maildir(path) = &folder {
+                mailbox.place = Place::Maildir(inbox_of(path));
+                let inbox = mailbox.place.clone();
+                look_up(root, name.to_owned(), mailbox).await;
+                if mailbox.place == inbox {
+                    mailbox.place = folder;
+                }
+            }
+        }
+        transaction.set_mailboxes(index, found);
+    }
+}
+
+/// The Maildir that a folder of it belongs to.
+fn inbox_of(path: &Arc<str>) -> Arc<str> {
+    match path.rsplit_once('/') {
+        Some((inbox, folder)) if folder.starts_with('.') => inbox.into(),
+        _ => Arc::clone(path),
     }
 }
 

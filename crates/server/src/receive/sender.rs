@@ -1,11 +1,15 @@
-//! Results of the checks of a stranger's message, written into its header.
+//! Results of the checks of a stranger's message: written into its header, and the message treated by them.
 
 use std::time::Duration;
 
-use super::checks::{Check, Checking, ReadMessage};
-use crate::ids::unix_micros;
+use posthaste_smtp::RcptTo;
 
-/// Writes Authentication-Results above Received.
+use super::checks::{Check, Checking, ReadMessage, Stop};
+use super::folders::sort_into;
+use crate::ids::unix_micros;
+use crate::sender_checks::{SenderFindings, Treatment};
+
+/// Writes Authentication-Results above Received. Refuses the message, or sorts it into Junk, as the configuration says.
 pub(super) struct SenderResults;
 
 impl Check for SenderResults {
@@ -20,7 +24,30 @@ impl Check for SenderResults {
                 message.add_front(&field);
             }
             message.results = Some(findings.summary());
-            Ok(())
+            treat(message, &findings).await
         }))
     }
 }
+
+async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Result<(), Stop> {
+    let Some(client) = message.session.peer.ip() else { return Ok(()) };
+    let has_exempt = message.envelope.recipients.iter().any(is_exempt);
+    match message.settings.treatment.treatment(findings, client, has_exempt) {
+        Treatment::Take => {}
+        Treatment::Junk => sort_into(message.transaction, &message.settings.mail, JUNK).await,
+        Treatment::Refuse(reply) => return Err(Stop::because(reply, findings.summary())),
+    }
+    Ok(())
+}
+
+/// Senders ask these for help with a refusal.
+fn is_exempt(rcpt: &RcptTo) -> bool {
+    is_exempt_address(&rcpt.forward_path.bare())
+}
+
+pub(super) fn is_exempt_address(address: &str) -> bool {
+    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+    ["postmaster", "abuse"].iter().any(|name| local.eq_ignore_ascii_case(name))
+}
+
+const JUNK: &str = "Junk";

@@ -14,6 +14,8 @@ pub(crate) struct SenderFindings {
     pub(super) dkim: Vec<Verification>,
     /// `None`: From has no domain that could be asked.
     pub(super) dmarc: Option<DmarcVerdict>,
+    /// SPF of the domain of From says fail for this client. Looked at only where DMARC asks for refusal.
+    pub(super) is_foreign_client: bool,
 }
 
 impl SenderFindings {

@@ -1,7 +1,8 @@
-//! Checks of a stranger's message: SPF, DKIM, DMARC, and the field Authentication-Results. They report; they refuse nothing.
+//! Checks of a stranger's message: SPF, DKIM, DMARC, the field Authentication-Results, and the treatment of the message by them.
 
 mod findings;
 mod questions;
+mod treatment;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use findings::SenderFindings;
 use questions::Questions;
+pub(crate) use treatment::{Treatment, TreatmentRules};
 
 /// The checks of one message, from its DATA on. Dropped, they ask no more.
 pub(crate) struct SenderCheck {
@@ -30,6 +32,7 @@ pub(crate) struct SenderCheck {
 /// A client by its own words.
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimedSender {
+    ip: IpAddr,
     helo: String,
     /// The sender of MAIL, its domain in A-labels; empty for the null path.
     address: String,
@@ -38,7 +41,7 @@ pub(crate) struct ClaimedSender {
 impl SenderCheck {
     /// Begins to ask for SPF. Needs a tokio runtime.
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
-        let sender = ClaimedSender { helo: helo.to_owned(), address: folded_address(path) };
+        let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
         let (dns, claimed) = (Questions(Arc::clone(&resolver)), sender.clone());
         let spf = tokio::spawn(async move {
             spf::check(&dns, &Question { ip, helo: &claimed.helo, sender: &claimed.address }).await
@@ -69,7 +72,24 @@ impl SenderCheck {
             Some(author) => Some(self.judged(author, &spf, &dkim, deadline).await),
             None => None,
         };
-        SenderFindings { sender, author, spf, dkim, dmarc }
+        let is_foreign_client = match (&author, &dmarc) {
+            (Some(author), Some(dmarc)) if dmarc.result == DmarcResult::Fail && dmarc.policy == Policy::Reject => {
+                self.is_foreign_to(author, &spf, deadline).await
+            }
+            _ => false,
+        };
+        SenderFindings { sender, author, spf, dkim, dmarc, is_foreign_client }
+    }
+
+    /// True if the domain of From says that this client does not send for it.
+    async fn is_foreign_to(&self, author: &str, spf: &Verdict, deadline: Instant) -> bool {
+        if spf.domain == author {
+            return spf.result == SpfResult::Fail;
+        }
+        let (dns, address) = (Questions(Arc::clone(&self.resolver)), format!("postmaster@{author}"));
+        let question = Question { ip: self.sender.ip, helo: &self.sender.helo, sender: &address };
+        let verdict = timeout_at(deadline, spf::check(&dns, &question)).await;
+        verdict.is_ok_and(|verdict| verdict.result == SpfResult::Fail)
     }
 
     async fn judged(&self, author: &str, spf: &Verdict, dkim: &[Verification], deadline: Instant) -> DmarcVerdict {
