@@ -164,9 +164,20 @@ pub fn user(number: u64) -> String {
     format!("u{number}")
 }
 
+/// The Message-ID of a message.
+fn message_id(number: u64) -> String {
+    format!("<{number}@{DOMAIN}>")
+}
+
+/// The message that has this Message-ID, unless it is none of a [`Load`].
+pub fn number_of(message_id: &str) -> Option<u64> {
+    message_id.strip_prefix('<')?.strip_suffix('>')?.strip_suffix(DOMAIN)?.strip_suffix('@')?.parse().ok()
+}
+
 /// A header and lines of all lengths up to 78, some of which begin with a dot.
 fn text(rng: &mut Random, number: u64, bytes: usize) -> Vec<u8> {
-    let mut out = format!("From: rig@{DOMAIN}\r\nSubject: message {number}\r\n\r\n").into_bytes();
+    let id = message_id(number);
+    let mut out = format!("From: rig@{DOMAIN}\r\nMessage-ID: {id}\r\nSubject: message {number}\r\n\r\n").into_bytes();
     while out.len() < bytes {
         let mut left = rng.below(77);
         if rng.one_in(20) {

@@ -1,26 +1,38 @@
 //! kill -9 in a loop while the server sends mail on: everything acknowledged comes to the next hop, whole, and what is recorded as delivered is never
 //! delivered again. The next hop outlives the kills.
 //!
-//! The only duplicates are those between the next hop's 250 and our record of it: a copy too many is no finding, two records of a delivery are one, and so are more copies after a kill
-//! than outcomes may be unrecorded. Senders are told of what was refused, and of success where they ask for it.
+//! Copies too many are counted: they came between the next hop's 250 and our record of it. Findings are these copies:
+//! - of a message that was recorded as delivered;
+//! - without a kill since the last one;
+//! - after one kill more than outcomes may be unrecorded.
+//!
+//! Two records of one delivery are a finding, too. Senders are told of refusals, and of success where they ask for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_loadgen::process::{Process, WaitError};
 use posthaste_random::Random;
 use serde_json::Value;
 
+use super::doubles::Doubles;
 use super::notices::Notices;
-use super::{lines_of, queue, recorded};
+use super::queue;
+use super::sink::{Arrived, SinkHost};
+use super::told::DeliveriesTold;
 use crate::load::{DOMAIN, Load, Protocol, SENDER, Sent, message_of, messages, send_over};
 use crate::rig::{Environment, RigError};
-use crate::server::{ServerError, Setup};
+use crate::server::Setup;
+
+/// Treatment of the queue's snapshots between a kill and the next start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotCare {
+    /// They stay as they are: then nothing may be uncertain, and all doubles are judged.
+    Whole,
+    /// Before every fourth start the last one is damaged or removed. Once mail is held as uncertain doubles are only counted, as its operator sends it again.
+    Spoiled,
+}
 
 /// What the loop has shown.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -29,10 +41,16 @@ pub struct Relayed {
     pub acknowledged: u64,
     /// Acknowledged, and not at the next hop.
     pub lost: u64,
-    /// Copies too many, each of a delivery that no record tells of.
+    /// Copies too many of messages to one recipient.
     pub duplicated: u64,
     /// The most of these that came after one kill.
     pub duplicated_max: u64,
+    /// The longest time between a copy and the kill after it, in milliseconds, of messages that came again.
+    pub before_kill_ms_max: u64,
+    /// Messages that came again, although their delivery was recorded.
+    pub sent_though_recorded: u64,
+    /// Messages that came twice without a kill in between.
+    pub twice_in_one_life: u64,
     /// Recipients whose delivery is recorded twice.
     pub recorded_twice: u64,
     /// Altered on the way.
@@ -66,8 +84,8 @@ impl Relayed {
 }
 
 /// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for. The next hop refuses some recipients
-/// for good and others for now, and ends sessions with 421 or without a word. Before some starts the last snapshot of the queue is damaged or removed; in some
-/// lives the spool's disk is full. Notices go into a mailbox, with an odd seed to the next hop.
+/// for good and others for now, and ends sessions with 421 or without a word. In some lives the spool's disk is full. Notices go into a mailbox, with an odd seed
+/// to the next hop.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -75,24 +93,22 @@ pub fn kill_relay(
     environment: &Environment,
     times: u64,
     seed: u64,
+    care: SnapshotCare,
     mut progress: impl FnMut(u64),
 ) -> Result<Relayed, RigError> {
     let mut rng = Random::new(seed);
     let load = Load { body_bytes_max: 16 << 10, told_in_16: 3, ..Load::mixed(rng.next()) };
     let scratch = tempfile::Builder::new().prefix("powercut-relay-").tempdir_in(&environment.scratch)?;
-    let mut sink = NextHop::start(&environment.program, scratch.path())?;
+    let mut sink = SinkHost::start(&environment.program, scratch.path())?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
     let notices_to = (seed % 2 == 1).then(|| format!("{SENDER}@{DOMAIN}"));
     let setup = Setup { next_hop: Some(sink.address), notices_to, ..plain };
-    let read_notices = || match setup.notices_to {
-        Some(_) => Notices::read_maildir(&scratch.path().join(TAKEN)),
-        None => Notices::read(&setup.mail()),
-    };
-    let (mut sent, mut relayed) = (Sent::default(), Relayed::default());
+    let mut told = DeliveriesTold::of(setup.data.join("events"));
+    let (mut sent, mut relayed, mut doubles) = (Sent::default(), Relayed::default(), Doubles::default());
     while relayed.times < times && environment.go_on().is_ok() {
         let numbers = relayed.times * ROUND_MAX..(relayed.times + 1) * ROUND_MAX;
         let life = Duration::from_micros(20_000 + rng.below(400_000));
-        if relayed.times > 0 && rng.one_in(4) {
+        if relayed.times > 0 && care == SnapshotCare::Spoiled && rng.one_in(4) {
             spoil_snapshots(&setup.spool().join("snapshots"), &mut rng)?;
         }
         let is_short = rng.one_in(6);
@@ -103,15 +119,19 @@ pub fn kill_relay(
         };
         relayed.note_start(&server.read_log());
         let ways = [(Protocol::Smtp, server.address), (Protocol::Chunking, server.address)];
+        let mut ended = SystemTime::now();
         sent.add(std::thread::scope(|scope| {
             let load = &load;
             let sending = scope.spawn(move || send_over(&ways, load, CONNECTIONS, numbers, |_| ()));
             // The moment of death is what varies; nothing is waited for.
             std::thread::sleep(life);
+            ended = SystemTime::now();
             server.kill();
             sending.join().expect("the generator does not panic")
         }));
-        relayed.note_copies(sink.look()?);
+        sink.wait_until_alone()?;
+        told.look()?;
+        doubles.note(&load, sink.look()?, told.settled(&load), ended);
         relayed.times += 1;
         progress(relayed.times);
     }
@@ -120,24 +140,13 @@ pub fn kill_relay(
     let server = setup.start()?;
     relayed.note_start(&server.read_log());
     relayed.note_held(&queue::all(&setup.data)?);
-    let begun = Instant::now();
-    let notices = loop {
-        queue::release_held(&setup.data)?;
-        let arrived = sink.look()?;
-        let is_complete = promised.iter().all(|number| load.is_refused(*number) || arrived.contains_key(number));
-        if is_complete || begun.elapsed() > DELIVERY_MAX {
-            let notices = read_notices()?;
-            let is_told = notices.account(&load, promised.iter().copied()).0.is_empty();
-            if is_told || begun.elapsed() > DELIVERY_MAX {
-                break notices;
-            }
-        }
-        std::thread::sleep(LOOK);
-    };
-    relayed.note_copies(sink.look()?);
+    let notices = send_the_rest(&setup, &load, &promised, &mut sink)?;
     let left = queue::all(&setup.data)?;
     server.stop()?;
-    relayed.add(&load, &promised, sink.look()?, &recorded(&setup.data.join("events"))?);
+    told.look()?;
+    doubles.note(&load, sink.look()?, told.settled(&load), SystemTime::now());
+    relayed.add(&load, &promised, sink.look()?);
+    relayed.judge(&load, care, &doubles, &told.twice());
     relayed.add_notices(&load, &promised, &notices);
     relayed.left = left.len() as u64;
     if !relayed.findings.is_empty() {
@@ -146,6 +155,32 @@ pub fn kill_relay(
         relayed.findings.push(format!("its files are kept in {}", scratch.keep().display()));
     }
     Ok(relayed)
+}
+
+/// Releases what is held until all that was promised has come and senders know of it, or for as long as that may take. Returns the notices.
+fn send_the_rest(
+    setup: &Setup,
+    load: &Load,
+    promised: &BTreeSet<u64>,
+    sink: &mut SinkHost,
+) -> Result<Notices, RigError> {
+    let begun = Instant::now();
+    loop {
+        queue::release_held(&setup.data)?;
+        let arrived = sink.look()?;
+        let is_complete = promised.iter().all(|number| load.is_refused(*number) || arrived.contains_key(number));
+        if is_complete || begun.elapsed() > DELIVERY_MAX {
+            let notices = match setup.notices_to {
+                Some(_) => Notices::read_maildir(&sink.taken)?,
+                None => Notices::read(&setup.mail())?,
+            };
+            let is_told = notices.account(load, promised.iter().copied()).0.is_empty();
+            if is_told || begun.elapsed() > DELIVERY_MAX {
+                return Ok(notices);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Damages, cuts off or removes all snapshots of the queue but the oldest, if there are several: of the newest the checkpoint may know nothing yet.
@@ -186,36 +221,41 @@ impl Relayed {
         self.held_notices = held.filter(|line| line["sender"] == "").count() as u64;
     }
 
-    /// To be called after each kill, with all that has come.
-    fn note_copies(&mut self, arrived: &BTreeMap<u64, Arrived>) {
-        let copies = arrived.values().map(|found| found.copies - 1).sum::<u64>();
-        self.duplicated_max = self.duplicated_max.max(copies - self.duplicated);
-        self.duplicated = copies;
-    }
-
-    fn add(
-        &mut self,
-        load: &Load,
-        promised: &BTreeSet<u64>,
-        arrived: &BTreeMap<u64, Arrived>,
-        recorded: &BTreeMap<(u64, u64), u64>,
-    ) {
+    fn add(&mut self, load: &Load, promised: &BTreeSet<u64>, arrived: &BTreeMap<u64, Arrived>) {
         let is_lost = |number: &u64| !load.is_refused(*number) && !arrived.contains_key(number);
         let lost: Vec<u64> = promised.iter().copied().filter(is_lost).collect();
         let half: Vec<u64> = arrived.iter().filter(|(_, found)| !found.is_intact).map(|(number, _)| *number).collect();
-        let twice: Vec<(u64, u64)> = recorded.iter().filter(|(_, times)| **times > 1).map(|(key, _)| *key).collect();
         self.lost += lost.len() as u64;
         self.half += half.len() as u64;
-        self.recorded_twice += twice.len() as u64;
-        self.note_copies(arrived);
-        // A recipient that was held and released has been sent to again, which its operator was told.
-        let is_twice = !twice.is_empty() && self.uncertain == 0;
-        if !(lost.is_empty() && half.is_empty()) || is_twice {
-            let seed = load.seed;
-            self.findings.push(format!("series {seed:x}: lost {lost:?}, altered {half:?}, recorded twice {twice:?}"));
+        if !(lost.is_empty() && half.is_empty()) {
+            self.findings.push(format!("series {:x}: lost {lost:?}, altered {half:?}", load.seed));
         }
-        if self.duplicated_max > UNRECORDED_MAX && self.uncertain == 0 {
-            self.findings.push(format!("{} copies too many after one kill", self.duplicated_max));
+    }
+
+    /// `twice`: deliveries that are recorded twice.
+    fn judge(&mut self, load: &Load, care: SnapshotCare, doubles: &Doubles, twice: &[(u64, u64)]) {
+        self.duplicated = doubles.copies;
+        self.duplicated_max = doubles.copies_max;
+        self.before_kill_ms_max = doubles.before_kill_max.as_millis() as u64;
+        self.sent_though_recorded = doubles.recorded.len() as u64;
+        self.twice_in_one_life = doubles.in_one_life.len() as u64;
+        self.recorded_twice = twice.len() as u64;
+        let mut find = |what: String| self.findings.push(format!("series {:x}: {what}", load.seed));
+        if care == SnapshotCare::Whole && self.uncertain + self.without_last > 0 {
+            find("a snapshot that nobody has damaged was not enough".to_owned());
+        }
+        // A recipient that was held and released has been sent to again, which its operator was told.
+        if self.uncertain > 0 {
+            return;
+        }
+        let Doubles { recorded, in_one_life, copies_max, .. } = doubles;
+        if !twice.is_empty() || !recorded.is_empty() || !in_one_life.is_empty() {
+            find(format!(
+                "recorded twice {twice:?}, sent though recorded {recorded:?}, sent twice in one life {in_one_life:?}"
+            ));
+        }
+        if *copies_max > UNRECORDED_MAX {
+            find(format!("{copies_max} copies too many after one kill"));
         }
     }
 
@@ -228,76 +268,6 @@ impl Relayed {
     }
 }
 
-/// A sink that keeps an account, and outlives the server.
-struct NextHop {
-    _process: Process,
-    address: SocketAddr,
-    account: PathBuf,
-    /// Length of the account that was read, and its content.
-    read: u64,
-    arrived: BTreeMap<u64, Arrived>,
-}
-
-/// A message at the next hop.
-#[derive(Debug, PartialEq, Eq)]
-struct Arrived {
-    copies: u64,
-    is_intact: bool,
-}
-
-impl NextHop {
-    fn start(program: &Path, dir: &Path) -> Result<Self, RigError> {
-        let account = dir.join("sink.jsonl");
-        let mut command = Command::new(program);
-        command.args(["sink", "127.0.0.1:0", "--account"]).arg(&account).args(MOODS);
-        command.arg("--store").arg(format!("maildir:{}", dir.join(TAKEN).display()));
-        let mut process = Process::start(&mut command, &dir.join("sink"))?;
-        let listens = |process: &Process| -> Option<SocketAddr> {
-            process.log().split_once("sink listens on ")?.1.split_once('\n')?.0.parse().ok()
-        };
-        let address = process.wait_until(listens).map_err(|error| match error {
-            WaitError::Ended { status, said } => ServerError::Ended { status: status.to_string(), log: said },
-            slow => ServerError::Start(io::Error::other(slow)),
-        })?;
-        Ok(Self { _process: process, address, account, read: 0, arrived: BTreeMap::new() })
-    }
-
-    /// All that has come.
-    fn look(&mut self) -> io::Result<&BTreeMap<u64, Arrived>> {
-        let mut file = File::open(&self.account)?;
-        file.seek(SeekFrom::Start(self.read))?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
-        let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
-        self.read += whole as u64;
-        for line in lines_of(&text[..whole]) {
-            let Some(number) = line["id"].as_str().and_then(|id| id.split_once('.')?.1.parse().ok()) else { continue };
-            let found = self.arrived.entry(number).or_insert(Arrived { copies: 0, is_intact: true });
-            found.copies += 1;
-            found.is_intact &= line["intact"] == true;
-        }
-        Ok(&self.arrived)
-    }
-}
-
-/// Answers of the next hop beside those to addresses that it refuses: greylisting, 421, later, and no answer at all.
-const MOODS: [&str; 13] = [
-    "--seed=1",
-    "--greylist",
-    "300ms",
-    "--tempfail",
-    "connect=5",
-    "--tempfail",
-    "rcpt=10",
-    "--tempfail",
-    "end-of-data=5",
-    "--drop",
-    "data=3",
-    "--messages-max",
-    "25",
-];
-/// The Maildir of all that the next hop has taken.
-const TAKEN: &str = "taken";
 /// Lines of the queue in a finding.
 const LEFT_SHOWN: usize = 10;
 const CONNECTIONS: usize = 6;
@@ -314,23 +284,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_altered_or_recorded_twice_is_found_and_a_copy_too_many_is_counted() {
+    fn what_is_lost_or_altered_is_found() {
         let load = Load::mixed(7);
-        let check = |arrived: &[(u64, u64, bool)], recorded: &[(u64, u64)]| {
+        let check = |arrived: &[(u64, bool)]| {
             let mut relayed = Relayed { acknowledged: 2, ..Relayed::default() };
-            let arrived = arrived
-                .iter()
-                .map(|(number, copies, is_intact)| (*number, Arrived { copies: *copies, is_intact: *is_intact }));
-            let recorded = recorded.iter().map(|(message, times)| ((*message, 0), *times)).collect();
-            relayed.add(&load, &BTreeSet::from([1, 2]), &arrived.collect(), &recorded);
-            (relayed.lost, relayed.duplicated, relayed.half, relayed.recorded_twice, relayed.is_clean())
+            let arrived = arrived.iter().map(|(number, is_intact)| {
+                (*number, Arrived { copies: 1, is_intact: *is_intact, last: SystemTime::UNIX_EPOCH })
+            });
+            relayed.add(&load, &BTreeSet::from([1, 2]), &arrived.collect());
+            (relayed.lost, relayed.half, relayed.is_clean())
         };
-        assert_eq!(check(&[(1, 1, true), (2, 1, true), (3, 1, true)], &[(9, 1)]), (0, 0, 0, 0, true));
-        assert_eq!(check(&[(1, 2, true), (2, 1, true)], &[]), (0, 1, 0, 0, true));
-        assert_eq!(check(&[(1, 1, true)], &[]), (1, 0, 0, 0, false));
-        assert_eq!(check(&[(1, 1, true), (2, 1, false)], &[]), (0, 0, 1, 0, false));
-        assert_eq!(check(&[(1, 2, true), (2, 1, true)], &[(9, 2)]), (0, 1, 0, 1, false));
-        assert_eq!(check(&[(1, 1002, true), (2, 1, true)], &[]), (0, 1001, 0, 0, false), "more than may be unrecorded");
+        assert_eq!(check(&[(1, true), (2, true), (3, true)]), (0, 0, true));
+        assert_eq!(check(&[(1, true)]), (1, 0, false));
+        assert_eq!(check(&[(1, true), (2, false)]), (0, 1, false));
+    }
+
+    #[test]
+    fn doubles_are_findings_until_mail_is_uncertain_which_whole_snapshots_exclude() {
+        let load = Load::mixed(7);
+        let check = |care, uncertain, doubles: &Doubles, twice: &[(u64, u64)]| {
+            let mut relayed = Relayed { acknowledged: 2, uncertain, ..Relayed::default() };
+            relayed.judge(&load, care, doubles, twice);
+            relayed.is_clean()
+        };
+        let doubles = |change: fn(&mut Doubles)| {
+            let mut doubles = Doubles::default();
+            change(&mut doubles);
+            doubles
+        };
+        let within = doubles(|found| (found.copies, found.copies_max) = (2000, UNRECORDED_MAX));
+        assert!(check(SnapshotCare::Whole, 0, &within, &[]));
+        let wrong = [
+            doubles(|found| found.copies_max = UNRECORDED_MAX + 1),
+            doubles(|found| found.recorded = BTreeSet::from([1])),
+            doubles(|found| found.in_one_life = BTreeSet::from([1])),
+        ];
+        for care in [SnapshotCare::Whole, SnapshotCare::Spoiled] {
+            assert!(wrong.iter().all(|doubles| !check(care, 0, doubles, &[])));
+            assert!(!check(care, 0, &within, &[(70, 0)]), "recorded twice");
+        }
+        assert!(wrong.iter().all(|doubles| check(SnapshotCare::Spoiled, 1, doubles, &[(70, 0)])));
+        assert!(!check(SnapshotCare::Whole, 1, &within, &[]), "nothing may be uncertain");
     }
 
     #[test]
@@ -338,7 +332,7 @@ mod tests {
         let load = Load { told_in_16: 3, ..Load::mixed(7) };
         let refused = (0..).find(|number| load.is_refused(*number)).unwrap();
         let mut relayed = Relayed { acknowledged: 1, ..Relayed::default() };
-        relayed.add(&load, &BTreeSet::from([refused]), &BTreeMap::new(), &BTreeMap::new());
+        relayed.add(&load, &BTreeSet::from([refused]), &BTreeMap::new());
         assert!(relayed.is_clean());
         relayed.add_notices(&load, &BTreeSet::from([refused]), &Notices::default());
         assert_eq!((relayed.untold, relayed.is_clean()), (load.addresses(refused).len() as u64, false));

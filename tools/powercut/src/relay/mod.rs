@@ -1,11 +1,14 @@
 //! A server that sends its mail on, under kills and power cuts.
 
 pub mod cuts;
+mod doubles;
 pub mod hop;
 pub mod kills;
 pub mod known;
 pub(crate) mod notices;
 mod queue;
+mod sink;
+mod told;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -14,6 +14,7 @@ use posthaste_powercut::log::Recording;
 use posthaste_powercut::mount::FileSystem;
 use posthaste_powercut::peers::{self, Peer};
 use posthaste_powercut::recorded::{Plan, Recorded};
+use posthaste_powercut::relay::kills::SnapshotCare;
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
 use posthaste_powercut::{kill, relay, selftest};
 
@@ -148,9 +149,9 @@ impl Rigged {
         self.outweighs(killed.is_clean())
     }
 
-    pub fn kill_relay(&self, times: u64, seed: u64) -> Result<bool, RigError> {
+    pub fn kill_relay(&self, times: u64, seed: u64, care: SnapshotCare) -> Result<bool, RigError> {
         let bar = ProgressBar::new(times);
-        let relayed = relay::kills::kill_relay(&self.environment, times, seed, |times| bar.set_position(times))?;
+        let relayed = relay::kills::kill_relay(&self.environment, times, seed, care, |times| bar.set_position(times))?;
         bar.finish_and_clear();
         self.show.relayed(&relayed);
         self.outweighs(relayed.is_clean())
@@ -278,12 +279,13 @@ impl Rigged {
             is_relayed: false,
         };
         let relayed = |file_system| Plan { cuts: 6, is_relayed: true, ..plan(file_system) };
-        let steps: [&dyn Fn() -> Result<bool, RigError>; 6] = [
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 7] = [
             &|| self.self_test(1),
             &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
             &|| self.cut_all(file_systems.clone().take(1).map(relayed), Some(keep)),
             &|| self.kill(20, 1),
-            &|| self.kill_relay(8, 1),
+            &|| self.kill_relay(6, 1, SnapshotCare::Whole),
+            &|| self.kill_relay(6, 2, SnapshotCare::Spoiled),
             &|| self.faults_where(|_| true, require_all),
         ];
         self.each(steps, |step| step())

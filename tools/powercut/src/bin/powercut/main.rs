@@ -15,6 +15,7 @@ use commands::{At, Rigged};
 use posthaste_powercut::hostile::Size;
 use posthaste_powercut::mount::{self, FileSystem};
 use posthaste_powercut::peers::Peer;
+use posthaste_powercut::relay::kills::SnapshotCare;
 use posthaste_powercut::rig::{Environment, RigError};
 use show::Show;
 
@@ -83,6 +84,9 @@ enum Command {
         /// The server sends all mail on to a sink that outlives it, instead of into mailboxes
         #[arg(long)]
         relay: bool,
+        /// With --relay: before every fourth start the last snapshot of the queue is damaged or removed
+        #[arg(long, requires = "relay")]
+        spoil: bool,
     },
     /// Simulate full, failing and hanging disks and vanishing mailboxes under load
     Faults {
@@ -217,8 +221,11 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             rigged.replay(recording, &at)
         }
         Command::SelfTest { seed } => rigged.self_test(*seed),
-        Command::Kill { times, seed, relay: false } => rigged.kill(*times, *seed),
-        Command::Kill { times, seed, relay: true } => rigged.kill_relay(*times, *seed),
+        Command::Kill { times, seed, relay: false, .. } => rigged.kill(*times, *seed),
+        Command::Kill { times, seed, relay: true, spoil } => {
+            let care = if *spoil { SnapshotCare::Spoiled } else { SnapshotCare::Whole };
+            rigged.kill_relay(*times, *seed, care)
+        }
         Command::Hostile { only, crowd, secs } => {
             rigged.hostile(only, Size { crowd: *crowd, stay: Duration::from_secs(*secs) })
         }

@@ -137,10 +137,17 @@ impl Show {
         if self.as_json("relay", relayed) {
             return;
         }
-        let Relayed { times, acknowledged, lost, duplicated, duplicated_max, recorded_twice, half, .. } = relayed;
+        let Relayed {
+            times, acknowledged, lost, half, recorded_twice, sent_though_recorded, twice_in_one_life, ..
+        } = relayed;
         println!(
-            "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {recorded_twice} recorded twice, \
-             {half} altered; {duplicated} sent twice, {duplicated_max} after one kill at most, as it came between the other host's 250 and the record"
+            "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {half} altered, {recorded_twice} recorded twice, \
+             {sent_though_recorded} sent though recorded, {twice_in_one_life} sent twice in one life"
+        );
+        let Relayed { duplicated, duplicated_max, before_kill_ms_max, .. } = relayed;
+        println!(
+            "  {duplicated} sent twice, {duplicated_max} after one kill at most, as it came between the other host's 250 and the record: \
+             {before_kill_ms_max} ms behind the 250 at most"
         );
         let Relayed { told, untold, told_twice, without_last, uncertain, .. } = relayed;
         println!(

@@ -1,0 +1,108 @@
+//! The judge of copies at the next hop of a server that is killed again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use super::sink::Arrived;
+use crate::load::Load;
+
+/// Copies too many. A recipient that is recorded as delivered is never sent to again; one that is not may be, once after each kill.
+///
+/// Copies of messages to several recipients are not counted, as they may go to each by itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubles {
+    /// Number of the copies too many.
+    pub copies: u64,
+    /// The most of these that came in one life: after one kill.
+    pub copies_max: u64,
+    /// The longest time between a copy and the kill after it, of messages that came again.
+    pub before_kill_max: Duration,
+    /// Messages that came again, although a delivery to each of their recipients was recorded.
+    pub recorded: BTreeSet<u64>,
+    /// Messages that came twice without a kill in between.
+    pub in_one_life: BTreeSet<u64>,
+    /// Copies of each message at the last kill, and how long before it the newest came.
+    known: BTreeMap<u64, (u64, Duration)>,
+    /// Messages that all of their recipients had had by the last kill, as recorded.
+    settled: BTreeSet<u64>,
+}
+
+impl Doubles {
+    /// Takes note at the end of a life, which was at `ended`, of all that has `arrived` and is recorded as delivered (`settled`).
+    pub fn note(
+        &mut self,
+        load: &Load,
+        arrived: &BTreeMap<u64, Arrived>,
+        settled: impl Iterator<Item = u64>,
+        ended: SystemTime,
+    ) {
+        let mut copies = 0;
+        for (number, found) in arrived {
+            let known = self.known.get(number).copied();
+            let new = found.copies - known.map_or(0, |(copies, _)| copies);
+            if new == 0 {
+                continue;
+            }
+            self.recorded.extend(self.settled.contains(number).then_some(*number));
+            self.known.insert(*number, (found.copies, ended.duration_since(found.last).unwrap_or_default()));
+            if load.recipients(*number).len() > 1 {
+                continue;
+            }
+            self.in_one_life.extend((new > 1).then_some(*number));
+            copies += new - u64::from(known.is_none());
+            self.before_kill_max = self.before_kill_max.max(known.map_or(Duration::ZERO, |(_, before)| before));
+        }
+        self.copies += copies;
+        self.copies_max = self.copies_max.max(copies);
+        self.settled = settled.collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A life of 10 s: copies of the messages so far with the second of the newest, and what is settled at the end.
+    type SeenLife<'a> = (&'a [(u64, u64, u64)], &'a [u64]);
+
+    fn check(load: &Load, lives: &[SeenLife<'_>]) -> Doubles {
+        let mut doubles = Doubles::default();
+        let at = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+        for ((arrived, settled), ended) in lives.iter().zip((10..).step_by(10)) {
+            let arrived = arrived
+                .iter()
+                .map(|(number, copies, secs)| (*number, Arrived { copies: *copies, is_intact: true, last: at(*secs) }));
+            doubles.note(load, &arrived.collect(), settled.iter().copied(), at(ended));
+        }
+        doubles
+    }
+
+    #[test]
+    fn a_copy_behind_a_kill_is_counted_unless_the_first_was_recorded() {
+        let load = Load { several_one_in: u64::MAX, ..Load::mixed(7) };
+        let doubles = check(&load, &[(&[(1, 1, 8), (2, 1, 9)], &[2]), (&[(1, 2, 12), (2, 1, 9)], &[1, 2])]);
+        assert_eq!((doubles.copies, doubles.copies_max, doubles.before_kill_max), (1, 1, Duration::from_secs(2)));
+        assert!(doubles.recorded.is_empty() && doubles.in_one_life.is_empty(), "{doubles:?}");
+        let doubles = check(&load, &[(&[(1, 1, 8)], &[1]), (&[(1, 2, 12)], &[1])]);
+        assert_eq!((doubles.copies, doubles.recorded), (1, BTreeSet::from([1])));
+    }
+
+    #[test]
+    fn two_copies_in_one_life_are_told() {
+        let load = Load { several_one_in: u64::MAX, ..Load::mixed(7) };
+        let first = check(&load, &[(&[(1, 2, 8)], &[])]);
+        assert_eq!((first.copies, first.in_one_life), (1, BTreeSet::from([1])));
+        let later = check(&load, &[(&[(1, 1, 8)], &[]), (&[(1, 3, 12)], &[])]);
+        assert_eq!((later.copies, later.copies_max, later.in_one_life), (2, 2, BTreeSet::from([1])));
+    }
+
+    #[test]
+    fn a_message_to_several_may_come_to_each_by_itself_until_all_are_recorded() {
+        let load = Load { several_one_in: 1, ..Load::mixed(7) };
+        let number = (0..).find(|number| load.recipients(*number).len() > 1).unwrap();
+        let doubles = check(&load, &[(&[(number, 2, 8)], &[]), (&[(number, 3, 12)], &[number])]);
+        assert!((doubles.copies, doubles.recorded.len(), doubles.in_one_life.len()) == (0, 0, 0), "{doubles:?}");
+        let doubles = check(&load, &[(&[(number, 2, 8)], &[number]), (&[(number, 3, 12)], &[number])]);
+        assert_eq!(doubles.recorded, BTreeSet::from([number]));
+    }
+}
