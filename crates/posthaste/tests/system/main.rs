@@ -64,6 +64,7 @@ mod receiving;
 mod relay;
 mod relay_ahead;
 mod relay_events;
+mod relay_failing;
 mod relay_full;
 mod relay_limits;
 mod relay_pressure;

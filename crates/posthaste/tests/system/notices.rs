@@ -1,11 +1,12 @@
 //! Who is told of what cannot be delivered, and in which words, with running servers.
 
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Signal;
 
 use crate::relay_events::wait_for;
-use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
+use crate::relaying::{self, ANYWHERE, EVENTS, next_hop, unused_port, wait_for_queue, wait_until_unreachable};
 use crate::support::{PATIENCE, Server, command};
 
 fn config(port: u16, notices: &str) -> String {
@@ -143,3 +144,55 @@ fn a_refusal_survives_a_kill_and_its_notice_is_owed() {
     server.stop();
     next.stop();
 }
+
+/// libfaketime, which shows another time to a program.
+fn faketime() -> Option<PathBuf> {
+    let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    dirs.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|file| file.exists())
+}
+
+#[test]
+fn dates_are_right_after_a_first_start_with_a_wrong_clock() {
+    let Some(library) = faketime() else {
+        assert!(std::env::var_os("CI_REQUIRE_PEERS").is_none(), "libfaketime is not installed");
+        println!("libfaketime is not installed: nothing is tested");
+        return;
+    };
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let port = unused_port();
+    let ahead = format!("export LD_PRELOAD={} FAKETIME=+{AHEAD_DAYS}d {REAL_MONOTONIC}", library.display());
+    let server = Server::start_behind(&ahead, dir, &relaying::config(port, EVENTS));
+    let send = |server: &Server, to: &str| {
+        server.hello().try_message("eve@here.example", &[to], b"Subject: x\r\n\r\nx\r\n").unwrap();
+    };
+    send(&server, "nobody@there.example");
+    wait_until_unreachable(&server, dir, 1);
+    server.stop();
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().cast_signed();
+    let wrong = now() + AHEAD_DAYS * 86_400;
+    let year = |line: &serde_json::Value| line["time"].as_str().unwrap()[..4].parse::<i64>().unwrap();
+    let began = year(&wait_for(dir, "received", "from", "<eve@here.example>")[0]);
+    assert!((began - 1970 - wrong / YEAR_SECS).abs() <= 1, "the clock was ahead: {began}");
+
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
+    let server = Server::start_as_it_is(dir);
+    send(&server, "other@there.example");
+    for notice in server.wait_for_mail("here.example", "eve", 2) {
+        let text = notice.text();
+        for field in ["Date: ", "Arrival-Date: ", "Last-Attempt-Date: "] {
+            let date =
+                text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_else(|| panic!("{field}: {text}"));
+            let date = posthaste_message::DateTime::parse(date.as_bytes()).unwrap().unix_secs();
+            assert!((now() - date).abs() < 86_400, "{field} {date} in {text}");
+        }
+    }
+    wait_for_queue(dir, "nothing waits", |waiting| waiting.is_empty());
+    server.stop();
+    next.stop();
+}
+
+const AHEAD_DAYS: i64 = 7300;
+const YEAR_SECS: i64 = 31_556_952;
+/// The monotonic clock stays as it is.
+const REAL_MONOTONIC: &str = "FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1";

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::mpsc::channel;
 
-use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Spool, StreamId};
+use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Spool, StreamId};
 use serde_json::Value;
 
 use crate::support::command;
@@ -149,4 +149,27 @@ fn a_spool_without_a_checkpoint_says_how_to_go_on() {
     assert_eq!(json(dir.path(), &["inspect", "new"]).1["streams"][0]["entries"], 11);
     let (code, _, error) = run(dir.path(), &["repair", "new", "--rebuild", "another"]);
     assert!(code == 2 && error.contains("nothing needs to be rebuilt"), "{error}");
+}
+
+#[test]
+fn holes_of_packs_are_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path());
+    let stream = spool.stream("local:one").unwrap();
+    let lsns: Vec<Lsn> = (0..40).map(|n| append(&spool, &[stream], Body::inline(vec![vec![n; 3000].into()]))).collect();
+    // The pack is made of a segment in which every second batch is not needed any more.
+    let also = lsns.iter().copied().step_by(2).collect();
+    spool.advance(stream, lsns[39], None, Released { below: Lsn::ZERO, also });
+    assert_eq!(spool.pack_oldest(1).unwrap(), 1);
+    spool.checkpoint().unwrap();
+    drop(spool);
+    let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+    assert!(code == 0 && text.starts_with("sound: ") && !text.contains("amaged"), "{text}");
+    let (code, text, _) = run(dir.path(), &["repair", "spool"]);
+    assert!(code == 0 && !text.to_lowercase().contains("damaged"), "{text}");
+    (0..2).for_each(|n| std::fs::remove_file(dir.path().join(format!("spool/checkpoint.{n}"))).unwrap());
+    let (code, text, _) = run(dir.path(), &["repair", "spool", "--rebuild", "new"]);
+    assert!(code == 0 && !text.to_lowercase().contains("damaged"), "{text}");
+    let (code, text, _) = run(dir.path(), &["verify", "new"]);
+    assert!(code == 0 && text.starts_with("sound: "), "{text}");
 }
