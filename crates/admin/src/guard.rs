@@ -28,6 +28,10 @@ pub(crate) enum Credential {
 pub(crate) enum GuardRefusal {
     #[error("the request needs one Host")]
     NoHost,
+    #[error("the address of the request and its Host are two names")]
+    TwoHosts,
+    #[error("this server is no proxy: it takes no CONNECT")]
+    NoProxy,
     #[error("more than one Authorization or session, or one that cannot be read")]
     Malformed,
     #[error("this server has another name; `names` below [http] adds one")]
@@ -45,7 +49,7 @@ pub(crate) enum GuardRefusal {
 impl GuardRefusal {
     pub fn status(self) -> StatusCode {
         match self {
-            Self::NoHost | Self::Malformed => StatusCode::BAD_REQUEST,
+            Self::NoHost | Self::TwoHosts | Self::NoProxy | Self::Malformed => StatusCode::BAD_REQUEST,
             Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
             Self::OtherOrigin | Self::BasicFromBrowser | Self::NotOurPage | Self::NotAProgram => StatusCode::FORBIDDEN,
         }
@@ -80,6 +84,9 @@ pub(crate) fn check(
     is_loopback: bool,
     is_exempt: bool,
 ) -> Result<Credential, GuardRefusal> {
+    if parts.method == Method::CONNECT {
+        return Err(GuardRefusal::NoProxy);
+    }
     let credential = credential(&parts.headers)?;
     let is_bound = !matches!(credential, Credential::Token(_)) && !is_exempt;
     let host = host(parts)?;
@@ -161,7 +168,7 @@ fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     let in_target = parts.uri.authority().map(|authority| HostAndPort::parse(authority.as_str()));
     match (field, in_target) {
         _ if more.is_some() => Err(GuardRefusal::NoHost),
-        (Some(field), Some(in_target)) if in_target.as_ref() != Some(&field) => Err(GuardRefusal::NoHost),
+        (Some(field), Some(in_target)) if in_target.as_ref() != Some(&field) => Err(GuardRefusal::TwoHosts),
         (None, None | Some(None)) if parts.version > Version::HTTP_10 => Err(GuardRefusal::NoHost),
         (None, in_target) => Ok(in_target.flatten()),
         (field, _) => Ok(field),
@@ -248,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_request_without_a_token_names_this_server() {
-        use GuardRefusal::{NoHost, OtherHost};
+        use GuardRefusal::{NoHost, OtherHost, TwoHosts};
         let check = |host: &str, is_loopback, expected: Result<(), GuardRefusal>| {
             assert_eq!(ask("/", is_loopback, &[("host", host)]).map(drop), expected, "{host} {is_loopback}");
         };
@@ -278,9 +285,21 @@ mod tests {
         }
         assert_eq!(ask("/", true, &[]), Err(NoHost));
         assert_eq!(ask("/", true, &[("host", "localhost"), ("host", "localhost")]), Err(NoHost));
-        assert_eq!(ask("http://evil.example/", true, &[("host", "localhost")]), Err(NoHost));
+        assert_eq!(ask("http://evil.example/", true, &[("host", "localhost")]), Err(TwoHosts));
         assert_eq!(ask("http://evil.example/", true, &[("host", "evil.example")]), Err(OtherHost));
         assert_eq!(ask("http://LocalHost/", true, &[("host", "localhost")]).map(drop), Ok(()));
+    }
+
+    #[test]
+    fn a_request_to_a_proxy_is_told_that_there_is_none() {
+        for (target, host) in [("evil.example:443", "evil.example:443"), ("localhost:8025", "localhost:8025")] {
+            let request = Request::builder().method(Method::CONNECT).uri(target).header("host", host);
+            let parts = request.body(()).unwrap().into_parts().0;
+            let refused = check(&parts, &names(), true, false).unwrap_err();
+            assert_eq!((refused, refused.status()), (GuardRefusal::NoProxy, StatusCode::BAD_REQUEST));
+        }
+        let shown = [("host", "localhost"), ("authorization", "Bearer pht_1")];
+        assert_eq!(ask("http://evil.example/", true, &shown), Err(GuardRefusal::TwoHosts), "also with a token");
     }
 
     #[test]

@@ -74,6 +74,8 @@ const REQUEST_VALUES_BYTES_MAX: usize = 128 << 20;
 const OBJECT_BYTES: usize = 640;
 /// Lists and objects within each other.
 const DEPTH_MAX: usize = 32;
+/// Characters of a line in an error.
+const LINE_CHARS_SHOWN: usize = 60;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,6 +184,9 @@ impl InjectRequest {
         }
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
         let sender = sender.map_err(|error| InvalidRequest(format!("envelope_sender: {error}")))?;
+        if matches!(sender, ReversePath::Local(_)) {
+            return Err(InvalidRequest("envelope_sender: an address has a domain".to_owned()));
+        }
         let of_request = check_substitutions("", &body.substitutions)?;
         let mut of_recipients = 0;
         let mut recipients = Vec::with_capacity(body.recipients.len());
@@ -373,8 +378,11 @@ fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<u
 /// A whole message; its header and its text are two templates.
 fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Content, String> {
     bare_newlines(text.as_bytes()).map_err(|why| format!("content: {why}"))?;
-    let end =
-        text.find("\r\n\r\n").map(|at| at + 4).or_else(|| text.find("\n\n").map(|at| at + 2)).unwrap_or(text.len());
+    let empty = |line_end: &str| match text.starts_with(line_end) {
+        true => Some(line_end.len()),
+        false => text.find(&line_end.repeat(2)).map(|at| at + 2 * line_end.len()),
+    };
+    let end = empty("\r\n").or_else(|| empty("\n")).unwrap_or(text.len());
     let header = templates.piece("content: header", Place::Header, text[..end].to_owned(), is_static)?;
     let rest = templates.piece("content: text", Place::Text, text[end..].to_owned(), is_static)?;
     Ok(match (header, rest) {
@@ -385,7 +393,28 @@ fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Con
 
 fn message(recipients: Vec<ForwardPath>, content: Vec<u8>) -> Result<InjectMessage, String> {
     let bare = bare_newlines(&content).map_err(|why| format!("content: {why}"))?;
+    check_header(&content).map_err(|why| format!("content: {why}"))?;
     Ok(InjectMessage { recipients, wire_bytes: content.len() as u64 + bare, content })
+}
+
+/// Checks that each line up to the first empty one begins a field or goes on with one (RFC 5322 section 2.2). White space before a colon must not be written
+/// (section 4.5), and a line `From ` belongs to a mailbox file: other servers would see another header than this one.
+fn check_header(content: &[u8]) -> Result<(), String> {
+    for (index, line) in content.split(|&octet| octet == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(first) = line.first() else { return Ok(()) };
+        let goes_on = index > 0 && matches!(first, b' ' | b'\t');
+        if !goes_on && !begins_field(line) {
+            let text: String = String::from_utf8_lossy(line).chars().take(LINE_CHARS_SHOWN).collect();
+            return Err(format!("line {} is no header field: {text:?}", index + 1));
+        }
+    }
+    Ok(())
+}
+
+fn begins_field(line: &[u8]) -> bool {
+    let colon = line.iter().position(|&octet| octet == b':');
+    colon.is_some_and(|end| end > 0 && line[..end].iter().all(u8::is_ascii_graphic))
 }
 
 /// The number of lines that end in LF alone: all or none. Text that two servers might read as different messages is refused.

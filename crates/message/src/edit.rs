@@ -19,6 +19,14 @@ impl RawField<'_> {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
+    /// The field without white space before its colon, which must be read but not written (RFC 5322 section 4.5). `None`: there is none, or this is no whole field.
+    pub fn without_space_before_colon(&self) -> Option<Vec<u8>> {
+        let colon = self.bytes.iter().position(|octet| *octet == b':').filter(|colon| *colon > self.name.len())?;
+        let is_name = !self.name.is_empty() && self.name.iter().all(u8::is_ascii_graphic);
+        let is_space = self.bytes[self.name.len()..colon].iter().all(u8::is_ascii_whitespace);
+        (self.is_whole && is_name && is_space).then(|| [self.name, &self.bytes[colon..]].concat())
+    }
+
     /// The octets after the colon; empty without one.
     pub fn value(&self) -> &[u8] {
         self.bytes.iter().position(|octet| *octet == b':').map_or(&[], |colon| &self.bytes[colon + 1..])
@@ -270,5 +278,22 @@ mod tests {
         let field = field_of(b"X-A : b: c\r\n", true);
         assert_eq!((field.name, field.value()), (&b"X-A"[..], &b" b: c\r\n"[..]));
         assert_eq!(field_of(b"no colon\r\n", true).value(), b"");
+    }
+
+    #[test]
+    fn white_space_before_a_colon_is_left_out() {
+        let check = |field: &[u8], expected: Option<&[u8]>| {
+            let found = field_of(field, true).without_space_before_colon();
+            assert_eq!(found.as_deref(), expected, "{}", field.escape_ascii());
+            assert_eq!(field_of(field, false).without_space_before_colon(), None);
+        };
+        check(b"To : a: b\r\n", Some(b"To: a: b\r\n"));
+        check(b"To \t:\r\n a\r\n", Some(b"To:\r\n a\r\n"));
+        check(b"To\r\n : a\r\n", Some(b"To: a\r\n"));
+        for same in
+            [&b"To: a : b\r\n"[..], b"To \r\n", b" : a\r\n", b": a\r\n", b"no field : a\r\n", b"To\r\n a: b\r\n", b""]
+        {
+            check(same, None);
+        }
     }
 }

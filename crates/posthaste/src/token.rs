@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use posthaste_admin::{Scope, Secret, Token, TokenBounds, TokenFile};
+use posthaste_config::Config;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
@@ -91,6 +92,11 @@ impl AddArgs {
         let secret = Secret::random();
         let token = Token::new(&self.name, &secret, self.scope.iter().copied().collect::<BTreeSet<_>>(), until)?;
         let token = token.within(bounds)?;
+        if let Some(tenant) = &self.tenant
+            && !names_tenant(&self.config.load()?.config, tenant)
+        {
+            complain(&format!("warning: the configuration names no tenant {tenant}"));
+        }
         let Some(path) = &self.output else {
             file(&self.config)?.add(token)?;
             return Ok(print(&format!("{}\n", secret.reveal()))?);
@@ -104,6 +110,14 @@ impl AddArgs {
         complain(&format!("token {}: its secret is in {}", self.name, path.display()));
         Ok(())
     }
+}
+
+/// True if the configuration says which mail is of a tenant. Logins and a field of the header may name others.
+fn names_tenant(config: &Config, tenant: &str) -> bool {
+    let sections = config.relay.tenant.iter().map(|section| &section.name);
+    let listeners = config.listeners.iter().filter_map(|listener| listener.tenant.as_ref());
+    let networks = config.networks.iter().filter_map(|network| network.tenant.as_ref());
+    sections.chain(listeners).chain(networks).any(|name| name == tenant)
 }
 
 /// A time after which a token ends: one that has ended already opens nothing.

@@ -225,14 +225,17 @@ impl HeaderRules {
         {
             return Edit::Remove;
         }
-        match self.canonical.as_ref().and_then(|map| map.field(field)) {
+        // Verifiers that cannot read such a field fail all of a signature. MIME fields keep each octet.
+        let tight = if self.may_sign && !is_mime(field.name) { field.without_space_before_colon() } else { None };
+        let field = RawField { bytes: tight.as_deref().unwrap_or(field.bytes), ..*field };
+        match self.canonical.as_ref().and_then(|map| map.field(&field)) {
             Some(other) => {
-                facts.stored(&RawField { bytes: &other, ..*field });
+                facts.stored(&RawField { bytes: &other, ..field });
                 Edit::Replace(other)
             }
             None => {
-                facts.stored(field);
-                Edit::Keep
+                facts.stored(&field);
+                tight.map_or(Edit::Keep, Edit::Replace)
             }
         }
     }
@@ -243,6 +246,11 @@ impl HeaderRules {
         let all = [(tenant, &mut labels.tenant), (campaign, &mut labels.campaign), (pool, &mut labels.pool)];
         all.into_iter().find_map(|(name, label)| Some((name.as_ref().filter(|name| field.is(name))?, label)))
     }
+}
+
+fn is_mime(name: &[u8]) -> bool {
+    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    begins(b"MIME-") || begins(b"Content-")
 }
 
 /// True if results may be taken for those of one of `services`. A field that names nobody may be.
@@ -333,6 +341,21 @@ mod tests {
             assert!(facts.labels == Labels::default() && !facts.has_date);
         }
         assert!(treated(b"date: now\r\n\r\n", 1, rules).unwrap().2.has_date);
+    }
+
+    #[test]
+    fn fields_of_a_message_to_sign_have_no_space_before_the_colon() {
+        let message = b"From : a@x\r\nTo\t:\r\n b@x\r\nX-Note : c\r\nContent-Type : text/plain\r\nSubject: d\r\n\r\nTo : text\r\n";
+        let expected =
+            b"From: a@x\r\nTo:\r\n b@x\r\nX-Note: c\r\nContent-Type : text/plain\r\nSubject: d\r\n\r\nTo : text\r\n";
+        let signing = HeaderRules { may_sign: true, is_submission: true, ..HeaderRules::default() };
+        for piece in 1..=message.len() {
+            let (out, _, facts) = treated(message, piece, signing.clone()).unwrap();
+            assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{piece}");
+            assert!(facts.author.signing().is_some() && facts.draft.is_some());
+            let others = HeaderRules { may_sign: false, ..signing.clone() };
+            assert_eq!(treated(message, piece, others).unwrap().0, message, "{piece}");
+        }
     }
 
     #[test]

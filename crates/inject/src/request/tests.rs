@@ -28,7 +28,7 @@ fn a_raw_message_is_taken() {
     let InjectMessage { recipients, content, wire_bytes } = request.message(0, &|| true).unwrap();
     assert_eq!(recipients.iter().map(ToString::to_string).collect::<Vec<_>>(), ["<ann@example.org>"]);
     assert_eq!((&*content, wire_bytes), (&b"Subject: x\n\nhello\n"[..], 21));
-    assert_eq!(with(ANN, r#""a\r\n\r\nb\r\n""#, "").unwrap().message(0, &|| true).unwrap().wire_bytes, 8);
+    assert_eq!(with(ANN, r#""a:\r\n\r\nb\r\n""#, "").unwrap().message(0, &|| true).unwrap().wire_bytes, 9);
     let twice = r#"[{"email":"ann@example.org"},{"email":"ann@example.org"}]"#;
     assert_eq!(with(twice, "\"\"", "").unwrap().message(0, &|| true).unwrap().recipients.len(), 1);
     assert!(with(ANN, "\"\"", r#","deferred_spool":false,"deferred_generation":false"#).is_ok());
@@ -214,6 +214,8 @@ fn what_is_no_mail_is_refused() {
     }
     let sender = parse(&format!(r#"{{"envelope_sender":"a@b> SIZE=3","recipients":{ANN},"content":""}}"#));
     assert!(sender.unwrap_err().contains("envelope_sender: "));
+    let local = parse(&format!(r#"{{"envelope_sender":"a","recipients":{ANN},"content":""}}"#));
+    assert_eq!(local.unwrap_err(), "envelope_sender: an address has a domain");
     check(ANN, r#""a\u0000b""#, "NUL");
     check(ANN, r#""a\rb""#, "bare CR");
     check(ANN, r#""a\r\nb\n""#, "some lines end in CRLF and some in LF");
@@ -239,6 +241,41 @@ fn what_is_no_mail_is_refused() {
         "attachments[0].file_name",
     );
     check(ANN, r#"{"attachments":[{"data":"","content_type":"a/b","content_id":"a>b"}]}"#, "attachments[0].content_id");
+}
+
+#[test]
+fn a_header_line_that_is_no_field_is_refused_by_number() {
+    let check = |content: &str, expected: Result<(), &str>| {
+        let content = serde_json::to_string(content).unwrap();
+        let made = made(ANN, &content, "").map(drop);
+        assert_eq!(made, expected.map_err(|why| format!("content: {why}, for recipients[0]")), "{content}");
+        // The same for a text that is not made for each.
+        let fixed = with(ANN, &content, r#","template_dialect":"Static""#).unwrap().message(0, &|| true).map(drop);
+        assert_eq!(fixed.is_ok(), expected.is_ok(), "{content}");
+    };
+    for content in
+        ["", "\n", "\r\nno field", "\nFrom ann\n\nx", "A: b", "A:\n b\n\t\n\nno field\n", "!~: b\n\nFrom ann\n"]
+    {
+        let json = serde_json::to_string(content).unwrap();
+        assert!(made(ANN, &json, "").is_ok(), "{json}");
+    }
+    for (line, shown) in [
+        ("From : x", "\"From : x\""),
+        ("From\t: x", "\"From\\t: x\""),
+        ("From ann Mon Jan  1 00:00:00 2026", "\"From ann Mon Jan  1 00:00:00 2026\""),
+        (">From ann", "\">From ann\""),
+        ("hello", "\"hello\""),
+        (": x", "\": x\""),
+        ("\u{dc}ber: x", "\"\u{dc}ber: x\""),
+        (&"x".repeat(100), &format!("{:?}", "x".repeat(60))),
+    ] {
+        check(&format!("{line}\nSubject: {{{{ email }}}}\n\nx\n"), Err(&format!("line 1 is no header field: {shown}")));
+        check(
+            &format!("A: {{{{ email }}}}\r\n b\r\n{line}\r\n\r\n"),
+            Err(&format!("line 3 is no header field: {shown}")),
+        );
+    }
+    check(" fold of nothing\nA: {{ email }}\n\n", Err("line 1 is no header field: \" fold of nothing\""));
 }
 
 #[test]

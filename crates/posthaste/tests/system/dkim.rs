@@ -136,6 +136,16 @@ fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
     let (mut relaying, _) = hello(rig.server.addresses[1]);
     assert_eq!(send(&mut relaying, "x@else.example", "network", "From: ann@here.example\r\n\r\nx\r\n").0, 250);
     assert_signed(&rig.arrived("network"), &records);
+    // Not all verifiers read a field with a blank before its colon.
+    let odd = "From : ann@here.example\r\nTo\t: a@there.example\r\nX-Odd : x\r\n\r\nx\r\n";
+    assert_eq!(send(&mut ann, "ann@here.example", "odd", odd).0, 250);
+    let arrived = rig.arrived("odd");
+    assert_signed(&arrived, &records);
+    assert!(
+        text(&arrived).contains("\r\nFrom: ann@here.example\r\nTo: a@there.example\r\nX-Odd: x\r\n"),
+        "{}",
+        text(&arrived)
+    );
     let large = format!("From: ann@here.example\r\n\r\n{}", "0123456789 abcdef \r\n".repeat(1 << 17));
     assert_eq!(send(&mut relaying, "ann@here.example", "large", &large).0, 250);
     assert_signed(&rig.arrived("large"), &records);

@@ -166,6 +166,17 @@ fn a_secret_is_shown_on_a_terminal_only() {
     let unknown = command(dir.path(), &["token", "add", "x", "--scope", "everything"]).output().unwrap();
     let said = String::from_utf8_lossy(&unknown.stderr);
     assert!(unknown.status.code() == Some(2) && said.contains("there is no scope `everything`"), "{said}");
+    let of = |name: &str, tenant: &str| {
+        let words = ["token", "add", name, "--scope", "inject", "--tenant", tenant, "--output"];
+        let made = command(dir.path(), &words).arg(dir.path().join(name)).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        String::from_utf8_lossy(&made.stderr).into_owned()
+    };
+    assert!(of("nope", "nope").contains("warning: the configuration names no tenant nope"));
+    let path = dir.path().join("posthaste.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config + "[[network]]\ncidr = \"192.0.2.1\"\ntenant = \"acme\"\n").unwrap();
+    assert!(!of("acme", "acme").contains("warning"));
     let ended = command(dir.path(), &["token", "add", "x", "--scope", "inject", "--for", "0s"]).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.code() == Some(2) && said.contains("at least 1s"), "{said}");
