@@ -382,13 +382,13 @@ async fn inject<V: ServerView>(
         Ok(key) => key,
         Err(why) => return answer::last(answer::refused(StatusCode::BAD_REQUEST, why)),
     };
-    let Some(coding) = ContentCoding::of(headers) else {
+    let Ok(coding) = ContentCoding::of(headers) else {
         let why = "Content-Encoding: gzip and zstd are taken";
         return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     };
     let read = body::read(incoming, BODY_BYTES_MAX, &shared.room).await;
     let read = match (read, coding) {
-        (Ok(body), ContentCoding::Gzip | ContentCoding::Zstd) => unpack(coding, body, &shared.room).await,
+        (Ok(body), Some(coding)) => unpack(coding, body, &shared.room).await,
         (read, _) => read,
     };
     let ReadBody { octets: body, share } = match read {

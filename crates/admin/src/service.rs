@@ -12,7 +12,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderValue, STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
+use posthaste_net::{Connection, CurrentCertificate, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
 use posthaste_units::Rate;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -270,7 +270,7 @@ impl Seen {
 #[derive(Debug, Clone)]
 pub struct HttpListener {
     /// TLS from the first octet on, if there is one.
-    pub certificate: Option<Arc<RwLock<Certificate>>>,
+    pub certificate: Option<CurrentCertificate>,
     /// Browsers are to come by TLS alone from now on (RFC 6797): its certificate is one that they trust, at the usual port.
     pub is_strict: Arc<AtomicBool>,
     /// Only this machine can connect.
@@ -337,8 +337,7 @@ impl<V: ServerView> Service for AdminService<V> {
     async fn serve(&self, connection: Connection) {
         let Connection { mut stream, peer, phase, .. } = connection;
         if let Some(certificate) = &self.listener.certificate {
-            let certificate = certificate.read().unwrap_or_else(PoisonError::into_inner).clone();
-            match timeout(HANDSHAKE_PATIENCE, certificate.accept(stream)).await {
+            match timeout(HANDSHAKE_PATIENCE, certificate.get().accept(stream)).await {
                 Ok(Ok((encrypted, _))) => stream = encrypted,
                 // It spoke no TLS, or was too slow.
                 _ => return,

@@ -13,32 +13,33 @@ use crate::body::{BodyReadError, BodyRoom, ReadBody};
 /// A coding of a body (RFC 9110 section 8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContentCoding {
-    /// As it is.
-    Identity,
     /// RFC 1952.
     Gzip,
     /// RFC 8878.
     Zstd,
 }
 
+/// A coding that is not taken, or several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OtherCoding;
+
 impl ContentCoding {
-    /// The coding of a request; `None`: one that is not taken, or several.
-    pub fn of(headers: &HeaderMap) -> Option<Self> {
+    /// The coding of a request's body; `None`: it comes as it is.
+    pub fn of(headers: &HeaderMap) -> Result<Option<Self>, OtherCoding> {
         let mut fields = headers.get_all(CONTENT_ENCODING).iter();
-        let Some(field) = fields.next() else { return Some(Self::Identity) };
-        let field = field.to_str().ok().filter(|_| fields.next().is_none())?;
+        let Some(field) = fields.next() else { return Ok(None) };
+        let field = field.to_str().ok().filter(|_| fields.next().is_none()).ok_or(OtherCoding)?;
         match field.trim().to_ascii_lowercase().as_str() {
-            "identity" => Some(Self::Identity),
-            "gzip" | "x-gzip" => Some(Self::Gzip),
-            "zstd" => Some(Self::Zstd),
-            _ => None,
+            "identity" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+            "zstd" => Ok(Some(Self::Zstd)),
+            _ => Err(OtherCoding),
         }
     }
 }
 
 /// A decoder of one member of gzip or one frame of zstd: millions of empty ones would keep a thread busy and yield nothing.
 enum Decoder {
-    Identity(Cursor<Vec<u8>>),
     Gzip(GzDecoder<Cursor<Vec<u8>>>),
     Zstd(Box<StreamingDecoder<Cursor<Vec<u8>>, FrameDecoder>>),
 }
@@ -48,7 +49,6 @@ impl Decoder {
         let window = window_of(&packed);
         let packed = Cursor::new(packed);
         Ok(match coding {
-            ContentCoding::Identity => Self::Identity(packed),
             ContentCoding::Gzip => Self::Gzip(GzDecoder::new(packed)),
             ContentCoding::Zstd if window > WINDOW_BYTES_MAX => return Err(io::ErrorKind::Unsupported.into()),
             ContentCoding::Zstd => Self::Zstd(Box::new(StreamingDecoder::new(packed).map_err(io::Error::other)?)),
@@ -58,7 +58,6 @@ impl Decoder {
     /// True if nothing stands behind the member or frame.
     fn is_at_end(&self) -> bool {
         let packed = match self {
-            Self::Identity(packed) => packed,
             Self::Gzip(decoder) => decoder.get_ref(),
             Self::Zstd(decoder) => decoder.get_ref(),
         };
@@ -69,7 +68,6 @@ impl Decoder {
 impl Read for Decoder {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Identity(packed) => packed.read(to),
             Self::Gzip(decoder) => decoder.read(to),
             Self::Zstd(decoder) => decoder.read(to),
         }
@@ -231,11 +229,11 @@ mod tests {
             }
             ContentCoding::of(&headers)
         };
-        assert_eq!(of(&[]), Some(ContentCoding::Identity));
-        assert_eq!(of(&["GZip"]), Some(ContentCoding::Gzip));
-        assert_eq!(of(&["zstd"]), Some(ContentCoding::Zstd));
+        assert_eq!([of(&[]), of(&["Identity"])], [Ok(None); 2]);
+        assert_eq!(of(&["GZip"]), Ok(Some(ContentCoding::Gzip)));
+        assert_eq!(of(&["zstd"]), Ok(Some(ContentCoding::Zstd)));
         for other in [&["br"][..], &["gzip, zstd"], &["gzip", "gzip"], &[""]] {
-            assert_eq!(of(other), None, "{other:?}");
+            assert_eq!(of(other), Err(OtherCoding), "{other:?}");
         }
     }
 }

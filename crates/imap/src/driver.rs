@@ -10,11 +10,11 @@ mod serve;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_mailstore::{MailboxFiles, Mailstore};
-use posthaste_net::{Certificate, Connection, Goodbye, Grant, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, CurrentCertificate, Goodbye, Grant, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
@@ -127,7 +127,7 @@ pub struct ImapService<A> {
     config: Arc<ImapConfig>,
     timeouts: ImapTimeouts,
     implicit_tls: bool,
-    certificate: Arc<RwLock<Certificate>>,
+    certificate: CurrentCertificate,
     /// Permits of a KiB.
     structures: Semaphore,
     /// Memory for the results of SORT and THREAD.
@@ -145,7 +145,7 @@ impl<A: Authenticator> ImapService<A> {
             config: Arc::new(config),
             timeouts: ImapTimeouts::default(),
             implicit_tls: false,
-            certificate: Arc::default(),
+            certificate: CurrentCertificate::default(),
             structures: Semaphore::new(STRUCTURE_KIB_MAX),
             orders: Semaphore::new(ORDER_KIB_MAX),
         }
@@ -168,14 +168,14 @@ impl<A: Authenticator> ImapService<A> {
     /// With a certificate, which may be replaced later. STARTTLS is offered if the configuration says so; with `implicit`, sessions are encrypted
     /// from their first octet on.
     #[must_use]
-    pub fn with_tls(mut self, certificate: Arc<RwLock<Certificate>>, implicit: bool) -> Self {
+    pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {
         self.certificate = certificate;
         self.implicit_tls = implicit;
         self
     }
 
     fn certificate(&self) -> Certificate {
-        self.certificate.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.certificate.get()
     }
 }
 

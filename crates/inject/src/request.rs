@@ -397,8 +397,9 @@ fn message(recipients: Vec<ForwardPath>, content: Vec<u8>) -> Result<InjectMessa
     Ok(InjectMessage { recipients, wire_bytes: content.len() as u64 + bare, content })
 }
 
-/// Checks that each line up to the first empty one begins a field or goes on with one (RFC 5322 section 2.2). White space before a colon must not be written
-/// (section 4.5), and a line `From ` belongs to a mailbox file: other servers would see another header than this one.
+/// Checks that each line up to the first empty one begins a field or goes on with one (RFC 5322 section 2.2).
+///
+/// White space before a colon must not be written (section 4.5), and a line `From ` belongs to a mailbox file: other servers would see another header.
 fn check_header(content: &[u8]) -> Result<(), String> {
     for (index, line) in content.split(|&octet| octet == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

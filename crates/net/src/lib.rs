@@ -72,7 +72,7 @@ pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
 pub use revocation::{Grant, Revocation};
 pub use session::{SessionEnd, SessionStream, Woken};
-pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};
+pub use stream::{Certificate, ClientCertificate, CurrentCertificate, Stream, TlsFacts, close};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use validation::{ACME_TLS, ValidationCertificates};

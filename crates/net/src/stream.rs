@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -183,6 +184,27 @@ pub struct ClientCertificate {
     pub dns_names: Vec<String>,
 }
 
+/// The certificate of a listener, which a reload replaces. Clones share it; a handshake that begins has the newest.
+#[derive(Debug, Clone, Default)]
+pub struct CurrentCertificate(Arc<RwLock<Certificate>>);
+
+impl CurrentCertificate {
+    /// Begins with this one.
+    pub fn new(certificate: Certificate) -> Self {
+        Self(Arc::new(RwLock::new(certificate)))
+    }
+
+    /// The newest.
+    pub fn get(&self) -> Certificate {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces it for handshakes that begin from now on.
+    pub fn set(&self, certificate: Certificate) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificate;
+    }
+}
+
 /// What the server shows to those who want TLS. Without the feature `tls` there is none.
 #[derive(Clone, Default)]
 pub struct Certificate {
@@ -190,14 +212,14 @@ pub struct Certificate {
     acceptor: Option<tokio_rustls::TlsAcceptor>,
     /// Of validations by an authority, and their side of the handshake.
     #[cfg(feature = "tls")]
-    validations: Option<(crate::ValidationCertificates, std::sync::Arc<rustls::ServerConfig>)>,
+    validations: Option<(crate::ValidationCertificates, Arc<rustls::ServerConfig>)>,
 }
 
 impl Certificate {
     /// What `config` has. See [`tls::server_config`](crate::tls::server_config) for one from PEM files.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
-    pub fn new(config: std::sync::Arc<rustls::ServerConfig>) -> Self {
+    pub fn new(config: Arc<rustls::ServerConfig>) -> Self {
         Self { acceptor: Some(config.into()), validations: None }
     }
 
@@ -257,16 +279,16 @@ impl Certificate {
 #[cfg(feature = "tls")]
 async fn accept_unless_validation(
     acceptor: &tokio_rustls::TlsAcceptor,
-    validation: &std::sync::Arc<rustls::ServerConfig>,
+    validation: &Arc<rustls::ServerConfig>,
     stream: Stream,
 ) -> io::Result<tokio_rustls::server::TlsStream<Stream>> {
     let begun = tokio_rustls::LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
     let is_validation =
         begun.client_hello().alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == crate::ACME_TLS));
     if !is_validation {
-        return begun.into_stream(std::sync::Arc::clone(acceptor.config())).await;
+        return begun.into_stream(Arc::clone(acceptor.config())).await;
     }
-    let mut done = begun.into_stream(std::sync::Arc::clone(validation)).await?;
+    let mut done = begun.into_stream(Arc::clone(validation)).await?;
     // The authority has seen what it wanted (RFC 8737 section 3).
     done.shutdown().await?;
     Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an authority has validated a name"))

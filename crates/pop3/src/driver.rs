@@ -3,11 +3,11 @@
 mod serve;
 
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_mailstore::Mailstore;
-use posthaste_net::{Certificate, Connection, Goodbye, Grant, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, CurrentCertificate, Goodbye, Grant, Peer, Refusal, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 
 use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -87,7 +87,7 @@ pub struct Pop3Service<A> {
     config: Arc<Pop3Config>,
     timeouts: Pop3Timeouts,
     implicit_tls: bool,
-    certificate: Arc<RwLock<Certificate>>,
+    certificate: CurrentCertificate,
 }
 
 impl<A: Pop3Authenticator> Pop3Service<A> {
@@ -99,7 +99,7 @@ impl<A: Pop3Authenticator> Pop3Service<A> {
             config: Arc::new(config),
             timeouts: Pop3Timeouts::default(),
             implicit_tls: false,
-            certificate: Arc::default(),
+            certificate: CurrentCertificate::default(),
         }
     }
 
@@ -113,14 +113,14 @@ impl<A: Pop3Authenticator> Pop3Service<A> {
     /// With a certificate, which may be replaced later. STLS is offered if the configuration says so; with `implicit`, sessions are encrypted from
     /// their first octet on.
     #[must_use]
-    pub fn with_tls(mut self, certificate: Arc<RwLock<Certificate>>, implicit: bool) -> Self {
+    pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {
         self.certificate = certificate;
         self.implicit_tls = implicit;
         self
     }
 
     fn certificate(&self) -> Certificate {
-        self.certificate.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.certificate.get()
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_net::{Admission, Bound, Certificate, ListenError, Place, bind};
+use posthaste_net::{Admission, Bound, CurrentCertificate, ListenError, Place, bind};
 
 use crate::certificates::TlsInForce;
 use crate::listening::{connection_limits, rules, unix_access};
@@ -95,13 +95,13 @@ fn place(config: &Config, listener: &Listener) -> Place {
 /// The parts of one listener that a reload replaces, for new connections.
 pub(crate) struct ServedListener {
     tls: TlsInForce,
-    pub certificate: Arc<RwLock<Certificate>>,
+    pub certificate: CurrentCertificate,
     pub admission: Arc<Admission>,
 }
 
 impl ServedListener {
     pub fn new(config: &Config, listener: &Listener, tls: TlsInForce) -> Self {
-        let certificate = Arc::new(RwLock::new(tls.certificate()));
+        let certificate = CurrentCertificate::new(tls.certificate());
         Self { tls, certificate, admission: Admission::new(rules(config, listener)) }
     }
 
@@ -116,7 +116,7 @@ impl ServedListener {
         // TLS stays on offer, so a certificate stays too.
         let certificate = self.tls.certificate();
         if certificate.is_there() {
-            *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = certificate;
+            self.certificate.set(certificate);
         }
         self.admission.replace(rules(config, listener));
         is_read

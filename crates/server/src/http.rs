@@ -85,7 +85,7 @@ impl HttpService {
             let inject_from = Arc::new(RwLock::new(Arc::new(inject_from(config, listener))));
             for socket in sockets {
                 let at = HttpListener {
-                    certificate: (served.tls_mode() == ListenerTls::Implicit).then(|| Arc::clone(&served.certificate)),
+                    certificate: (served.tls_mode() == ListenerTls::Implicit).then(|| served.certificate.clone()),
                     is_strict: Arc::clone(&is_strict),
                     is_loopback: listener.is_local() && listener.socket.proxies.is_none(),
                     is_public: listener.is_public(),

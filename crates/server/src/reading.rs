@@ -83,7 +83,7 @@ impl Door<'_> {
         let mode = self.served.tls_mode();
         let (offers_tls, implicit) = (is_starttls(mode), mode == ListenerTls::Implicit);
         let (store, users) = (Arc::clone(self.store), Passwords(self.receiver.clone()));
-        let certificate = Arc::clone(&self.served.certificate);
+        let certificate = self.served.certificate.clone();
         let (socket, admission): (_, &Arc<Admission>) = (socket.listen()?, &self.served.admission);
         // A proxy may be on another machine, whatever the address of its client is.
         let needs_tls = mode == ListenerTls::Required || self.listener.socket.proxy_protocol;

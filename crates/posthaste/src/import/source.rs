@@ -94,10 +94,11 @@ impl Source {
         }
         let top = OwnedFd::from(File::open(path)?);
         let mut folders = Vec::new();
-        for (name, kind) in &entries(&top)? {
+        let listed = entries(&top)?;
+        for (name, kind) in &listed {
             maildir_folder(&top, path, (name, *kind), left_out, &mut folders);
         }
-        directory(&top, path, &mut Vec::new(), left_out, &mut folders)?;
+        directory((&top, listed), path, &mut Vec::new(), left_out, &mut folders)?;
         if left_out.count == 0 && folders.iter().all(|folder| folder.files.is_empty() && !folder.is_maildir) {
             let why = "there is no mail in it: neither `cur` and `new` of a Maildir, nor files with names in .eml";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -198,19 +199,18 @@ fn maildir(
 
 /// A Maildir, or files with names in `.eml`; and directories below, which become mailboxes.
 fn directory(
-    dir: &OwnedFd,
+    (dir, listed): (&OwnedFd, Entries),
     path: &Path,
     levels: &mut Vec<String>,
     left_out: &mut LeftOut,
     folders: &mut Vec<SourceFolder>,
 ) -> io::Result<()> {
     let may_be_directory = |kind: FileType| matches!(kind, FileType::Directory | FileType::Unknown);
-    let entries = entries(dir)?;
     let is_maildir =
-        entries.iter().any(|(name, kind)| matches!(name.to_bytes(), b"cur" | b"new") && may_be_directory(*kind));
+        listed.iter().any(|(name, kind)| matches!(name.to_bytes(), b"cur" | b"new") && may_be_directory(*kind));
     let (mut files, mut below) = (Vec::new(), Vec::new());
     let shared = Rc::new(SourceDir { fd: dir.try_clone()?, path: path.to_owned(), keywords: Rc::default() });
-    for (name, kind) in entries {
+    for (name, kind) in listed {
         let octets = name.to_bytes();
         if octets.starts_with(b".") || is_maildir && matches!(octets, b"cur" | b"new" | b"tmp") {
             continue;
@@ -244,7 +244,7 @@ fn directory(
             continue;
         }
         levels.push(text);
-        let found = directory(&fd, &at, levels, left_out, folders);
+        let found = entries(&fd).and_then(|listed| directory((&fd, listed), &at, levels, left_out, folders));
         levels.pop();
         if let Err(error) = found {
             left_out.tell(&at, &error);
@@ -253,7 +253,9 @@ fn directory(
     Ok(())
 }
 
-fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, FileType)>> {
+type Entries = Vec<(CString, FileType)>;
+
+fn entries(dir: &OwnedFd) -> io::Result<Entries> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;

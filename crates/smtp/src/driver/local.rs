@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use posthaste_net::{Certificate, CurrentPhase, Peer, Stream};
+use posthaste_net::{CurrentCertificate, CurrentPhase, Peer, Stream};
 use tokio::net::UnixStream;
 
 use super::connection::Connection;
 use super::session::serve;
-use super::setup::{CurrentCertificate, Door};
+use super::setup::Door;
 use super::{Handler, Session};
 use crate::server::{Config, Protocol};
 
@@ -28,5 +28,5 @@ pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Co
     let session = Session::new(id, 0, Peer::Local { uid }, Protocol::Smtp);
     let phase = Arc::<CurrentPhase>::default();
     let connection = Connection::new(Stream::Unix(theirs), Arc::new(config), phase, door);
-    serve(connection, handler, session, &CurrentCertificate::new(Certificate::default())).await;
+    serve(connection, handler, session, &CurrentCertificate::default()).await;
 }

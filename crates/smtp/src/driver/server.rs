@@ -7,13 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_net::{
-    Admission, Backlog, Bound, ByNetwork, Certificate, Goodbye, Limits, Listeners, Peer, Refusal, Service,
+    Admission, Backlog, Bound, ByNetwork, Certificate, CurrentCertificate, Goodbye, Limits, Listeners, Peer, Refusal,
+    Service,
 };
 
 use super::connection::Connection;
 use super::panics::sheltered_now;
 use super::session::serve;
-use super::setup::{CurrentCertificate, Door, ListenerSettings, SetupError};
+use super::setup::{Door, ListenerSettings, SetupError};
 use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};

@@ -1,12 +1,11 @@
 //! One session from its greeting to its end: what the machine asks, the handler answers.
 
-use posthaste_net::{TlsFacts, close};
+use posthaste_net::{CurrentCertificate, TlsFacts, close};
 use tokio::task::yield_now;
 
 use super::body::{Body, End};
 use super::connection::{Connection, NoTls, Stop};
 use super::panics::{internal_end, internal_error, sheltered, sheltered_now};
-use super::setup::CurrentCertificate;
 use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 use crate::reply::Reply;
 #[cfg(feature = "scram")]

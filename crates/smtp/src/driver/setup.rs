@@ -1,7 +1,5 @@
 //! Checks of settings, and how sessions of a listener begin.
 
-use std::sync::{PoisonError, RwLock};
-
 use posthaste_net::{ByNetwork, Certificate, Rules};
 
 use crate::sasl::MECHANISMS;
@@ -52,24 +50,6 @@ pub(super) struct Door {
     pub protocol: Protocol,
     /// TLS from the first octet on.
     pub implicit_tls: bool,
-}
-
-/// The certificate of a listener. A handshake that begins has the newest.
-#[derive(Debug)]
-pub(super) struct CurrentCertificate(RwLock<Certificate>);
-
-impl CurrentCertificate {
-    pub fn new(certificate: Certificate) -> Self {
-        Self(RwLock::new(certificate))
-    }
-
-    pub fn get(&self) -> Certificate {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub fn set(&self, certificate: Certificate) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificate;
-    }
 }
 
 impl Door {
