@@ -110,6 +110,7 @@ pub(crate) async fn ask<V: ServerView>(
     };
     match end {
         Ok(end) => answer::answer(StatusCode::OK, answer::JSON, lines.with_end(&end)),
+        Err(AskRefusal::Unknown(why)) => answer::refused(StatusCode::NOT_FOUND, &why),
         Err(AskRefusal::Refused(why)) => answer::refused(StatusCode::UNPROCESSABLE_ENTITY, &why),
         Err(AskRefusal::Changed { expected, now }) => {
             let error = format!("{expected} recipients were selected, now there are {now}: nothing was done");

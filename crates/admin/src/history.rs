@@ -1,8 +1,8 @@
-//! Counters of the last minute, as rates.
+//! Counters of the last minute, hour and day, as rates.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub const CHECK_METHODS: [&str; 3] = ["spf", "dkim", "dmarc"];
 /// Their results, in the words of RFC 8601.
 pub const CHECK_RESULTS: [&str; 7] = ["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"];
 
-/// Rates of the last minute, a value for each second, the newest last.
+/// Rates, a value for each step of a span, the newest last.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     pub received: Vec<f64>,
@@ -43,26 +43,75 @@ pub(crate) struct Rates {
     pub deferred: Vec<f64>,
 }
 
-/// The counters of each second of the last minute.
-#[derive(Debug, Default)]
-pub(crate) struct History(Mutex<VecDeque<(Instant, Counters)>>);
+/// Rates of each span.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct AllRates {
+    /// By seconds.
+    pub minute: Rates,
+    /// By minutes.
+    pub hour: Rates,
+    /// By quarters of an hour.
+    pub day: Rates,
+}
 
-/// A minute, and the value before it.
-const SAMPLES_MAX: usize = 61;
+/// The counters of each second of the last minute, each minute of the last hour, and each quarter of the last day.
+#[derive(Debug)]
+pub(crate) struct History(Mutex<[Series; 3]>);
+
+/// Samples with at least a step between them.
+#[derive(Debug)]
+struct Series {
+    step: Duration,
+    samples_max: usize,
+    samples: VecDeque<(Instant, Counters)>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let series = |step, steps: usize| Series {
+            step: Duration::from_secs(step),
+            // With the one before the first step.
+            samples_max: steps + 1,
+            samples: VecDeque::new(),
+        };
+        // A look may come a little early; each second has one.
+        Self(Mutex::new([series(0, 60), series(60, 60), series(15 * 60, 96)]))
+    }
+}
 
 impl History {
+    /// Adds what a look has seen. Looks are a second apart.
     pub fn add(&self, at: Instant, counters: Counters) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if samples.len() == SAMPLES_MAX {
-            samples.pop_front();
-        }
-        samples.push_back((at, counters));
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().for_each(|series| series.add(at, counters));
     }
 
+    /// Rates of the last minute.
     pub fn rates(&self) -> Rates {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[0].rates()
+    }
+
+    /// Rates of each span.
+    pub fn all(&self) -> AllRates {
+        let [minute, hour, day] = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        AllRates { minute: minute.rates(), hour: hour.rates(), day: day.rates() }
+    }
+}
+
+impl Series {
+    fn add(&mut self, at: Instant, counters: Counters) {
+        if self.samples.back().is_some_and(|(last, _)| at.saturating_duration_since(*last) < self.step) {
+            return;
+        }
+        if self.samples.len() == self.samples_max {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((at, counters));
+    }
+
+    fn rates(&self) -> Rates {
         let rates = |of: fn(&Counters) -> u64| {
-            let pairs = samples.iter().zip(samples.iter().skip(1));
+            let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
             let rate = |((before, first), (after, second)): (&(Instant, Counters), &(Instant, Counters))| {
                 let secs = (*after - *before).as_secs_f64().max(0.001);
                 let count = of(second).saturating_sub(of(first)) as f64;
@@ -82,8 +131,6 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -101,5 +148,21 @@ mod tests {
         assert_eq!(history.rates().refused, [0.0, 0.0]);
         (4..100).for_each(|secs| add(secs, 30));
         assert_eq!(history.rates().received, [0.0; 60]);
+    }
+    #[test]
+    fn an_hour_has_minutes_and_a_day_has_quarters() {
+        let (history, begun) = (History::default(), Instant::now());
+        // One a second for half a day, then ten a second.
+        let half = 12 * 3600;
+        let received = |secs: u64| secs + 9 * secs.saturating_sub(half);
+        for secs in 0..=2 * half + 3600 {
+            let counters = Counters { received: received(secs), ..Counters::default() };
+            history.add(begun + Duration::from_secs(secs), counters);
+        }
+        let AllRates { minute, hour, day } = history.all();
+        assert_eq!((minute.received, hour.received), (vec![10.0; 60], vec![10.0; 60]));
+        // The day ends an hour behind the second half.
+        assert_eq!(day.received, [vec![1.0; 44], vec![10.0; 52]].concat());
+        assert_eq!(history.rates().received.len(), 60);
     }
 }

@@ -48,6 +48,7 @@ enum Action {
     Token,
     OpenApi,
     Now,
+    Rates,
     Queue,
     Ask,
     System,
@@ -76,7 +77,7 @@ impl Route {
 }
 
 const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
-const ROUTES: [Route; 15] = [
+const ROUTES: [Route; 16] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
@@ -90,6 +91,12 @@ const ROUTES: [Route; 15] = [
         path: "/api/queue/v1",
         access: Access::Scope(Scope::QueueRead),
         action: Action::Queue,
+    },
+    Route {
+        method: Method::GET,
+        path: "/api/rates/v1",
+        access: Access::Scope(Scope::ServerRead),
+        action: Action::Rates,
     },
     Route { method: Method::POST, path: "/api/control/v1", access: Access::AnyToken, action: Action::Ask },
     Route {
@@ -184,6 +191,7 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
         Action::OpenApi => answer::answer(StatusCode::OK, answer::JSON, openapi::DOCUMENT),
         Action::Now => now(shared).await,
+        Action::Rates => answer::json(StatusCode::OK, &shared.history.all()),
         Action::Queue => queue(shared, token.as_deref().and_then(Token::tenant)).await,
         Action::Ask => match token {
             Some(token) => ask::ask(shared, &token, &parts.headers, incoming).await,

@@ -115,6 +115,8 @@ pub enum AskRefusal {
         /// The number now.
         now: u64,
     },
+    /// There is no such message, or none that this token may know of.
+    Unknown(String),
     /// The reason.
     Refused(String),
 }

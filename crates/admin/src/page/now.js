@@ -1,6 +1,6 @@
 // Now: is mail taken, does it leave, what needs somebody?
 
-import { el, foreign, put, table } from "./el.js";
+import { button, el, foreign, put, table } from "./el.js";
 import { get } from "./api.js";
 import { address } from "./route.js";
 import { bytes, clock, count, duration, millis, percent, rate } from "./format.js";
@@ -13,6 +13,8 @@ const RATES = [
 ];
 const URGENCY = { broken: "broken", warning: "warning", note: "note" };
 const SHAPE = { broken: "■", warning: "▲", note: "●" };
+// Its words, its steps, and the milliseconds after which it is asked for again.
+const SPANS = { minute: ["minute", 60, 0], hour: ["hour", 60, 20000], day: ["day", 96, 60000] };
 const SMOOTHED_SECS = 5;
 const INTERVAL_MS = 1000;
 
@@ -26,6 +28,9 @@ export class NowPage {
     this.failure = el("p", { class: "error", role: "alert" });
     this.attention = el("section", { "aria-label": "What needs you", "aria-live": "polite" });
     this.rates = el("div", { class: "tiles" });
+    this.span = "minute";
+    this.spans = el("div", { class: "spans", role: "group", "aria-label": "Graphs of the last" },
+      Object.keys(SPANS).map((name) => button(name, () => this.choose(name))));
     this.facts = el("dl", { class: "facts" });
     this.streams = el("section", { "aria-labelledby": "streams" });
     this.queue = el("section", { "aria-labelledby": "destinations" });
@@ -33,9 +38,25 @@ export class NowPage {
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
     this.node = el("main", { id: "content", tabindex: "-1" },
       el("div", { class: "strip" }, this.host, this.state, this.clock),
-      this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams);
+      this.failure, missing, this.attention, whose.scopes.includes("server:read") ? this.spans : null, this.rates, this.facts, this.queue, this.streams);
     this.shown = new Map();
     this.accepts = [];
+    this.choose("minute");
+  }
+
+  /// Graphs of this span, from the next look on.
+  choose(span) {
+    this.span = span;
+    this.past = { rates: null, until: 0 };
+    for (const one of this.spans.children) one.setAttribute("aria-pressed", String(one.textContent === span));
+  }
+
+  /// What the graphs show; the last minute is in each look.
+  async ratesOf(now) {
+    const [, , keptMs] = SPANS[this.span];
+    if (!now || keptMs === 0) return now?.rates;
+    if (Date.now() >= this.past.until) this.past = { rates: await get("/api/rates/v1"), until: Date.now() + keptMs };
+    return this.past.rates[this.span];
   }
 
   /// How long a 250 takes, of what was accepted in the last minute that this page was open.
@@ -64,7 +85,7 @@ export class NowPage {
   async refresh() {
     const may = (scope) => this.scopes.includes(scope);
     const [now, queue] = await Promise.all([may("server:read") ? get("/api/now/v1") : null, may("queue:read") ? get("/api/queue/v1") : null]);
-    this.show(now, queue);
+    this.show(now, queue, await this.ratesOf(now));
     return INTERVAL_MS;
   }
 
@@ -73,18 +94,18 @@ export class NowPage {
     this.node.classList.toggle("stale", message !== null);
   }
 
-  show(now, queue) {
+  show(now, queue, rates) {
     const at = now?.time ?? Math.floor(Date.now() / 1000);
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
     this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
-    if (now) this.showServer(now, attention.filter((one) => one.urgency !== "note").length);
+    if (now) this.showServer(now, rates, attention.filter((one) => one.urgency !== "note").length);
     const latency = this.latency(now?.accept);
     if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
     if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
   }
 
-  showServer(now, things) {
+  showServer(now, rates, things) {
     const { host_name, version, not_taking, not_delivering, streams } = now.server;
     this.update(this.host, [host_name, version], () => [foreign(host_name), el("small", {}, " Posthaste " + version)]);
     document.title = (things ? "(" + things + ") " : "") + "Now · " + host_name;
@@ -94,7 +115,7 @@ export class NowPage {
       el("span", { class: things ? "warning" : "good" },
         things === 0 ? "nothing needs you" : things === 1 ? "1 thing needs you" : things + " things need you"),
     ]);
-    this.update(this.rates, now.rates, () => RATES.map(([key, name, unit]) => tile(name, unit, now.rates[key])));
+    this.update(this.rates, [now.rates, rates, this.span], () => RATES.map(([key, name, unit]) => tile(name, unit, now.rates[key], rates[key], this.span)));
     this.update(this.streams, streams, () => streamTable(streams));
   }
 }
@@ -118,28 +139,29 @@ function attentionList(attention, at) {
         one.help ? el("p", { class: "help" }, foreign(one.help)) : null))));
 }
 
-function tile(name, unit, values) {
-  const recent = values.slice(-SMOOTHED_SECS);
+function tile(name, unit, lately, values, span) {
+  const [word, steps] = SPANS[span];
+  const recent = lately.slice(-SMOOTHED_SECS);
   const now = recent.reduce((sum, value) => sum + value, 0) / Math.max(recent.length, 1);
   const most = Math.max(0, ...values);
   return el("div", { class: "tile" },
     el("h2", {}, name),
     el("p", { class: "value" }, rate(now), el("small", {}, "/s")),
-    graph(values, name + ", the last minute: at most " + rate(most) + " " + unit),
-    el("p", { class: "unit" }, most > 0 ? "peak " + rate(most) + "/s" : "none for a minute"));
+    graph(values, steps, name + ", the last " + word + ": at most " + rate(most) + " " + unit),
+    el("p", { class: "unit" }, most > 0 ? "peak " + rate(most) + "/s" : "none for " + (span === "hour" ? "an " : "a ") + word));
 }
 
 const GRAPH_SECS = 60;
 const GRAPH_HEIGHT = 24;
 
-function graph(values, label) {
+function graph(values, steps, label) {
   const most = Math.max(1, ...values);
-  const x = (index) => GRAPH_SECS - values.length + index;
+  const x = (index) => steps - values.length + index;
   const y = (value) => (GRAPH_HEIGHT - 1 - (value / most) * (GRAPH_HEIGHT - 2)).toFixed(1);
   const points = values.map((value, index) => x(index) + " " + y(value));
   const line = points.length ? "M" + points.join("L") : "";
   const area = points.length ? line + "L" + x(values.length - 1) + " " + GRAPH_HEIGHT + "L" + x(0) + " " + GRAPH_HEIGHT + "Z" : "";
-  const box = "0 0 " + (GRAPH_SECS - 1) + " " + GRAPH_HEIGHT;
+  const box = "0 0 " + (steps - 1) + " " + GRAPH_HEIGHT;
   return el("svg", { viewBox: box, preserveAspectRatio: "none", role: "img", "aria-label": label },
     el("path", { class: "area", d: area }),
     el("path", { class: "line", d: line, "vector-effect": "non-scaling-stroke" }));

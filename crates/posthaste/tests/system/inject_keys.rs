@@ -120,6 +120,56 @@ fn kills_between_the_appends_of_a_request_double_nothing() {
     assert!(cut_short > 0, "no request was cut short");
 }
 
+/// Recipients of a request that is killed again and again. `POSTHASTE_KILL_RECIPIENTS=10000` is the full form, which takes minutes.
+fn kill_recipients() -> usize {
+    std::env::var("POSTHASTE_KILL_RECIPIENTS").map_or(30, |text| text.parse().unwrap())
+}
+
+#[test]
+fn a_request_killed_after_each_append_is_received_once() {
+    let recipients = kill_recipients();
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    server.stop();
+    let mail = mailing(recipients);
+    let client = |server: &Server| Client { address: page_of(server), secret: &secret, key: "mailing" };
+    let mut kills = 0;
+    // Each time at least one message more was kept, so this ends.
+    loop {
+        let mut server = Server::start_as_it_is(dir.path());
+        let client = client(&server);
+        let answer = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| client.try_ask(&mail));
+            while !asking.is_finished() && !server.log_text().contains("message kept") {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            server.signal(Signal::KILL);
+            server.wait();
+            asking.join().unwrap()
+        });
+        match answer {
+            Ok((status, _, answer)) => {
+                assert_eq!((status, &answer["success_count"]), (200, &recipients.into()), "{answer}");
+                break;
+            }
+            Err(_) => kills += 1,
+        }
+        assert!(kills <= recipients, "no kill lets the request go on");
+    }
+    println!("{kills} kills for {recipients} recipients");
+    let server = Server::start_as_it_is(dir.path());
+    let (status, is_replayed, answer) = client(&server).ask(&mail);
+    assert_eq!((status, is_replayed, &answer["success_count"]), (200, true, &recipients.into()), "{answer}");
+    for n in 0..recipients {
+        server.wait_for_mail("example.org", &format!("u{n}"), 1);
+    }
+    server.stop();
+    let all = received(dir.path(), recipients);
+    let wrong: Vec<_> = all.iter().enumerate().filter(|(_, count)| **count != 1).take(20).collect();
+    assert!(wrong.is_empty() && kills > 0, "after {kills} kills, recipients with so many messages: {wrong:?}");
+}
+
 #[test]
 fn a_repeated_request_goes_on_with_what_is_left() {
     let dir = tempfile::tempdir().unwrap();

@@ -179,6 +179,7 @@ fn no_request_of_a_tenant_shows_or_changes_mail_of_another() {
             (status, answer.to_string().replace(&message.to_string(), "N"))
         };
         assert_eq!(of(foreign), of(foreign + 1_000_000), "{ask}");
+        assert_eq!(of(foreign).0, 404, "{ask}");
         assert_eq!(of(own).0, 200, "{ask}");
     }
     for path in ["/api/now/v1", "/api/system/v1", "/api/log/v1", "/metrics"] {

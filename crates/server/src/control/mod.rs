@@ -222,7 +222,7 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
         }
         Ok(SentRequest(request)) => {
             perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer).map_err(|refusal| match refusal {
-                AskRefusal::Refused(why) => why,
+                AskRefusal::Refused(why) | AskRefusal::Unknown(why) => why,
                 AskRefusal::Changed { now, .. } => {
                     format!("the selection has changed: {now} recipients are in it now")
                 }
@@ -271,14 +271,17 @@ pub(crate) struct Asker {
 impl Asker {
     /// The octets of a message that waits, in pieces. One of another tenant is as one that does not wait. Blocks.
     fn content(&self, relay: &Relay, message: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, String> {
-        if let Some(tenant) = &self.tenant {
-            let selection = Selection { tenant: Some(tenant.as_str().into()), ..Selection::default() };
-            let own = Filter { selection, message: Some(message), ..Filter::default() };
-            if relay.count(&own) == 0 {
-                return Err(ControlError::NotWaiting(message).to_string());
-            }
+        if self.tenant.is_some() && !self.knows(relay, message) {
+            return Err(ControlError::NotWaiting(message).to_string());
         }
         relay.content(message, bytes_max).map_err(|error| error.to_string())
+    }
+
+    /// True if a message waits that it may know of.
+    fn knows(&self, relay: &Relay, message: Lsn) -> bool {
+        let tenant = self.tenant.as_deref().map(Into::into);
+        let selection = Selection { tenant, ..Selection::default() };
+        relay.count(&Filter { selection, message: Some(message), ..Filter::default() }) > 0
     }
 
     /// For the event log.
@@ -317,15 +320,32 @@ fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
 
 /// The last line of the answer. It names streams that are stuck.
 fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Result<Value, AskRefusal> {
-    let mut last = match beside_the_queue(request, asker, receiver, answer) {
-        Some(outcome) => outcome.map_err(AskRefusal::Refused)?,
-        None => of_the_queue(request, asker, receiver, answer)?,
+    let outcome = match beside_the_queue(request, asker, receiver, answer) {
+        Some(outcome) => outcome.map_err(AskRefusal::Refused),
+        None => of_the_queue(request, asker, receiver, answer),
     };
+    let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request), receiver.relay()) {
+        (AskRefusal::Refused(why), Some(message), Some(relay)) if !asker.knows(relay, message) => {
+            AskRefusal::Unknown(why)
+        }
+        (refusal, ..) => refusal,
+    })?;
     let stuck = receiver.destinations().stuck().all();
     if !stuck.is_empty() && asker.tenant.is_none() {
         last["stuck"] = stuck.into();
     }
     Ok(last)
+}
+
+/// The message that waits whose contents a request is for.
+fn wanted_message(request: &Request) -> Option<Lsn> {
+    match request {
+        Request::Cat { message, .. } => Some(*message),
+        Request::Mail { message, mailbox, name } | Request::File { message, mailbox, name, .. } => {
+            message.filter(|_| mailbox.is_empty() && name.is_empty())
+        }
+        _ => None,
+    }
 }
 
 /// `None`: it is about mail that waits.
