@@ -19,6 +19,7 @@ PROGRAM = os.path.realpath(sys.argv[1])
 PATIENCE = 30
 EXAMPLES = os.environ.get("EXAMPLES", "20")
 SCOPES = "inject,queue:read,queue:write,route,suppression,events:read,mail:read,accounts,server:read,metrics"
+# Without server:drain: the server is to live on.
 # An address or a template of the right type can be wrong in itself, and wrong tokens are answered more and more slowly: other tests have both.
 LEFT_OUT = "positive_data_acceptance,ignored_auth"
 # Its answer never ends.

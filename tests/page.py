@@ -289,6 +289,17 @@ class Tests:
         assert status == 403, status
         page.watch.check()
 
+    def test_graphs_are_of_a_minute_an_hour_or_a_day(self):
+        page = self.entered()
+        self.go(page, "#/now")
+        for span in ["hour", "day", "minute"]:
+            button = page.get_by_role("button", name=span, exact=True)
+            button.click()
+            expect(button).to_have_attribute("aria-pressed", "true")
+            expect(page.locator(".tile svg").first).to_have_attribute("aria-label", re.compile("the last " + span))
+            assert page.locator(".spans [aria-pressed=true]").count() == 1, span
+        page.watch.check()
+
     def test_hostile_texts_stay_texts_on_every_page(self):
         page = self.entered()
         queued = {line["recipient"]: line for line in self.server.queued()}

@@ -1,6 +1,7 @@
 //! The paths, each with the scope that it needs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -49,6 +50,7 @@ enum Action {
     OpenApi,
     Now,
     Rates,
+    Drain,
     Queue,
     Ask,
     System,
@@ -77,7 +79,7 @@ impl Route {
 }
 
 const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
-const ROUTES: [Route; 16] = [
+const ROUTES: [Route; 17] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
@@ -111,6 +113,12 @@ const ROUTES: [Route; 16] = [
         path: "/api/events/v1",
         access: Access::Scope(Scope::EventsRead),
         action: Action::Events,
+    },
+    Route {
+        method: Method::POST,
+        path: "/api/drain/v1",
+        access: Access::Scope(Scope::ServerDrain),
+        action: Action::Drain,
     },
     Route { method: Method::GET, path: "/metrics", access: Access::Scope(Scope::Metrics), action: Action::Metrics },
     Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
@@ -192,6 +200,7 @@ pub(crate) async fn serve<V: ServerView>(
         Action::OpenApi => answer::answer(StatusCode::OK, answer::JSON, openapi::DOCUMENT),
         Action::Now => now(shared).await,
         Action::Rates => answer::json(StatusCode::OK, &shared.history.all()),
+        Action::Drain => token.map_or_else(not_found, |token| drain(shared, &token)),
         Action::Queue => queue(shared, token.as_deref().and_then(Token::tenant)).await,
         Action::Ask => match token {
             Some(token) => ask::ask(shared, &token, &parts.headers, incoming).await,
@@ -347,6 +356,14 @@ async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
         }
         None => no_look(),
     }
+}
+
+/// Has the server drain, once: a second request could count as a second signal, which waits for nothing.
+fn drain<V: ServerView>(shared: &Shared<V>, token: &Token) -> Answer {
+    if !shared.is_drained.swap(true, Ordering::Relaxed) {
+        shared.view.drain(token);
+    }
+    answer::last(answer::json(StatusCode::ACCEPTED, &json!({ "draining": true })))
 }
 
 async fn system<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {

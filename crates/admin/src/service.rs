@@ -56,6 +56,8 @@ pub(crate) struct Shared<V> {
     /// Turns of requests to the queue.
     pub asks: Arc<Semaphore>,
     pub streams: LiveStreams,
+    /// A request has asked for the server's drain.
+    pub is_drained: AtomicBool,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
     /// By tenant; the whole queue under an empty name, which no tenant has.
@@ -93,6 +95,7 @@ impl<V: ServerView> AdminApi<V> {
             rates: TokenRates::new(settings.token_rate),
             asks: Arc::new(Semaphore::new(ask::ASKS_MAX)),
             streams: LiveStreams::default(),
+            is_drained: AtomicBool::default(),
             names: RwLock::new(Arc::new(settings.names)),
             status: Cached::default(),
             queues: Mutex::default(),

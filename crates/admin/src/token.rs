@@ -31,12 +31,14 @@ pub enum Scope {
     Accounts,
     /// The server's state: rates, streams, disks, configuration, log.
     ServerRead,
+    /// The end of the server, after a drain.
+    ServerDrain,
     /// The metrics for Prometheus.
     Metrics,
 }
 
 /// All scopes, by their names.
-const SCOPES: [(Scope, &str); 10] = [
+const SCOPES: [(Scope, &str); 11] = [
     (Scope::Inject, "inject"),
     (Scope::QueueRead, "queue:read"),
     (Scope::QueueWrite, "queue:write"),
@@ -46,6 +48,7 @@ const SCOPES: [(Scope, &str); 10] = [
     (Scope::MailRead, "mail:read"),
     (Scope::Accounts, "accounts"),
     (Scope::ServerRead, "server:read"),
+    (Scope::ServerDrain, "server:drain"),
     (Scope::Metrics, "metrics"),
 ];
 
@@ -69,7 +72,7 @@ impl Scope {
             | Self::Suppression
             | Self::EventsRead
             | Self::MailRead => true,
-            Self::Route | Self::Accounts | Self::ServerRead | Self::Metrics => false,
+            Self::Route | Self::Accounts | Self::ServerRead | Self::ServerDrain | Self::Metrics => false,
         }
     }
 
@@ -385,7 +388,7 @@ mod tests {
     #[test]
     fn an_unknown_scope_is_named_with_those_there_are() {
         let error = "queue:all".parse::<Scope>().unwrap_err().to_string();
-        let all = "inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, metrics";
+        let all = "inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, server:drain, metrics";
         assert_eq!(error, format!("there is no scope `queue:all`; there are {all}"));
         assert!(Scope::all().all(|scope| scope.name().parse() == Ok(scope)));
     }

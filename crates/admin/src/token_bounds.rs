@@ -136,7 +136,7 @@ mod tests {
         }
         let tenant = parse(Some("acme"), &[], &[]).unwrap();
         let refused: Vec<Scope> = Scope::all().filter(|scope| tenant.check([*scope]).is_err()).collect();
-        assert_eq!(refused, [Scope::Route, Scope::Accounts, Scope::ServerRead, Scope::Metrics]);
+        assert_eq!(refused, [Scope::Route, Scope::Accounts, Scope::ServerRead, Scope::ServerDrain, Scope::Metrics]);
         assert_eq!(TokenBounds::default().check(Scope::all()), Ok(()));
     }
 

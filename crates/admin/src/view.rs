@@ -37,6 +37,9 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its version, listeners and configuration. May block.
     fn system(&self) -> Value;
 
+    /// Begins to drain, after which it ends; the log has the token's name. Does not block.
+    fn drain(&self, token: &Token);
+
     /// The last lines of its log, the newest last. Does not block.
     fn log_lines(&self) -> Vec<String>;
 

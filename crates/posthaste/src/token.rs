@@ -47,7 +47,7 @@ pub struct AddArgs {
     config: ConfigArg,
     /// A name for it, for lists and the log
     name: String,
-    /// Scopes: inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, metrics; several with commas between
+    /// Scopes: inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, server:drain, metrics; several with commas between
     #[arg(long, value_name = "SCOPES", required = true, value_delimiter = ',')]
     scope: Vec<Scope>,
     /// Only this tenant's mail exists for it

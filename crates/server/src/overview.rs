@@ -221,6 +221,10 @@ impl ServerView for Overview {
         })
     }
 
+    fn drain(&self, token: &Token) {
+        crate::serve::drain_for(token.name());
+    }
+
     fn log_lines(&self) -> Vec<String> {
         crate::logging::recent_lines()
     }

@@ -179,6 +179,15 @@ async fn run(
     match at_once() {}
 }
 
+/// Has the server stop as a service manager does, for a token by this name.
+pub(crate) fn drain_for(token: &str) {
+    tracing::info!(token, "a request by HTTP asks for the drain");
+    let own = rustix::process::getpid();
+    if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::TERM) {
+        tracing::error!(%error, "cannot signal this process");
+    }
+}
+
 /// The last lines of the log: what is left to the next start.
 fn tell_left(stopped: &Stopped, spool: &Path) {
     let spool = spool.display().to_string();

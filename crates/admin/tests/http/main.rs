@@ -101,6 +101,19 @@ fn the_first_password_opens_everything_from_this_machine() {
 }
 
 #[test]
+fn a_drain_is_asked_for_once() {
+    let world = World::new();
+    let asked = || world.api.view().drains.load(Ordering::Relaxed);
+    assert_eq!((status(&world.send("POST", "/api/drain/v1", &world.bearer(), "")), asked()), (403, 0));
+    assert_eq!((status(&world.get("/api/drain/v1", &world.bearer())), asked()), (405, 0));
+    for _ in 0..2 {
+        let answer = world.send("POST", "/api/drain/v1", "Authorization: Bearer kelp-orbit\r\n", "");
+        assert!(status(&answer) == 202 && answer.ends_with("{\"draining\":true}"), "{answer}");
+        assert_eq!(asked(), 1);
+    }
+}
+
+#[test]
 fn a_token_has_a_limit_of_requests() {
     let world = World::new();
     for _ in 0..20 {

@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 #[derive(Default)]
 pub struct Fake {
     guesses: Arc<AtomicU64>,
+    pub drains: AtomicU64,
 }
 
 impl ServerView for Fake {
@@ -50,6 +51,9 @@ impl ServerView for Fake {
     }
     fn system(&self) -> Value {
         json!({ "version": "1" })
+    }
+    fn drain(&self, _: &Token) {
+        self.drains.fetch_add(1, Ordering::Relaxed);
     }
     fn log_lines(&self) -> Vec<String> {
         vec!["a line".to_owned()]
@@ -110,7 +114,8 @@ impl World {
         let guesses = Arc::<AtomicU64>::default();
         let names = HostNames::new(["mx.example.org".to_owned()]);
         let settings = HttpSettings { names, token_rate: "100/hour, burst 20".parse().unwrap() };
-        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens.clone(), settings, 1 << 20);
+        let api =
+            AdminApi::new(Fake { guesses: guesses.clone(), ..Fake::default() }, tokens.clone(), settings, 1 << 20);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();

@@ -216,6 +216,34 @@ fn a_draining_server_takes_no_further_request() {
 }
 
 #[test]
+fn a_token_drains_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, address) = serve(dir.path());
+    let (secret, reader) = (token(dir.path(), "deploy", "server:drain"), token(dir.path(), "reader", "server:read"));
+    let drain = |secret: &str| {
+        let head = "POST /api/drain/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n";
+        ask(address, &format!("{head}Authorization: Bearer {secret}\r\n\r\n"))
+    };
+    assert_eq!(drain(&reader).0, 403);
+    // A session that is under way is finished.
+    let mut client = server.hello();
+    client.expect("MAIL FROM:<eve@example.net>", 250);
+    client.expect("RCPT TO:<ann@example.org>", 250);
+    client.expect("DATA", 354);
+    let (status, answer) = drain(&secret);
+    assert_eq!((status, &*answer), (202, "{\"draining\":true}"));
+    server.wait_for_log("stopping: no new connections");
+    client.expect("Subject: x\r\n\r\nx\r\n.", 250);
+    drop(client);
+    assert!(server.wait().success());
+    let log = server.log_text();
+    assert!(log.contains("asks for the drain") && log.contains("deploy"), "{log}");
+    let server = Server::start_as_it_is(dir.path());
+    server.wait_for_mail("example.org", "ann", 1);
+    server.stop();
+}
+
+#[test]
 fn who_guesses_wrong_is_slowed_and_never_shut_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}"));
