@@ -1,6 +1,6 @@
 //! Templates that grow, for the tests of the crate and the one that meters memory. Their variables: `x`, a text of 100,000 octets, and `l`, a list of 100.
 
-/// None of them may be rendered to its end.
+/// Templates whose rendering must fail.
 pub fn all() -> Vec<String> {
     let doubling = "{% set x = x ~ x %}".repeat(64);
     let doubling_text = "{% set x = x|string %}{% set x = x ~ x %}".repeat(64);

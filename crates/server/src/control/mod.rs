@@ -7,6 +7,7 @@
 
 mod account;
 mod act;
+mod asker;
 mod cat;
 mod closed;
 mod closed_mailboxes;
@@ -34,13 +35,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub(crate) use account::MailDoor;
-use bytes::Bytes;
+pub(crate) use asker::Asker;
 pub use closed::{ClosedQueue, ClosedQueueError};
 pub use closed_mailboxes::ClosedMailboxes;
 use posthaste_admin::{AskRefusal, Token};
 use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
-use posthaste_relay::queue::Selection;
-use posthaste_relay::sender::{By, ControlError, Filter, OfMail, Relay};
+use posthaste_relay::sender::{OfMail, Relay};
 use posthaste_spool::Lsn;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -255,39 +255,6 @@ async fn answer(
     }
     working.await?;
     write.shutdown().await
-}
-
-/// Who asks.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Asker {
-    /// The user of the system.
-    pub uid: u32,
-    /// The name of the token of who asks by HTTP; empty at the socket.
-    pub token: String,
-    /// Only this tenant's mail exists for it. Requests select nothing else already.
-    pub tenant: Option<String>,
-}
-
-impl Asker {
-    /// The octets of a message that waits, in pieces. One of another tenant is as one that does not wait. Blocks.
-    fn content(&self, relay: &Relay, message: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, String> {
-        if self.tenant.is_some() && !self.knows(relay, message) {
-            return Err(ControlError::NotWaiting(message).to_string());
-        }
-        relay.content(message, bytes_max).map_err(|error| error.to_string())
-    }
-
-    /// True if a message waits that it may know of.
-    fn knows(&self, relay: &Relay, message: Lsn) -> bool {
-        let tenant = self.tenant.as_deref().map(Into::into);
-        let selection = Selection { tenant, ..Selection::default() };
-        relay.count(&Filter { selection, message: Some(message), ..Filter::default() }) > 0
-    }
-
-    /// For the event log.
-    fn by(&self, reason: &str) -> By {
-        By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
-    }
 }
 
 /// Answers a request that came by HTTP, with this token. Blocks.
