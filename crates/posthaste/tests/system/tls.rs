@@ -262,3 +262,57 @@ fn what_is_wrong_with_the_files_is_said_by_the_check_and_at_the_start() {
     server.wait_for_log_again("cert.pem: this certificate expired ", 2);
     server.stop();
 }
+
+/// The head of the answer to a request by TLS.
+fn head_by_tls(at: SocketAddr, config: &Arc<ClientConfig>) -> String {
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let connection = rustls::ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap()).unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, stream);
+    stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (mut answer, mut some) = (Vec::new(), [0; 4096]);
+    while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
+        let read = stream.read(&mut some).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&some[..read]);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn browsers_are_held_to_tls_at_port_443_alone() {
+    // Others may not listen there.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let named = |name: &str| {
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+    };
+    let (of_authority, own) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+    let mut authority = named("Authority");
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let root = authority.self_signed(&of_authority).unwrap().der().clone();
+    let signed = named("localhost").signed_by(&own, &rcgen::Issuer::new(authority, of_authority)).unwrap();
+    std::fs::write(dir.path().join("cert.pem"), signed.pem()).unwrap();
+    std::fs::write(dir.path().join("key.pem"), own.serialize_pem()).unwrap();
+    std::fs::set_permissions(dir.path().join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+    let config = tls13(&root);
+    for (port, expected) in [("443", true), ("0", false)] {
+        let listener = format!(
+            "host_name = \"localhost\"\n[[listener]]\naddress = \"127.86.4.43:{port}\"\nprotocol = \"http\"\ntls = \"implicit\"\n\
+             certificate = \"cert.pem\"\nkey = \"key.pem\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n"
+        );
+        let server = Server::start(dir.path(), &listener);
+        let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("page ")).unwrap();
+        let at = told.trim().strip_prefix("https://").and_then(|rest| rest.strip_suffix('/')).unwrap();
+        let at = if at.contains(':') { at.to_owned() } else { format!("{at}:443") };
+        let head = head_by_tls(at.parse().unwrap(), &config).to_ascii_lowercase();
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        assert_eq!(head.contains("\r\nstrict-transport-security: max-age=31536000\r\n"), expected, "{port}: {head}");
+        server.stop();
+    }
+}

@@ -5,7 +5,7 @@ use posthaste_relay::queue::Selection;
 use posthaste_relay::sender::{By, ControlError, Filter, Relay};
 use posthaste_spool::Lsn;
 
-/// Of a request.
+/// The user or the token that a request came from.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asker {
     /// The user of the system.
