@@ -30,6 +30,8 @@ pub(crate) struct Transaction {
     returned: Vec<Returned>,
     /// The client of HTTP is named in `Received`.
     names_client: bool,
+    /// The message's id in `Received`, if its client's request has given it one.
+    received_id: Option<String>,
     /// Octets that the client means to send; 0: not said.
     announced: u64,
     /// The tenant that the client's token is bound to.
@@ -137,6 +139,16 @@ impl Transaction {
     /// True if it is named.
     pub fn names_client(&self) -> bool {
         self.names_client
+    }
+
+    /// Gives the message its id in `Received`, the log and the events.
+    pub fn name_message(&mut self, received_id: String) {
+        self.received_id = Some(received_id);
+    }
+
+    /// The id that it was given.
+    pub fn received_id(&self) -> Option<&str> {
+        self.received_id.as_deref()
     }
 
     /// Binds the message to the tenant of its client's token.

@@ -82,6 +82,30 @@ fn an_injected_message_is_delivered() {
 }
 
 #[test]
+fn messages_of_a_request_have_its_id_in_common() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    let each = to(&["ann@example.org", "bob@example.org"], "Subject: {{ email }}\n\nx\n");
+    assert_eq!(inject(address, &secret, &each).0, 200);
+    assert_eq!(inject(address, &secret, &to(&["cid@example.org"], "Subject: x\n\nx\n")).0, 200);
+    server.wait_for_log_again("message kept", 3);
+    let log = server.log_text();
+    let id_of = |user: &str| {
+        let line = log.lines().find(|line| line.contains("message kept") && line.contains(user)).unwrap();
+        let id = line.split_once("received_id=\"").unwrap().1.split_once('"').unwrap().0;
+        let text = server.wait_for_mail("example.org", user, 1)[0].text();
+        assert!(text.contains(&format!("\tid {id}")), "{id}: {text}");
+        let (request, number) = id.rsplit_once('.').unwrap();
+        (request.to_owned(), number.to_owned())
+    };
+    let (ann, bob, cid) = (id_of("ann"), id_of("bob"), id_of("cid"));
+    assert!(ann.0 == bob.0 && ann.0 != cid.0, "{ann:?} {bob:?} {cid:?}");
+    assert_eq!([ann.1, bob.1, cid.1], ["1", "2", "1"]);
+    server.stop();
+}
+
+#[test]
 fn an_injected_message_is_relayed() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), ANYWHERE);

@@ -133,7 +133,7 @@ impl InjectDoor {
     async fn receive(
         &self,
         request: Arc<InjectRequest>,
-        (number, indexes): (usize, Vec<u32>),
+        (number, indexes, received_id): (usize, Vec<u32>, String),
         rendering: Rendering,
         (bounds, peer, tenant): (Arc<Bounds>, Peer, Option<Arc<str>>),
         key: Option<Arc<KeyedRequest>>,
@@ -151,7 +151,7 @@ impl InjectDoor {
         let Composed { mail, recipients, body } = composed.ok()?;
         let recipients =
             indexes.into_iter().map(|index| (index, recipients[(index - first) as usize].clone())).collect();
-        let injected = InjectedMail { id, peer, mail, recipients, body, names_client, tenant };
+        let injected = InjectedMail { id, received_id, peer, mail, recipients, body, names_client, tenant };
         let Some(key) = key else { return Some(self.0.receiver.inject(injected, None).await) };
         let settles = |settled, failed| key.entry(total, settled, failed);
         Some(self.0.receiver.inject(injected, Some(&settles)).await)
@@ -165,6 +165,7 @@ impl Delivery {
         let before = key.as_ref().map(|key| key.running.before().clone()).unwrap_or_default();
         let mut outcomes = Outcomes::new();
         let mut receiving = JoinSet::new();
+        let request_id = door.0.receiver.new_id();
         for (number, bytes) in sizes.into_iter().enumerate() {
             let left: Vec<u32> = request.indexes_of(number).filter(|index| !before.settled.has(*index)).collect();
             if left.is_empty() {
@@ -175,10 +176,11 @@ impl Delivery {
             if !is_asked.load(Ordering::Relaxed) {
                 break;
             }
+            let received_id = format!("{request_id}.{}", number + 1);
             let (of_message, request, key) = (door.clone(), Arc::clone(&request), key.clone());
             let (about, rendering) = ((Arc::clone(&bounds), peer.clone(), tenant.clone()), door.0.renders.begin());
             receiving.spawn(async move {
-                let outcomes = of_message.receive(request, (number, left), rendering, about, key).await;
+                let outcomes = of_message.receive(request, (number, left, received_id), rendering, about, key).await;
                 drop(room);
                 outcomes
             });

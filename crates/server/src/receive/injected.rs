@@ -26,6 +26,8 @@ pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
 pub(crate) struct InjectedMail {
     /// Of a session that has no other message.
     pub id: u64,
+    /// In `Received`, the log and the events: that of the request, and the message's number there.
+    pub received_id: String,
     pub peer: Peer,
     pub mail: MailFrom,
     pub recipients: Vec<(u32, ForwardPath)>,
@@ -43,13 +45,14 @@ impl Receiver {
     /// Receives one message for all of its recipients, in one batch. With `settles`, the batch has an entry for them and for those that have failed for good; where there is no
     /// batch, the entry has its own.
     pub async fn inject(&self, injected: InjectedMail, settles: Option<Settles<'_>>) -> Outcomes {
-        let InjectedMail { id, peer, mail, recipients, mut body, names_client, tenant } = injected;
+        let InjectedMail { id, received_id, peer, mail, recipients, mut body, names_client, tenant } = injected;
         let mut session = session(id, peer);
         let mut transaction = Transaction::default();
         if names_client {
             transaction.name_client();
         }
         transaction.bind(tenant);
+        transaction.name_message(received_id);
         let mut envelope = Envelope { mail, recipients: Vec::with_capacity(recipients.len()) };
         let mut outcomes = Outcomes::new();
         let mut asked = Vec::with_capacity(recipients.len());

@@ -353,6 +353,11 @@ impl Handler for Receiver {
 }
 
 impl Receiver {
+    /// An id for `Received`, or for what messages of one request have in common.
+    pub(crate) fn new_id(&self) -> String {
+        self.0.ids.next()
+    }
+
     /// Keeps a message, and logs and records the outcome.
     async fn take_message<B: Incoming<Error = BodyError>>(
         &self,
@@ -362,7 +367,8 @@ impl Receiver {
         body: &mut B,
     ) -> MessageOutcome {
         let begun = Instant::now();
-        let mut log = LogLine { received_id: self.0.ids.next(), ..LogLine::default() };
+        let received_id = transaction.received_id().map_or_else(|| self.new_id(), str::to_owned);
+        let mut log = LogLine { received_id, ..LogLine::default() };
         let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
         if !outcome.is_accepted() {
             self.count_refused();
