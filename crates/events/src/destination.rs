@@ -7,9 +7,9 @@ use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRec
 use posthaste_watch::Found;
 
 use crate::event::{Event, Kind, LIST_MAX, Received};
-use crate::log::{Recorder, STREAM};
+use crate::log::{EventRecorder, STREAM};
 
-impl Destination for Recorder {
+impl Destination for EventRecorder {
     fn troubles(&self) -> Vec<Trouble> {
         let stats = self.stats();
         let trouble = Trouble {
@@ -23,7 +23,7 @@ impl Destination for Recorder {
     }
 
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        Recorder::look_for_stuck(self, now)
+        EventRecorder::look_for_stuck(self, now)
     }
 
     /// Events without room are left out and counted; the message is accepted all the same.

@@ -1,7 +1,7 @@
 //! An event log for mail: one JSON line for each event, written by a consumer of the spool.
 //!
 //! For every program on a [`Spool`](posthaste_spool::Spool) whose operators ask what became of an item. An event is an entry in a batch: of the batch that it
-//! tells of ([`Recorder::entry`]), or of one that nobody waits for ([`Recorder::note`]). The log's stream brings them, in the order of the spool, to a thread
+//! tells of ([`EventRecorder::entry`]), or of one that nobody waits for ([`EventRecorder::note`]). The log's stream brings them, in the order of the spool, to a thread
 //! that writes them into numbered files. The stream's position and the place in the files are one value of the spool, a [`Cursor`], so each line is there once
 //! after a kill or a power cut.
 //!
@@ -33,6 +33,6 @@ pub use event::{
 };
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;
-pub use log::{EventLog, Recorder, STREAM, give_up};
+pub use log::{EventLog, EventRecorder, STREAM, give_up};
 pub use posthaste_intake::ArrivalFacts;
 pub use section::Section;

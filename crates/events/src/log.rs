@@ -23,7 +23,7 @@ pub const STREAM: &str = "events";
 
 /// An event log, open. Dropping it ends it, without waiting for its disk for long.
 pub struct EventLog {
-    recorder: Recorder,
+    recorder: EventRecorder,
     inbox: Arc<Inbox>,
     /// Told, or gone, when each thread has ended.
     noting: Mutex<Option<Receiver<()>>>,
@@ -40,16 +40,16 @@ impl std::fmt::Debug for EventLog {
 
 /// Records events. Clones share it; it holds no spool, and outlives its log.
 #[derive(Clone)]
-pub struct Recorder {
+pub struct EventRecorder {
     stream: StreamId,
     notes: Arc<Notes>,
     figures: Arc<Figures>,
     watcher: Arc<Watcher>,
 }
 
-impl std::fmt::Debug for Recorder {
+impl std::fmt::Debug for EventRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recorder").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("EventRecorder").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
@@ -73,7 +73,7 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: Recorder {
+            recorder: EventRecorder {
                 stream: stream.id(),
                 notes: notes.clone(),
                 figures: figures.clone(),
@@ -114,7 +114,7 @@ impl EventLog {
     }
 
     /// For code that has events.
-    pub fn recorder(&self) -> Recorder {
+    pub fn recorder(&self) -> EventRecorder {
         self.recorder.clone()
     }
 
@@ -149,7 +149,7 @@ impl Drop for EventLog {
     }
 }
 
-impl Recorder {
+impl EventRecorder {
     /// Figures of its log since the opening.
     pub fn stats(&self) -> Stats {
         Stats {

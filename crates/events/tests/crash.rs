@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use posthaste_events::{ArrivalFacts, Config, Event, EventLog, Kind, Received, Recorder};
+use posthaste_events::{ArrivalFacts, Config, Event, EventLog, EventRecorder, Kind, Received};
 use posthaste_fsops::{Choice, Cut, Faults, Machine, Recording, Scope, Tree};
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
 use posthaste_turns::{Random, in_turns};
@@ -33,7 +33,7 @@ fn config(machine: &Machine, seed: u64) -> Config {
 /// Acknowledged events: LSN and number. The recording has the index of each.
 type Acknowledged = Arc<Mutex<Vec<(u64, u64)>>>;
 
-fn append(machine: &Arc<Machine>, spool: &FileSpool, recorder: &Recorder, number: u64, log: &Acknowledged) {
+fn append(machine: &Arc<Machine>, spool: &FileSpool, recorder: &EventRecorder, number: u64, log: &Acknowledged) {
     let facts = ArrivalFacts { id: number.to_string().into(), ..ArrivalFacts::default() };
     let event = Event { at_us: number, kind: Kind::Received(Received { facts, ..Received::default() }) };
     let Some(entry) = recorder.entry(&event) else { return };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_events::{
-    ArrivalFacts, Config, Delivered, Event, EventLog, Kind, Notice, Received, Recorder, Refused, STREAM, Stage, Target,
-    file_name,
+    ArrivalFacts, Config, Delivered, Event, EventLog, EventRecorder, Kind, Notice, Received, Refused, STREAM, Stage,
+    Target, file_name,
 };
 use posthaste_spool::{Batch, Body, Consumer, Entry, FileSpool, Lsn, Published, Released, Spool, StreamId};
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn refused(id: u64) -> Event {
     }))
 }
 
-fn entry_of(recorder: &Recorder, id: u64) -> Vec<Entry> {
+fn entry_of(recorder: &EventRecorder, id: u64) -> Vec<Entry> {
     recorder.entry(&received(id)).into_iter().collect()
 }
 

@@ -15,7 +15,7 @@ use posthaste_spool::{Entry, Lsn};
 use posthaste_transport::Transports;
 use posthaste_watch::Found;
 
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 use crate::receive::Receiver;
 use crate::remote::RemoteHosts;
 use crate::stuck::StuckStreams;
@@ -24,7 +24,7 @@ use crate::stuck::StuckStreams;
 pub(crate) struct Destinations {
     maildirs: LocalDelivery,
     mailboxes: Option<MailArrivals>,
-    events: Option<Recorder>,
+    events: Option<EventRecorder>,
     transports: Arc<Late<Transports>>,
     remote: Arc<RemoteHosts>,
     /// All of them, in the order in which their entries stand in a batch.
@@ -35,7 +35,7 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Transports and the relay are opened later.
-    pub fn new(maildirs: LocalDelivery, mailboxes: Option<MailArrivals>, events: Option<Recorder>) -> Self {
+    pub fn new(maildirs: LocalDelivery, mailboxes: Option<MailArrivals>, events: Option<EventRecorder>) -> Self {
         let transports = Arc::new(Late::new(|place| matches!(place, MailPlace::Transport(_))));
         let remote = Arc::<RemoteHosts>::default();
         // Mail that has no place in the mailboxes must not be delivered either, so they come first.
@@ -59,7 +59,7 @@ impl Destinations {
     }
 
     /// The event log, if there is one.
-    pub fn events(&self) -> Option<&Recorder> {
+    pub fn events(&self) -> Option<&EventRecorder> {
         self.events.as_ref()
     }
 

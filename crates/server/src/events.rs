@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_consumer::OpenError;
-pub(crate) use posthaste_events::Recorder;
+pub(crate) use posthaste_events::EventRecorder;
 use posthaste_events::{Config as LogConfig, Event, EventLog, Kind, LIST_MAX, Login, Notice, Refused, Stage};
 use posthaste_intake::{Arrival, ArrivalFacts};
 use posthaste_smtp::driver::Peer;
@@ -71,7 +71,7 @@ impl Events {
         EventLog::open(spool.clone(), log).map(|log| Some(Self { log, ended }))
     }
 
-    pub fn recorder(&self) -> Recorder {
+    pub fn recorder(&self) -> EventRecorder {
         self.log.recorder()
     }
 
@@ -112,7 +112,7 @@ impl Service for Events {
 
 /// Tells the log what becomes of targets: each destination has its words for that.
 #[derive(Debug)]
-pub(crate) struct Outcomes(pub Recorder);
+pub(crate) struct Outcomes(pub EventRecorder);
 
 /// Where a message came from, for those who record it.
 pub(crate) struct Origin<'a> {
@@ -143,7 +143,7 @@ impl Arrival for Origin<'_> {
 
 /// A message that was refused, for some of its recipients at least, or that its client broke off.
 pub(crate) fn message(
-    recorder: &Recorder,
+    recorder: &EventRecorder,
     line: &LogLine,
     session: &Session,
     envelope: &Envelope,
@@ -172,7 +172,7 @@ pub(crate) fn message(
 
 /// A MAIL or RCPT that was refused.
 pub(crate) fn command(
-    recorder: &Recorder,
+    recorder: &EventRecorder,
     session: &Session,
     sender: &ReversePath,
     recipient: Option<&ForwardPath>,
@@ -195,7 +195,7 @@ pub(crate) fn command(
 
 /// An accepted or refused login. `session` is that of SMTP, if it is one; only the operator sees the reason of a failure.
 pub(crate) fn login(
-    recorder: &Recorder,
+    recorder: &EventRecorder,
     (peer, session): (&Peer, Option<&Session>),
     mechanism: &str,
     user: &str,
@@ -228,13 +228,13 @@ pub(crate) fn peer_name(peer: &Peer) -> String {
 }
 
 /// A file in the pickup directory that cannot be read, and the user that has put it there.
-pub(crate) fn pickup(recorder: &Recorder, file: &str, uid: Option<u32>, why: &str) {
+pub(crate) fn pickup(recorder: &EventRecorder, file: &str, uid: Option<u32>, why: &str) {
     let peer = uid.map_or(String::new(), |uid| Peer::Local { uid }.to_string());
     recorder.note(&without_session(Stage::Message, file, peer, why));
 }
 
 /// A client that may not connect.
-pub(crate) fn connection(recorder: &Recorder, peer: &Peer, why: &str) {
+pub(crate) fn connection(recorder: &EventRecorder, peer: &Peer, why: &str) {
     recorder.note(&without_session(Stage::Connection, "", peer.to_string(), why));
 }
 

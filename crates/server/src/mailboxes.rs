@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
-use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
+use posthaste_mailstore::ledger::{LedgerReport, MailLedger, MailLedgerError, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
 use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable};
 use posthaste_spool::{Damage, Lsn, Spool};
@@ -54,17 +54,17 @@ pub(crate) struct UnreadableMailboxes {
 }
 
 impl UnreadableMailboxes {
-    fn of_ledger(error: &LedgerError, table: &Path) -> Self {
+    fn of_ledger(error: &MailLedgerError, table: &Path) -> Self {
         let table = table.display();
         let (error, remedy) = match error {
-            LedgerError::Table(MetaError::Damaged(_) | MetaError::Value(_)) => (
+            MailLedgerError::Table(MetaError::Damaged(_) | MetaError::Value(_)) => (
                 format!("{table}: {error}"),
                 format!(
                     "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, and clients load their mail again), \
                      and start it again"
                 ),
             ),
-            LedgerError::Table(MetaError::Disk(_) | MetaError::NoRoom(_)) => {
+            MailLedgerError::Table(MetaError::Disk(_) | MetaError::NoRoom(_)) => {
                 (format!("{table}: {error}"), CAUSE.to_owned())
             }
             error => (error.to_string(), CAUSE.to_owned()),

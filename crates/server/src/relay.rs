@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::dkim::{NotSigned, draft_of};
 use crate::error::ServeError;
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 use crate::forward::Back;
 use crate::ids::unix_micros;
 use crate::opening::log_damaged;
@@ -175,7 +175,7 @@ fn open(
     files: RelayFiles,
     spool: Arc<dyn Spool>,
     receiver: WeakReceiver,
-    recorder: Option<Recorder>,
+    recorder: Option<EventRecorder>,
 ) -> Result<Option<Relay>, ServeError> {
     let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
     let section = &config.relay;

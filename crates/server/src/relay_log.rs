@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
+use posthaste_events::{Admin, AdminTarget, Event, EventRecorder, Kind, LIST_MAX, OfRelay, Received, RelayFate};
 use posthaste_intake::ArrivalFacts;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState};
@@ -12,7 +12,7 @@ use crate::meters::Meters;
 
 /// Tells the log and the event log.
 pub(crate) struct RelayLog {
-    pub recorder: Option<Recorder>,
+    pub recorder: Option<EventRecorder>,
     pub meters: Arc<Meters>,
 }
 

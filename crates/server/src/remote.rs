@@ -11,7 +11,7 @@ use posthaste_smtp::{Address, ForwardPath};
 use posthaste_spool::Lsn;
 
 use crate::destinations::Late;
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 use crate::forward::{Back, Forwarding};
 use crate::returned::{self, ReturnPath, ReturnedMail};
 
@@ -109,7 +109,7 @@ impl RemoteHosts {
     }
 
     /// Logs what came to signed return paths in the message `report`, and suppresses addresses if the configuration says so.
-    pub fn note_returned(&self, recorder: Option<&Recorder>, mail: &ReturnedMail, report: Lsn) {
+    pub fn note_returned(&self, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
         if let Some(relay) = self.relay() {
             returned::note(relay, recorder, mail, report);
         }

@@ -15,7 +15,7 @@ use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
 use tokio::task::spawn_blocking;
 
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 use crate::success::HEADER_BYTES_MAX;
 
 /// A recipient that is a return path of ours.
@@ -82,7 +82,7 @@ impl ReturnPath {
 }
 
 /// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
-pub(crate) fn note(relay: &Relay, recorder: Option<&Recorder>, mail: &ReturnedMail, report: Lsn) {
+pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
     let read = mail.report.as_ref();
     for Returned { key, original } in &mail.returned {
         let recipient = original.as_ref().map_or("", |original| &original.recipient);

@@ -15,7 +15,7 @@ use crate::entry::TransportEntry;
 use crate::events::{Event, Events, event, observe, trouble, unix_secs};
 use crate::observer::TargetId;
 use crate::queues::Queues;
-use crate::record::Unrecorded;
+use crate::record::DeliveryRecorder;
 use crate::work::{LostMail, Note, Outcome, Work};
 
 pub(crate) struct Shared {
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub wanted: AtomicU64,
     pub is_ending: AtomicBool,
     /// Beyond its budget nothing begins.
-    pub unrecorded: Arc<Unrecorded>,
+    pub recorder: Arc<DeliveryRecorder>,
     pub lmtp_memory: Arc<Semaphore>,
     pub lmtp_memory_kib: u32,
     pub delivered: AtomicU64,
@@ -131,7 +131,7 @@ impl Shared {
             self.record_done(done, delivered);
         }
         // What cannot be recorded happens again after the restart, and is told then.
-        if !self.unrecorded.budget.is_closed() {
+        if !self.recorder.budget.is_closed() {
             self.tell(notes, now);
         }
         self.wake.notify_one();

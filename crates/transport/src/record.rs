@@ -16,8 +16,8 @@ use crate::entry::{Key, TransportEntry};
 use crate::events::{Event, Events};
 use crate::observer::{Observer, TargetId};
 
-/// Deliveries without a durable record. It does not hold the spool, whose thread calls it.
-pub(crate) struct Unrecorded {
+/// Records deliveries within a budget; records that the spool refuses are kept and appended again. It does not hold the spool, whose thread calls it.
+pub(crate) struct DeliveryRecorder {
     pub budget: OutcomeBudget,
     /// Records that the spool refused, to be appended again.
     refused: Mutex<Vec<DoneRecord>>,
@@ -38,12 +38,12 @@ struct DoneRecord {
     observed: u64,
 }
 
-impl Unrecorded {
+impl DeliveryRecorder {
     pub fn new(spool: &Arc<dyn Spool>, config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
         let (events, observer) = (events.clone(), config.observer.clone());
         let budget = OutcomeBudget::new(poison_watch(spool), Instant::now());
         let (refused, closed) = (Mutex::default(), Notify::new());
-        Unrecorded { budget, refused, events, observer, wake, closed }
+        DeliveryRecorder { budget, refused, events, observer, wake, closed }
     }
 
     fn recorded(&self, record: &DoneRecord) {
@@ -80,19 +80,19 @@ impl Unrecorded {
 impl Shared {
     /// True if a delivery may begin: its outcome can be recorded.
     pub fn may_begin(&self) -> bool {
-        !self.is_poisoned() && self.unrecorded.budget.may_begin()
+        !self.is_poisoned() && self.recorder.budget.may_begin()
     }
 
     fn is_poisoned(&self) -> bool {
         if let Some(why) = self.stream.spool().poisoned() {
-            self.unrecorded.close(&why);
+            self.recorder.close(&why);
         }
-        self.unrecorded.budget.is_closed()
+        self.recorder.budget.is_closed()
     }
 
     /// Goes on with an act until it is done. `None`: the spool is poisoned, so the outcome cannot be recorded; no further step was made.
     pub async fn unless_poisoned<T>(&self, act: impl Future<Output = T>) -> Option<T> {
-        let (mut act, mut closed) = (pin!(act), pin!(self.unrecorded.closed.notified()));
+        let (mut act, mut closed) = (pin!(act), pin!(self.recorder.closed.notified()));
         closed.as_mut().enable();
         poll_fn(|cx| {
             // Before each step, such as the next command of a session: only the scheduler's look tells of it.
@@ -115,15 +115,15 @@ impl Shared {
         let observed = observer.and_then(|observer| observer.delivered(delivered));
         let is_observed = observed.is_some();
         entries.extend(observed);
-        self.unrecorded.budget.done(targets);
+        self.recorder.budget.done(targets);
         self.append_record(DoneRecord { entries, targets, observed: if is_observed { count } else { 0 } });
     }
 
     fn append_record(&self, record: DoneRecord) {
-        let (unrecorded, entries) = (self.unrecorded.clone(), record.entries.clone());
+        let (recorder, entries) = (self.recorder.clone(), record.entries.clone());
         let then = move |outcome: Result<Lsn, AppendError>| match outcome {
-            Ok(_) => unrecorded.recorded(&record),
-            Err(error) => unrecorded.refused(record, &error),
+            Ok(_) => recorder.recorded(&record),
+            Err(error) => recorder.refused(record, &error),
         };
         self.stream.spool().append(Batch { entries, body: Body::None }, Box::new(then));
     }
@@ -136,7 +136,7 @@ impl Shared {
 
     /// Appends what the spool has refused.
     pub fn append_refused(&self) {
-        let refused = std::mem::take(&mut *self.unrecorded.refused.lock().expect("refused records"));
+        let refused = std::mem::take(&mut *self.recorder.refused.lock().expect("refused records"));
         refused.into_iter().for_each(|record| self.append_record(record));
     }
 
@@ -144,7 +144,7 @@ impl Shared {
     pub fn look_at_records(&self) {
         self.append_refused();
         self.record_holds();
-        match self.unrecorded.budget.look(Instant::now()) {
+        match self.recorder.budget.look(Instant::now()) {
             Some(BudgetChange::Stopped { unrecorded, why }) => {
                 let why = why.unwrap_or_else(|| "the disk does not answer".into());
                 (self.events.0)(Event::NotRecorded { unrecorded, why, is_final: false });

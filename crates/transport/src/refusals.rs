@@ -84,7 +84,7 @@ pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
         let now = Instant::now();
         std::mem::take(&mut shared.queues().owing).into_iter().for_each(|key| schedule.add(key, now, now));
         // A poisoned spool takes nothing; the next opening knows what is owed.
-        let goes_on = !shared.unrecorded.budget.is_closed() && !shared.is_ending.load(Ordering::Acquire);
+        let goes_on = !shared.recorder.budget.is_closed() && !shared.is_ending.load(Ordering::Acquire);
         while goes_on && let Some(key) = schedule.begin(now, false) {
             let (shared, notifier) = (shared.clone(), notifier.clone());
             making.spawn(async move {

@@ -13,7 +13,7 @@ use crate::consumer::Shared;
 use crate::entry::{Deliver, Key, Target, TransportEntry};
 use crate::events::{Events, unix_secs};
 use crate::queues::Queues;
-use crate::record::{KEYS_MAX, Unrecorded};
+use crate::record::{DeliveryRecorder, KEYS_MAX};
 use crate::refusals::tell_refusals;
 use crate::waiting::{TransportWaits, WaitingTarget};
 use crate::workers::schedule;
@@ -108,7 +108,7 @@ impl Transports {
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let wake = Arc::<Notify>::default();
-        let unrecorded = Arc::new(Unrecorded::new(replayed.stream().spool(), &config, &events, wake.clone()));
+        let recorder = Arc::new(DeliveryRecorder::new(replayed.stream().spool(), &config, &events, wake.clone()));
         let shared = Arc::new(Shared {
             stream: replayed.stream().clone(),
             config,
@@ -119,7 +119,7 @@ impl Transports {
             idle: Condvar::new(),
             wanted: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
-            unrecorded,
+            recorder,
             lmtp_memory: Arc::new(Semaphore::new(lmtp_memory_kib as usize)),
             lmtp_memory_kib,
             delivered: AtomicU64::new(0),
@@ -217,7 +217,7 @@ impl Handle {
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
         shared.look_at_records();
-        shared.unrecorded.budget.wait_recorded(deadline, || shared.append_refused());
+        shared.recorder.budget.wait_recorded(deadline, || shared.append_refused());
         self.attached.detach();
         shared.advance();
         // What still hangs is dropped, and with it its program.

@@ -30,7 +30,7 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
         if shared.may_begin() && !shared.is_ending.load(Ordering::Acquire) {
             let mut queues = shared.queues();
             queues.wake(now);
-            while shared.unrecorded.budget.may_begin()
+            while shared.recorder.budget.may_begin()
                 && let Some((worker, work)) = queues.take(now)
             {
                 start(shared.clone(), worker, work);
@@ -41,7 +41,7 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
                 next = Some(next.unwrap_or(BUSY_PAUSE).min(BUSY_PAUSE));
             }
         }
-        let budget = &shared.unrecorded.budget;
+        let budget = &shared.recorder.budget;
         // Poison ends what is under way.
         let has_more = {
             let queues = shared.queues();

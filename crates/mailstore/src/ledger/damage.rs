@@ -1,6 +1,6 @@
 //! Damage of a mailbox's rows.
 
-use super::{LedgerError, MailLedger};
+use super::{MailLedger, MailLedgerError};
 use crate::table::{FixedMessage, MetaError, TableName, fixed_row, key_of, rows_of, second_of};
 
 /// Kinds of damage to a mailbox's rows.
@@ -18,8 +18,8 @@ impl MailLedger {
     /// Damage of a mailbox's rows, as they are now.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub(crate) fn damage_of(&self, mailbox: u32) -> Result<MailboxDamage, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub(crate) fn damage_of(&self, mailbox: u32) -> Result<MailboxDamage, MailLedgerError> {
         let next_uid = self.head(mailbox)?.map_or(0, |head| head.next_uid);
         self.read(
             |state| state.of_mailbox(mailbox),

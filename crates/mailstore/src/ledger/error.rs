@@ -7,7 +7,7 @@ use crate::table::MetaError;
 /// Why the mailboxes cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LedgerError {
+pub enum MailLedgerError {
     /// The table.
     #[error(transparent)]
     Table(#[from] MetaError),

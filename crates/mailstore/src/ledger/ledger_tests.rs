@@ -455,7 +455,7 @@ fn a_full_spool_leaves_mailboxes_readable_and_is_left_behind() {
     let (ledger, _) = open_with(&machine, Arc::clone(&spool));
     assert_eq!(shape(ledger.follow(MAILBOX).unwrap()), expected);
     let refused = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]);
-    assert!(matches!(refused, Err(LedgerError::Append(AppendError::Full(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(MailLedgerError::Append(AppendError::Full(_)))), "{refused:?}");
     ledger.commit().unwrap();
     spool.checkpoint().unwrap();
     let lsn = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
@@ -506,7 +506,7 @@ fn changes_are_refused_while_too_much_waits_for_the_table() {
     let machine = Machine::new().unwrap();
     let (ledger, _) = open(&machine);
     ledger.let_too_much_wait();
-    assert!(matches!(ledger.append(&steps()[1]), Err(LedgerError::TooMuchWaits)));
+    assert!(matches!(ledger.append(&steps()[1]), Err(MailLedgerError::TooMuchWaits)));
     ledger.let_it_be_written();
     ledger.append(&steps()[1]).unwrap();
 }

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use posthaste_consumer::AttachedStream;
 use posthaste_spool::{AppendError, Damage, Lsn, Spool, StreamId};
 
-pub use self::error::LedgerError;
+pub use self::error::MailLedgerError;
 pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
@@ -70,14 +70,14 @@ impl MailLedger {
     /// A spool that takes nothing now is no error: the entry *opening* becomes durable before the first change.
     ///
     /// # Errors
-    /// See [`LedgerError`].
+    /// See [`MailLedgerError`].
     pub fn open(
         spool: Arc<dyn Spool>,
         damage: &[Damage],
         dir: &Path,
         host: &str,
         nonce: u32,
-    ) -> Result<(Self, LedgerReport), LedgerError> {
+    ) -> Result<(Self, LedgerReport), MailLedgerError> {
         Self::open_bounded(spool, damage, dir, (host, nonce), WAITING_BYTES_MAX)
     }
 
@@ -87,7 +87,7 @@ impl MailLedger {
         dir: &Path,
         (host, nonce): (&str, u32),
         bytes_max: usize,
-    ) -> Result<(Self, LedgerReport), LedgerError> {
+    ) -> Result<(Self, LedgerReport), MailLedgerError> {
         let table = MetaTable::open(dir)?;
         let beginning = Beginning::new(spool, &table, dir)?;
         let (stream, waiting) = (beginning.stream.clone(), Arc::<Waiting>::default());
@@ -126,12 +126,12 @@ impl MailLedger {
             tracing::warn!(error, "mailboxes can be read and not changed: the spool takes nothing now");
         }
         let thread = std::thread::Builder::new().name("mailstore".to_owned());
-        *lock(&ledger.thread) = Some(thread.spawn(move || shared.run()).map_err(LedgerError::Thread)?);
+        *lock(&ledger.thread) = Some(thread.spawn(move || shared.run()).map_err(MailLedgerError::Thread)?);
         Ok((ledger, report))
     }
 
     /// Makes the entry *opening* durable, if it is not yet.
-    fn begin(&self) -> Result<(), LedgerError> {
+    fn begin(&self) -> Result<(), MailLedgerError> {
         let mut opening = lock(&self.opening);
         if let Some(entry @ MailEntry::Opening { nonce, .. }) = &*opening {
             let lsn = self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
@@ -142,9 +142,9 @@ impl MailLedger {
     }
 
     /// Refuses changes before the entry *opening* is durable, and while too much waits for the table.
-    pub(crate) fn check_open(&self) -> Result<(), LedgerError> {
+    pub(crate) fn check_open(&self) -> Result<(), MailLedgerError> {
         if self.shared.waiting.is_full() {
-            return Err(LedgerError::TooMuchWaits);
+            return Err(MailLedgerError::TooMuchWaits);
         }
         self.begin()
     }
@@ -162,8 +162,8 @@ impl MailLedger {
     /// Makes entries durable, all or none, and returns the LSN of their batch. Blocks for a sync of the spool.
     ///
     /// # Errors
-    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`].
-    pub fn append(&self, entries: &[MailEntry]) -> Result<u64, LedgerError> {
+    /// [`MailLedgerError::Append`], [`MailLedgerError::TooMuchWaits`].
+    pub fn append(&self, entries: &[MailEntry]) -> Result<u64, MailLedgerError> {
         self.check_open()?;
         let outcome = self.begin_append(entries);
         self.finish_append(&outcome)
@@ -172,18 +172,18 @@ impl MailLedger {
     /// As [`append`](Self::append), of entries that give a mailbox's next UIDs, `count` of them, from the one that `entries` gets.
     ///
     /// # Errors
-    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`], [`LedgerError::OutOfUids`]: nothing is appended. A mailbox that nobody has followed or pinned has no
+    /// [`MailLedgerError::Append`], [`MailLedgerError::TooMuchWaits`], [`MailLedgerError::OutOfUids`]: nothing is appended. A mailbox that nobody has followed or pinned has no
     /// UIDs to give.
     pub fn append_uids(
         &self,
         mailbox: u32,
         count: u32,
         entries: impl FnOnce(u32) -> Vec<MailEntry>,
-    ) -> Result<u64, LedgerError> {
+    ) -> Result<u64, MailLedgerError> {
         self.check_open()?;
         let outcome = {
             let mut uids = self.lock_uids();
-            let first = uids.take(mailbox, count).ok_or(LedgerError::OutOfUids)?;
+            let first = uids.take(mailbox, count).ok_or(MailLedgerError::OutOfUids)?;
             let outcome = self.begin_append(&entries(first));
             match outcome.try_recv() {
                 // Nobody has a later one: the lock is held.
@@ -237,7 +237,7 @@ impl MailLedger {
         outcome
     }
 
-    fn finish_append(&self, outcome: &Receiver<Result<Lsn, AppendError>>) -> Result<u64, LedgerError> {
+    fn finish_append(&self, outcome: &Receiver<Result<Lsn, AppendError>>) -> Result<u64, MailLedgerError> {
         Ok(self.appended(outcome.recv().expect("`then` is called exactly once")?))
     }
 
@@ -261,16 +261,16 @@ impl MailLedger {
     /// Brings the table up to what is durable now.
     ///
     /// # Errors
-    /// [`LedgerError::Table`]: entries wait in memory and in the spool.
-    pub fn commit(&self) -> Result<(), LedgerError> {
+    /// [`MailLedgerError::Table`]: entries wait in memory and in the spool.
+    pub fn commit(&self) -> Result<(), MailLedgerError> {
         Ok(self.shared.commit()?)
     }
 
     /// All accounts by id.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, MailLedgerError> {
         self.shared.read_others(|reader, changes, _| {
             let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
             let account = |(key, value): (Vec<u8>, Vec<u8>)| {
@@ -283,8 +283,8 @@ impl MailLedger {
     /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), MailLedgerError> {
         self.shared.read_others(|reader, changes, _| {
             let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
             let name = |(key, value): (Vec<u8>, Vec<u8>)| {
@@ -299,8 +299,8 @@ impl MailLedger {
     /// UIDs of a mailbox's messages that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn gone_since(&self, mailbox: u32, modseq: u64) -> Result<Option<Vec<NumberRange>>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn gone_since(&self, mailbox: u32, modseq: u64) -> Result<Option<Vec<NumberRange>>, MailLedgerError> {
         self.read(
             |state| state.of_mailbox(mailbox),
             |reader, changes, numbers| {
@@ -326,8 +326,8 @@ impl MailLedger {
     /// Special uses of an account's mailboxes, by the mailboxes' ids.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn special_uses(&self, account: u32) -> Result<BTreeMap<u32, Option<SpecialUse>>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn special_uses(&self, account: u32) -> Result<BTreeMap<u32, Option<SpecialUse>>, MailLedgerError> {
         self.shared.read_others(|reader, changes, numbers| {
             let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
             let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
@@ -344,8 +344,8 @@ impl MailLedger {
     /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, MailLedgerError> {
         let found = self.read(
             |state| {
                 state.follow(mailbox);
@@ -364,8 +364,8 @@ impl MailLedger {
     /// From now on a mailbox may be given UIDs; false if there is none of that id. Cheap, and needs no [`follow`](Self::follow).
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn pin(&self, mailbox: u32) -> Result<bool, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn pin(&self, mailbox: u32) -> Result<bool, MailLedgerError> {
         if lock(&self.uids).contains_key(&mailbox) {
             return Ok(true);
         }
@@ -402,8 +402,8 @@ impl MailLedger {
     /// The numbers of a mailbox; `None` if there is none of that id.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn head(&self, mailbox: u32) -> Result<Option<MailboxHead>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn head(&self, mailbox: u32) -> Result<Option<MailboxHead>, MailLedgerError> {
         self.read(
             |state| state.of_mailbox(mailbox),
             |reader, changes, numbers| head_of(reader, changes, numbers, mailbox),
@@ -414,24 +414,24 @@ impl MailLedger {
     /// mailboxes looks at no entry about messages, and at the others once.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn head_without_tail(&self, mailbox: u32) -> Result<Option<MailboxHead>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn head_without_tail(&self, mailbox: u32) -> Result<Option<MailboxHead>, MailLedgerError> {
         self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
     }
 
     /// Directories that are yet to be renamed or removed.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, MailLedgerError> {
         self.read(|state| state.others(), pending)
     }
 
     /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For the opening: looks at all that waits.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn expunged_mail(&self) -> Result<HashSet<(u64, u16)>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn expunged_mail(&self) -> Result<HashSet<(u64, u16)>, MailLedgerError> {
         self.read(
             |state| state.entries.clone(),
             |reader, changes, _| {
@@ -446,8 +446,8 @@ impl MailLedger {
     /// The mailbox of a name; `None` if there is none.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn mailbox_named(&self, account: u32, name: &[u8]) -> Result<Option<u32>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn mailbox_named(&self, account: u32, name: &[u8]) -> Result<Option<u32>, MailLedgerError> {
         let key = [&key_of(account)[..], name].concat();
         self.shared.read_others(|reader, changes, _| {
             let row = match changes.of(TableName::Names, &key).find(|(found, _)| *found == key) {
@@ -471,8 +471,8 @@ impl MailLedger {
     /// A mailbox with all its messages; `None` if there is none of that id.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, MailLedgerError> {
         self.read(|state| state.of_mailbox(id), |reader, changes, numbers| stored(reader, changes, numbers, id))
     }
 
@@ -481,7 +481,7 @@ impl MailLedger {
         &self,
         entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-    ) -> Result<T, LedgerError> {
+    ) -> Result<T, MailLedgerError> {
         self.shared.read(entries, read)
     }
 

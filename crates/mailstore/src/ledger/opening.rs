@@ -7,7 +7,7 @@ use std::sync::Arc;
 use posthaste_consumer::{ReplayedEntry, ReplayedStream, StreamHandle, StreamState};
 use posthaste_spool::{Damage, Lsn, Spool};
 
-use super::{LedgerError, Shared, skip_file};
+use super::{MailLedgerError, Shared, skip_file};
 use crate::entry::{MailEntry, STREAM};
 use crate::table::{FILE, MetaError, MetaTable, RowChanges, StoreNumbers, TableName, TableReader, peek};
 
@@ -63,7 +63,7 @@ pub(super) struct Beginning {
 
 impl Beginning {
     /// Finds the stream, or registers it. `dir`: of the table.
-    pub fn new(spool: Arc<dyn Spool>, table: &MetaTable, dir: &Path) -> Result<Self, LedgerError> {
+    pub fn new(spool: Arc<dyn Spool>, table: &MetaTable, dir: &Path) -> Result<Self, MailLedgerError> {
         let reader = table.reader()?;
         let StoreNumbers { applied, .. } = StoreNumbers::read(&reader)?;
         let known_damage = known_damage(&reader)?;
@@ -71,7 +71,7 @@ impl Beginning {
         let mut begins = reader.get(TableName::Store, BEGINS)?;
         drop(reader);
         if !has_stream && applied == 0 && begins.is_none() {
-            let had_table = skip_file::read(dir).map_err(LedgerError::SkipFile)?.is_some();
+            let had_table = skip_file::read(dir).map_err(MailLedgerError::SkipFile)?.is_some();
             let value = if had_table { ALL_LOST.to_vec() } else { Vec::new() };
             let mut changes = RowChanges::default();
             changes.put(TableName::Store, BEGINS, value.clone());
@@ -110,7 +110,7 @@ impl Shared {
         damage: &[Damage],
         bytes_max: usize,
         report: &mut LedgerReport,
-    ) -> Result<ReplayedStream, LedgerError> {
+    ) -> Result<ReplayedStream, MailLedgerError> {
         let Beginning { applied, begins, all_lost, other_spool, known_damage, .. } = beginning;
         let position = self.stream.position().0.get();
         report.lost = (!begins && !other_spool && *applied < position).then_some((*applied, position));
@@ -134,7 +134,7 @@ impl Shared {
             };
             if *begins && !report.has_skipped {
                 // A later opening that finds this file, and neither table nor stream, knows that both were lost.
-                skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
+                skip_file::write(dir, skip).map_err(MailLedgerError::SkipFile)?;
             }
             self.commit_rows(shown, |numbers, changes| {
                 numbers.applied = last;
@@ -151,10 +151,10 @@ impl Shared {
     }
 
     /// The next value of `skip`, durable beside the table. A table that is new had none itself.
-    fn next_skip(&self, dir: &Path) -> Result<u32, LedgerError> {
+    fn next_skip(&self, dir: &Path) -> Result<u32, MailLedgerError> {
         let known = StoreNumbers::read(&self.table.reader()?)?.skip;
-        let skip = known.max(skip_file::read(dir).map_err(LedgerError::SkipFile)?.unwrap_or(0)).saturating_add(1);
-        skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
+        let skip = known.max(skip_file::read(dir).map_err(MailLedgerError::SkipFile)?.unwrap_or(0)).saturating_add(1);
+        skip_file::write(dir, skip).map_err(MailLedgerError::SkipFile)?;
         Ok(skip)
     }
 }
@@ -168,9 +168,9 @@ struct MissingEntries<'a> {
 }
 
 impl StreamState for MissingEntries<'_> {
-    type Error = LedgerError;
+    type Error = MailLedgerError;
 
-    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), LedgerError> {
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), MailLedgerError> {
         if lsn.get() <= self.applied {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl StreamState for MissingEntries<'_> {
     }
 
     /// What the table has is not lost.
-    fn damaged(&mut self, lsn: Lsn) -> Result<(), LedgerError> {
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), MailLedgerError> {
         self.report.damaged.extend((lsn.get() > self.applied).then_some(lsn));
         Ok(())
     }

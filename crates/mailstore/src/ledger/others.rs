@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::LedgerError;
+use super::MailLedgerError;
 use super::shared::Shared;
 use crate::entry::MailEntry;
 use crate::table::{Applier, MetaError, ParkedApplier, RowChanges, StoreNumbers, TableReader};
@@ -23,7 +23,7 @@ impl Shared {
     pub fn read_others<T>(
         &self,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-    ) -> Result<T, LedgerError> {
+    ) -> Result<T, MailLedgerError> {
         let (reader, rows) = {
             let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
             let (commits, from, new) = {

@@ -8,7 +8,7 @@ use posthaste_consumer::StreamHandle;
 use posthaste_spool::{Lsn, Released};
 use posthaste_units::BackOff;
 
-use super::LedgerError;
+use super::MailLedgerError;
 use super::others::AppliedOthers;
 use super::waiting::{Waiting, WaitingState};
 use crate::entry::MailEntry;
@@ -104,7 +104,7 @@ impl Shared {
         &self,
         entries: impl FnOnce(&mut WaitingState) -> Vec<(u64, Bytes)>,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-    ) -> Result<T, LedgerError> {
+    ) -> Result<T, MailLedgerError> {
         // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
         let (entries, notes) = {
             let mut state = self.waiting.lock();

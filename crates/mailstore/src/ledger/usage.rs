@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{LedgerError, MailLedger};
+use super::{MailLedger, MailLedgerError};
 use crate::entry::MailEntry;
 use crate::table::{AccountRow, NameRow, TableName, key_of, rows_of};
 
@@ -10,8 +10,8 @@ impl MailLedger {
     /// Bytes and messages of all mail of an account now. The table counts them, so no message is looked at.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn usage(&self, account: u32) -> Result<(u64, u64), LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn usage(&self, account: u32) -> Result<(u64, u64), MailLedgerError> {
         // What was deleted or lost its name since the last commit still counts in the table, until the entries about it are applied.
         let mut mailboxes = self.mailboxes_in_table(account)?;
         mailboxes.extend(self.names(account)?.1.values().map(|row| row.mailbox).filter(|id| *id != 0));
@@ -34,8 +34,8 @@ impl MailLedger {
     /// Bytes of all mail of all accounts at the last commit.
     ///
     /// # Errors
-    /// [`LedgerError::Table`].
-    pub fn mail_bytes(&self) -> Result<u64, LedgerError> {
+    /// [`MailLedgerError::Table`].
+    pub fn mail_bytes(&self) -> Result<u64, MailLedgerError> {
         self.read(
             |_| Vec::new(),
             |reader, _, _| {
@@ -50,7 +50,7 @@ impl MailLedger {
     }
 
     /// Mailboxes that had a name at the last commit.
-    fn mailboxes_in_table(&self, account: u32) -> Result<HashSet<u32>, LedgerError> {
+    fn mailboxes_in_table(&self, account: u32) -> Result<HashSet<u32>, MailLedgerError> {
         self.read(
             |_| Vec::new(),
             |reader, changes, _| {

@@ -14,7 +14,7 @@ use super::names_out::begin_writing_names;
 use super::scan::Oddities;
 use super::scratch::{NewKeywords, Operation, Scratch};
 use crate::error::MailstoreError;
-use crate::ledger::LedgerError;
+use crate::ledger::MailLedgerError;
 use crate::store::StoredFlags;
 
 /// The most changes of one batch.
@@ -156,12 +156,11 @@ fn make(core: &MailboxCore, operations: &[Operation]) -> Vec<Result<StoredFlags,
 }
 
 /// The answer to a change that the ledger refuses.
-pub(super) fn refusal(error: &LedgerError) -> MailstoreError {
+pub(super) fn refusal(error: &MailLedgerError) -> MailstoreError {
     match error {
-        LedgerError::Append(AppendError::Full(_)) => MailstoreError::NoSpace,
-        LedgerError::Append(AppendError::TooLarge { .. } | AppendError::Entries(_)) | LedgerError::OutOfUids => {
-            MailstoreError::Limit
-        }
+        MailLedgerError::Append(AppendError::Full(_)) => MailstoreError::NoSpace,
+        MailLedgerError::Append(AppendError::TooLarge { .. } | AppendError::Entries(_))
+        | MailLedgerError::OutOfUids => MailstoreError::Limit,
         _ => MailstoreError::Unavailable(error.to_string()),
     }
 }

@@ -26,7 +26,7 @@ use super::takeover::Takeover;
 use super::told::{Told, first};
 use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
-use crate::ledger::LedgerError;
+use crate::ledger::MailLedgerError;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::Uid;
 use crate::snapshot::Message;
@@ -400,6 +400,6 @@ impl MailboxCore {
     }
 }
 
-pub(super) fn unavailable(error: LedgerError) -> MailstoreError {
+pub(super) fn unavailable(error: MailLedgerError) -> MailstoreError {
     MailstoreError::Unavailable(error.to_string())
 }

@@ -81,7 +81,7 @@ use self::quota::Quotas;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
-use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
+use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
 use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
@@ -129,7 +129,7 @@ struct Shared {
 
 impl Shared {
     /// The account of an INBOX, if the ledger has it. Blocks.
-    fn owner(&self, inbox: &MailboxPath) -> Result<Option<u32>, LedgerError> {
+    fn owner(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let mut ids = lock(&self.account_ids);
         if ids.is_none() {
             let rows = self.ledger.accounts()?.into_iter();
@@ -246,7 +246,7 @@ impl MaildirStore {
     }
 
     /// The id of an INBOX that the ledger has: from now on it may be given UIDs. `None` if it is to be made. Blocks, and does not look at the mount.
-    fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, LedgerError> {
+    fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let ledger = &self.shared.ledger;
         // No mail of this opening has a UID before its entry *opening* is there.
         ledger.check_open()?;
@@ -371,7 +371,7 @@ impl MaildirAccount {
         let read = || {
             let known = self.shared.owner(&self.inbox)?;
             let names = known.map(|id| ledger.names(id)).transpose()?.unwrap_or_default().1;
-            Ok::<_, LedgerError>((known, names, ledger.pending_directories()?))
+            Ok::<_, MailLedgerError>((known, names, ledger.pending_directories()?))
         };
         let (known, names, pending) = read().map_err(|error| {
             tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");

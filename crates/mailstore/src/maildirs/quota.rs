@@ -11,7 +11,7 @@ use super::mailbox::lock;
 use super::owner::Owner;
 use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
-use crate::ledger::LedgerError;
+use crate::ledger::MailLedgerError;
 use crate::snapshot::Source;
 use crate::store::{QuotaLimits, QuotaUse};
 
@@ -156,7 +156,7 @@ fn inbox_of(path: &str) -> &str {
 }
 
 impl Shared {
-    fn known_use(&self, account: u32, limits: &QuotaLimits, inbox: &str) -> Result<(u64, u64), LedgerError> {
+    fn known_use(&self, account: u32, limits: &QuotaLimits, inbox: &str) -> Result<(u64, u64), MailLedgerError> {
         let known = lock(&self.quotas.known).get(&account).copied();
         if let Some(known) = known.filter(|known| known.at.elapsed() < KNOWN_FOR) {
             return Ok(known.used);

@@ -16,7 +16,7 @@ use super::listed::{Candidate, Listed, Others};
 use super::mailbox::MESSAGE_BYTES_MAX;
 use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
-use crate::ledger::{LedgerError, MailLedger};
+use crate::ledger::{MailLedger, MailLedgerError};
 use crate::row::NumberRange;
 use crate::snapshot::Message;
 use crate::store::MailBody;
@@ -320,7 +320,7 @@ impl Plan {
                 entries.into_iter().chain((!now.is_empty()).then_some(found)).collect()
             });
             if let Err(error) = done {
-                odd.out_of_uids |= matches!(error, LedgerError::OutOfUids);
+                odd.out_of_uids |= matches!(error, MailLedgerError::OutOfUids);
                 odd.not_durable = Some(error.to_string());
                 return false;
             }

@@ -15,7 +15,7 @@ use super::owner::Owner;
 use super::scan::{Oddities, batch_len, facts_of, name_of, now_secs};
 use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
 use crate::error::MailstoreError;
-use crate::ledger::{LedgerError, MailLedger};
+use crate::ledger::{MailLedger, MailLedgerError};
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::NumberRange;
 use crate::table::SKIPPED_UIDS;
@@ -112,7 +112,7 @@ impl Takeover<'_> {
     }
 
     /// True if the ledger has the mailbox.
-    fn is_made(&self) -> Result<bool, LedgerError> {
+    fn is_made(&self) -> Result<bool, MailLedgerError> {
         Ok(self.ledger.mailbox_named(self.owner.id, self.name.as_str().as_bytes())?.is_some())
     }
 
@@ -160,7 +160,7 @@ impl Takeover<'_> {
         mut left: &[Numbered],
         (uid_validity, last_uid): (u32, u32),
         (special_use, also): (Option<SpecialUse>, Vec<MailEntry>),
-    ) -> Result<(), LedgerError> {
+    ) -> Result<(), MailLedgerError> {
         loop {
             let (now, later) = left.split_at(batch_len(left.iter().map(|(_, _, name)| name.len())));
             let (found, taken) = self.found(now);
@@ -200,7 +200,7 @@ impl Takeover<'_> {
         (entries, taken)
     }
 
-    fn special_use_now(&self) -> Result<Option<SpecialUse>, LedgerError> {
+    fn special_use_now(&self) -> Result<Option<SpecialUse>, MailLedgerError> {
         let Some(usual) = self.special_use.or(SpecialUse::of_name(self.name)) else { return Ok(None) };
         let is_taken =
             self.ledger.special_uses(self.owner.id)?.into_values().any(|special_use| special_use == Some(usual));
@@ -208,7 +208,7 @@ impl Takeover<'_> {
     }
 
     /// Above `above` and all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
-    pub fn new_validity(&self, above: u32) -> Result<u32, LedgerError> {
+    pub fn new_validity(&self, above: u32) -> Result<u32, MailLedgerError> {
         let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM).max(above);
         let now = now_secs().saturating_add(self.ledger.skip().saturating_mul(VALIDITY_SKIPPED));
         Ok(now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))

@@ -3,7 +3,7 @@
 //! [`Relay::open`] restores the queue and attaches to the stream. A message comes in by [`Relay::entry`], in the batch that keeps it. The way of a message:
 //!
 //! ```text
-//! spool ─published─► Queue ─unrouted─► DNS ─route─► ready queue of a site ─► connections ─fates─► Recorder ─changes─► spool
+//! spool ─published─► Queue ─unrouted─► DNS ─route─► ready queue of a site ─► connections ─fates─► OutcomeRecorder ─changes─► spool
 //!   │                                                                            ▲
 //!   └───────── body and envelope: from memory, else from the spool ──────────────┘
 //! ```

@@ -13,7 +13,7 @@ use super::replies;
 use crate::queue::{Change, Clock, Key, QueueEntry, Secs, What};
 
 /// Appends for the queue. An append that fails is repeated: outcomes are not forgotten.
-pub(super) struct Recorder {
+pub(super) struct OutcomeRecorder {
     spool: Arc<dyn Spool>,
     stream: StreamId,
     observer: Option<Arc<dyn Observer>>,
@@ -43,11 +43,11 @@ struct MadeBatch {
     outcomes: usize,
 }
 
-impl Recorder {
+impl OutcomeRecorder {
     pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>, watch: &Watch) -> Self {
         let worker = watch.worker("records of the queue", &["", "waiting for the spool"], PATIENCE);
         let budget = OutcomeBudget::new(poison_watch(&spool), Instant::now());
-        Recorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
+        OutcomeRecorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -28,7 +28,7 @@ impl Hooks for Held {
 }
 
 struct World {
-    recorder: Arc<Recorder>,
+    recorder: Arc<OutcomeRecorder>,
     appended: Receiver<Vec<QueueEntry>>,
     results: Receiver<(Then, Result<Lsn, AppendError>)>,
     _dir: tempfile::TempDir,
@@ -42,7 +42,7 @@ impl World {
         let ((appends, appended), (tell, results)) = (channel(), channel());
         let held = Held { appended: Mutex::new(appends), results: Mutex::new(tell) };
         let spool = Arc::new(HookedSpool::new(spool, held));
-        let recorder = Arc::new(Recorder::new(spool, stream, None, &Watch::default()));
+        let recorder = Arc::new(OutcomeRecorder::new(spool, stream, None, &Watch::default()));
         World { recorder, appended, results, _dir: dir }
     }
 

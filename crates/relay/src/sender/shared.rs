@@ -22,7 +22,7 @@ use super::look::RollingLook;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
-use super::record::{Recorder, Time};
+use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
 use super::reuse::Reuse;
 use super::room::Room;
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub crowd: Arc<Crowd>,
     pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
-    pub recorder: Arc<Recorder>,
+    pub recorder: Arc<OutcomeRecorder>,
     pub shaper: Shaper,
     pub room: Room,
     pub time: Time,
@@ -118,7 +118,7 @@ impl Shared {
             crowd: Arc::default(),
             reuse: Arc::default(),
             ahead: CallAhead::default(),
-            recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
+            recorder: Arc::new(OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
             room: Room::new(&config.room),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,

@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::error::ServeError;
-use crate::events::{Outcomes, Recorder};
+use crate::events::{EventRecorder, Outcomes};
 use crate::mailboxes::{DeliveredFiles, KnownMail};
 use crate::opening::{Restored, log_damaged, log_mended};
 use crate::panics;
@@ -46,7 +46,7 @@ impl MaildirService {
         config: &Config,
         intake: Intake,
         damage: &[Damage],
-        recorder: Option<Recorder>,
+        recorder: Option<EventRecorder>,
         known: Option<KnownMail>,
     ) -> Result<(Self, LocalDelivery, Restored), ServeError> {
         let owners = Current::new(OwnerRules::of(&config.domains));

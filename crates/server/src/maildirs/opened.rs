@@ -9,7 +9,7 @@ use posthaste_spool::Damage;
 
 use super::MaildirService;
 use crate::error::ServeError;
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 use crate::mailboxes::{MailTable, Mailboxes, UnreadableMailboxes};
 use crate::opening::Restored;
 
@@ -28,7 +28,7 @@ pub(crate) async fn open_mail(
     config: &Config,
     (intake, memory): (Intake, MemoryBudget),
     damage: &[Damage],
-    recorder: Option<Recorder>,
+    recorder: Option<EventRecorder>,
     has_readers: bool,
 ) -> Result<OpenedMail, ServeError> {
     let spool = Arc::clone(intake.spool());

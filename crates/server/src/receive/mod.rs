@@ -34,7 +34,7 @@ pub(crate) use self::injected::{InjectedBody, InjectedMail, Outcomes};
 use self::message::SmtpBody;
 use crate::certificates;
 use crate::destinations::Destinations;
-use crate::events::{self, Recorder};
+use crate::events::{self, EventRecorder};
 use crate::first_password::FirstPassword;
 use crate::ids::Ids;
 use crate::live::Live;
@@ -160,7 +160,7 @@ impl Receiver {
     }
 
     /// The event log, if there is one.
-    pub fn events(&self) -> Option<&Recorder> {
+    pub fn events(&self) -> Option<&EventRecorder> {
         self.0.destinations.events()
     }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::destinations::Late;
 use crate::error::ServeError;
-use crate::events::{Outcomes, Recorder};
+use crate::events::{EventRecorder, Outcomes};
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
@@ -33,7 +33,7 @@ pub(crate) use listing::{count, delete, list, release};
 pub(crate) struct TransportService {
     opened: Arc<Late<Transports>>,
     spool: Arc<dyn Spool>,
-    recorder: Option<Recorder>,
+    recorder: Option<EventRecorder>,
     notices: RefusalNotices,
     stuck: Arc<StuckStreams>,
 }
@@ -104,7 +104,7 @@ const HELP: &str =
 fn open(
     config: &Config,
     spool: Arc<dyn Spool>,
-    recorder: Option<Recorder>,
+    recorder: Option<EventRecorder>,
     notices: RefusalNotices,
 ) -> Result<Option<Transports>, OpenError> {
     let is_waiting =
@@ -131,7 +131,7 @@ fn open(
     Ok(Some(transports))
 }
 
-fn settings(config: &Config, recorder: Option<Recorder>, notices: RefusalNotices) -> posthaste_transport::Config {
+fn settings(config: &Config, recorder: Option<EventRecorder>, notices: RefusalNotices) -> posthaste_transport::Config {
     let storage = &config.storage;
     posthaste_transport::Config {
         host_name: config.host_name.clone(),

@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use crate::support::{LONG, Recorder, Talk, local, start};
+use crate::support::{LONG, RecordingHandler, Talk, local, start};
 
 #[tokio::test]
 async fn too_many_connections_are_told_so() {
@@ -51,7 +51,7 @@ async fn the_total_is_told_apart_from_the_address() {
 async fn a_slow_reader_stops_its_client_and_nobody_else() {
     let hold = Arc::new(Notify::new());
     let (events, mut received) = mpsc::unbounded_channel();
-    let handler = Recorder { events, hold: Some(Arc::clone(&hold)), stall: false };
+    let handler = RecordingHandler { events, hold: Some(Arc::clone(&hold)), stall: false };
     let server = local().start(handler).await.unwrap();
     let mut talk = Talk::to(&server).await;
     talk.open().await;
@@ -83,7 +83,7 @@ async fn ipv4_and_ipv6_are_listened_on_side_by_side() {
         let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
         let builder = Server::builder().listen(format!("[::]:{port}")).listen(format!("0.0.0.0:{port}"));
         let (events, _received) = mpsc::unbounded_channel();
-        let Ok(server) = builder.start(Recorder { events, hold: None, stall: false }).await else { continue };
+        let Ok(server) = builder.start(RecordingHandler { events, hold: None, stall: false }).await else { continue };
         for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
             Talk { stream: TcpStream::connect(address).await.unwrap() }.hear("220").await;
         }

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{LONG, Recorder, Talk, local, mail, rcpt, start};
+use crate::support::{LONG, RecordingHandler, Talk, local, mail, rcpt, start};
 
 #[tokio::test]
 async fn a_message_arrives_as_it_was_sent() {
@@ -50,7 +50,8 @@ async fn lmtp_runs_over_a_unix_socket() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let builder = || Server::builder().protocol(Protocol::Lmtp).listen_unix(&path);
     let (server, mut events) = start(builder()).await;
-    let taken = builder().start(Recorder { events: mpsc::unbounded_channel().0, hold: None, stall: false }).await;
+    let taken =
+        builder().start(RecordingHandler { events: mpsc::unbounded_channel().0, hold: None, stall: false }).await;
     assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse, "a living server keeps its socket");
     let config = client::Config { protocol: Protocol::Lmtp, ..client::Config::new("client.example") };
     let mut client = Client::connect_unix(&path, config, ClientTimeouts::default()).await.unwrap();

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use crate::support::{LONG, Recorder, Talk, local, start};
+use crate::support::{LONG, RecordingHandler, Talk, local, start};
 
 #[tokio::test]
 async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are_done() {
@@ -32,7 +32,7 @@ async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are
 async fn no_transaction_begins_while_the_server_drains() {
     let hold = Arc::new(Notify::new());
     let (events, mut received) = mpsc::unbounded_channel();
-    let server = local().start(Recorder { events, hold: Some(Arc::clone(&hold)), stall: false }).await.unwrap();
+    let server = local().start(RecordingHandler { events, hold: Some(Arc::clone(&hold)), stall: false }).await.unwrap();
     let address = server.local_addrs()[0];
     let mut talk = Talk::to(&server).await;
     talk.open().await;
@@ -67,7 +67,7 @@ async fn a_server_that_is_dropped_serves_on() {
 #[tokio::test]
 async fn shutdown_does_not_wait_for_ever() {
     let (events, mut received) = mpsc::unbounded_channel();
-    let server = local().start(Recorder { events, hold: None, stall: true }).await.unwrap();
+    let server = local().start(RecordingHandler { events, hold: None, stall: true }).await.unwrap();
     let mut unfinished = Talk::to(&server).await;
     unfinished.open().await;
     let mut stalled = Talk::to(&server).await;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Tells what arrived, and waits where it is told to.
-pub struct Recorder {
+pub struct RecordingHandler {
     pub events: mpsc::UnboundedSender<(Session, Envelope, Result<Vec<u8>, BodyError>)>,
     /// After the first piece of a body.
     pub hold: Option<Arc<Notify>>,
@@ -25,7 +25,7 @@ pub struct Recorder {
     pub stall: bool,
 }
 
-impl Handler for Recorder {
+impl Handler for RecordingHandler {
     type State = ();
     type Transaction = ();
 
@@ -65,7 +65,7 @@ pub type Events = mpsc::UnboundedReceiver<(Session, Envelope, Result<Vec<u8>, Bo
 
 pub async fn start(builder: ServerBuilder) -> (RunningServer, Events) {
     let (events, received) = mpsc::unbounded_channel();
-    (builder.start(Recorder { events, hold: None, stall: false }).await.unwrap(), received)
+    (builder.start(RecordingHandler { events, hold: None, stall: false }).await.unwrap(), received)
 }
 
 pub fn local() -> ServerBuilder {

@@ -26,7 +26,7 @@ pub struct Ledger {
 /// Why a ledger cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {text}")]
-pub struct LedgerError {
+pub struct LedgerFileError {
     path: PathBuf,
     text: String,
 }
@@ -84,7 +84,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When there is another file at `path`.
-    pub fn check_path(path: &Path) -> Result<(), LedgerError> {
+    pub fn check_path(path: &Path) -> Result<(), LedgerFileError> {
         let begin = format!(r#"{{"schema":"{SCHEMA}""#);
         must_begin_with(path, &begin, "a list of acknowledged messages")
             .map_err(|error| failed(path, error.to_string()))
@@ -94,7 +94,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), LedgerError> {
+    pub fn save(&self, path: &Path) -> Result<(), LedgerFileError> {
         let mut messages: Vec<(u64, u64, u16, u16)> = Vec::new();
         for (number, Expected { acked, uncertain }) in self.iter() {
             match messages.last_mut() {
@@ -111,7 +111,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the file cannot be read or is none of ours.
-    pub fn load(path: &Path) -> Result<Self, LedgerError> {
+    pub fn load(path: &Path) -> Result<Self, LedgerFileError> {
         let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
         let no_ledger =
             || failed(path, "this is no list of acknowledged messages, as `load --acked FILE` writes it".into());
@@ -135,8 +135,8 @@ impl Ledger {
     }
 }
 
-fn failed(path: &Path, text: String) -> LedgerError {
-    LedgerError { path: path.to_owned(), text }
+fn failed(path: &Path, text: String) -> LedgerFileError {
+    LedgerFileError { path: path.to_owned(), text }
 }
 
 #[cfg(test)]

@@ -8,5 +8,5 @@ mod tests;
 mod text;
 
 pub use compare::{Account, Copies, Finding, Waiting, WaitingCopies, account};
-pub use ledger::{Expected, Ledger, LedgerError, MESSAGES_MAX};
+pub use ledger::{Expected, Ledger, LedgerFileError, MESSAGES_MAX};
 pub use stores::AccountError;
