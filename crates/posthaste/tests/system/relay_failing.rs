@@ -45,6 +45,7 @@ fn a_host_that_takes_no_mail_is_asked_once() {
     let server = Server::start(dir, &config(host.port, EVENTS));
     server.hello().try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
     let line = wait_for(dir, "bounced", "recipient", "ann@there.example").remove(0);
+    assert_eq!((&line["stage"], &line["host"]), (&"greeting".into(), &"there.example".into()), "{line}");
     assert_eq!((&line["code"], &line["reply"]), (&521.into(), &"521 5.3.2 this host takes no mail".into()), "{line}");
     let notice = server.wait_for_mail("here.example", "eve", 1)[0].text();
     assert!(notice.contains("521 5.3.2 this host takes no mail") && notice.contains("\nStatus: 5.3.2\n"), "{notice}");

@@ -9,6 +9,7 @@ use posthaste_smtp::Reply;
 use posthaste_spool::{AppendError, Entry, Lsn};
 
 use super::Relay;
+use super::ended::ReplyPlace;
 use super::messages::Envelope;
 use super::observer::{ActedOn, AttemptResult, By};
 use super::routing::host_and_port;
@@ -173,9 +174,10 @@ impl Relay {
             }
             acted.changed += bounces.len() as u64;
             let mut told = told.chunks(TOLD_MAX).map(|told| shared.acted(by, action, told.to_vec()));
+            let nobody = Arc::default();
             for change in bounces {
-                let host = Arc::from("");
-                shared.settle_told(change.key.message, vec![change], AttemptResult::Failed, reply, &host);
+                let (place, message) = (ReplyPlace::of(&nobody), change.key.message);
+                shared.settle_told(message, vec![change], AttemptResult::Failed, reply, place);
             }
             for changes in changes.chunks(TOLD_MAX) {
                 let mut entries = vec![shared.recorder.entry(shared.time.now(), changes)];

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
 use super::crowd::Thinner;
+use super::ended::ReplyPlace;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
@@ -53,8 +54,8 @@ impl Shared {
         for (change, reply) in bounces {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || {
-                let host = Arc::from("");
-                shared.settle_told(change.key.message, vec![change], AttemptResult::Failed, &reply, &host);
+                let (nobody, message) = (Arc::default(), change.key.message);
+                shared.settle_told(message, vec![change], AttemptResult::Failed, &reply, ReplyPlace::of(&nobody));
             });
         }
         self.recorder.retry(now);
@@ -101,7 +102,7 @@ impl Shared {
         }
         let (shared, message) = (self.clone(), first.key().message);
         self.runtime.spawn_blocking(move || {
-            shared.settle_told(message, changes, AttemptResult::Expired, &reply, &Arc::from(""));
+            shared.settle_told(message, changes, AttemptResult::Expired, &reply, ReplyPlace::of(&Arc::default()));
         });
     }
 

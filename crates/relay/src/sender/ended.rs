@@ -270,14 +270,28 @@ impl Shared {
 
     /// Ends attempts that were none, with a reply of our own.
     pub fn end_unsent(self: &Arc<Self>, transaction: &Transaction, outcome: Outcome, reply: Reply) {
+        self.end_refused(transaction, outcome, reply, Arc::default(), "");
+    }
+
+    /// Ends attempts that were none, with what a host said at a step of a session. `host`, `stage`: as in [`ReplyPlace`].
+    pub fn end_refused(
+        self: &Arc<Self>,
+        transaction: &Transaction,
+        outcome: Outcome,
+        reply: Reply,
+        host: Arc<str>,
+        stage: &'static str,
+    ) {
         let changes: Vec<Change> = {
             let mut queue = self.queue();
             keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
         };
         let (shared, message) = (self.clone(), transaction.message);
-        let host: Arc<str> = Arc::from("");
         // The envelope may be on the disk.
-        let settle = move || shared.settle_told(message, changes, AttemptResult::Failed, &reply, &host);
+        let settle = move || {
+            let place = ReplyPlace { host: &host, stage };
+            shared.settle_told(message, changes, AttemptResult::Failed, &reply, place);
+        };
         self.runtime.spawn_blocking(settle);
     }
 
@@ -288,7 +302,7 @@ impl Shared {
         changes: Vec<Change>,
         failed: AttemptResult,
         reply: &Reply,
-        host: &Arc<str>,
+        place: ReplyPlace<'_>,
     ) {
         let envelope = self.messages.envelope(message);
         if let Err(error) = &envelope {
@@ -311,14 +325,14 @@ impl Shared {
                 continue;
             }
             if is_told {
-                self.keep_reply(key, ReplyPlace::of(host), reply, &Arc::default());
+                self.keep_reply(key, place, reply, &Arc::default());
             }
             let attempt = result.zip(envelope.as_ref()).and_then(|(result, envelope)| {
                 let attempts = match change.what {
                     What::Deferred { attempts, .. } => attempts,
                     _ => self.queue().show(key).map_or(0, |state| state.attempts),
                 };
-                self.attempted(key, envelope, attempts, result, ReplyPlace::of(host), reply.clone())
+                self.attempted(key, envelope, attempts, result, place, reply.clone())
             });
             recorded.push((if is_told { change.with_notice() } else { change }, attempt));
         }

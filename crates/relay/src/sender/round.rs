@@ -13,6 +13,7 @@ use posthaste_watch::Worker;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Counted, Served, open, settings_of};
+use super::ended::ReplyPlace;
 use super::last_words::LastWords;
 use super::reuse::{Handed, Key};
 use super::shape::{OpenLimit, Tokens};
@@ -47,7 +48,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
             Err(DnsError::Unanswered { name, why }) => {
                 return round.counted.failed(&format!("DNS: {name}: {why}"), round.was_tried);
             }
-            Err(failed) => return give_up(&shared, &site, &reply_for(&failed)),
+            Err(failed) => return give_up(&shared, &site, ReplyPlace::of(&Arc::default()), &reply_for(&failed)),
         }
     }
 }
@@ -188,7 +189,7 @@ impl Round {
             }
             Err(failed) => {
                 self.words.put(&who, format!("{who}: {failed}"));
-                self.takes_none.note(&failed);
+                self.takes_none.note(&host.name, &failed);
                 if let Some((step, reply)) = failed.last_words() {
                     self.is_login_refused |= step == Step::Auth && reply.code() >= 500;
                 }
@@ -228,8 +229,9 @@ impl Round {
             // Nothing is to be had before one of these has room.
             return counted.site.state().set_full(full);
         }
-        if let (TakesNone::Yes(reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
-            return give_up(&counted.shared, &counted.site, &reply);
+        if let (TakesNone::Yes(host, reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
+            let place = ReplyPlace { host: &host, stage: Step::Greeting.name() };
+            return give_up(&counted.shared, &counted.site, place, &reply);
         }
         // Providers lock accounts after a few wrong passwords: the first one begins a pause.
         counted.failed(&words.to_string(), was_tried && !is_login_refused);
@@ -237,29 +239,31 @@ impl Round {
 }
 
 /// No host of the site takes mail, and none will: what waits for it fails.
-fn give_up(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
+fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Reply) {
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
     // What is left comes with the next look at the site.
     while shared.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
-        shared.end_unsent(&transaction, Outcome::Failed(status_of(reply)), reply.clone());
+        let outcome = Outcome::Failed(status_of(reply));
+        shared.end_refused(&transaction, outcome, reply.clone(), place.host.clone(), place.stage);
     }
 }
 
 /// True if all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
 enum TakesNone {
     NotAsked,
-    Yes(Reply),
+    /// With the last of them, and its words.
+    Yes(Arc<str>, Reply),
     No,
 }
 
 impl TakesNone {
-    fn note(&mut self, failed: &OpenError) {
+    fn note(&mut self, host: &Arc<str>, failed: &OpenError) {
         *self = match (failed.last_words(), &self) {
-            (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(_)) if reply.code() == 521 => {
-                Self::Yes((**reply).clone())
+            (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(..)) if reply.code() == 521 => {
+                Self::Yes(host.clone(), (**reply).clone())
             }
             _ => Self::No,
         };
