@@ -58,7 +58,7 @@ pub use section::{IpStrategy, Settings};
 pub use slots::{Pace, Slot};
 pub use source::RecordSource;
 pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
-pub use wanted::{FoundRecord, OwnDomain, WantedRecord};
+pub use wanted::{FoundRecord, OwnDomain, WEB_NAMES, WantedRecord};
 
 use std::future::Future;
 use std::task::Poll;

@@ -7,7 +7,7 @@ use crate::spf_merge::{SpfMergeError, check_lookups, spf_of, with_term};
 use crate::{DnsError, RecordSource};
 
 /// A domain of ours as its records are to say it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct OwnDomain {
     /// Its name in lower-case A-labels.
     pub domain: String,
@@ -19,7 +19,14 @@ pub struct OwnDomain {
     pub reports: String,
     /// Services that clients find by SRV (RFC 6186, RFC 8314), such as `_imaps`, with their ports.
     pub services: Vec<(&'static str, u16)>,
+    /// The host answers others by HTTPS: the [names](WEB_NAMES) that senders and mail programs look for lead to it.
+    pub has_web: bool,
+    /// The id of the MTA-STS policy (RFC 8461 section 3.1), once it is served at its name with a certificate that others trust.
+    pub policy_id: Option<String>,
 }
+
+/// Names below the domain that are looked for by HTTPS.
+pub const WEB_NAMES: [&str; 2] = ["mta-sts", "autoconfig"];
 
 /// A record that the domain needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +82,13 @@ impl OwnDomain {
         for (service, port) in &self.services {
             all.push(self.service(source, service, *port).await);
         }
+        if self.has_web {
+            all.extend(self.web(source).await);
+        }
+        if let Some(id) = &self.policy_id {
+            let value = format!("v=STSv1; id={id}");
+            all.push(text(source, format!("_mta-sts.{domain}"), value.clone(), |found| *found == value).await);
+        }
         all.extend(self.reverse(source).await);
         Ok(all)
     }
@@ -105,6 +119,19 @@ impl OwnDomain {
         };
         let found = FoundRecord::among(found, |(host, at)| *host == self.host && *at == port, shown);
         WantedRecord { name, kind: "SRV", value, found }
+    }
+
+    /// Aliases of the host, or names with one of its addresses.
+    async fn web(&self, source: RecordSource<'_>) -> Vec<WantedRecord> {
+        let of_host = source.addresses(&self.host).await.unwrap_or_default();
+        let mut records = Vec::new();
+        for name in WEB_NAMES {
+            let name = format!("{name}.{}", self.domain);
+            let shown = |found: &[IpAddr]| found.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
+            let found = FoundRecord::among(source.addresses(&name).await, |found| of_host.contains(found), shown);
+            records.push(WantedRecord { name, kind: "CNAME", value: format!("{}.", self.host), found });
+        }
+        records
     }
 
     /// The names of the host's addresses.
@@ -223,6 +250,8 @@ mod tests {
             keys: vec![("2611e".to_owned(), "v=DKIM1; k=ed25519; p=AAAA".to_owned())],
             reports: format!("reports@{domain}"),
             services: vec![("_imaps", 993)],
+            has_web: true,
+            policy_id: domain.ends_with("net").then(|| "a1".to_owned()),
         }
     }
 
@@ -251,6 +280,7 @@ mod tests {
             .txt("_spf.old.example", "v=spf1 ip4:192.0.2.9 -all")
             .txt("2611e._domainkey.example.org", "v=DKIM1; k=ed25519; p=BBBB")
             .srv("_imaps._tcp.example.org", 993, "imap.old.example")
+            .a("autoconfig.example.org", [192, 0, 2, 99].into())
             .a("mx.example.org", [192, 0, 2, 10].into());
         let expected = [
             "example.org MX 10 mx.example.org. [mail.old.example]",
@@ -260,6 +290,8 @@ mod tests {
             "_dmarc.example.org TXT v=DMARC1; p=reject [same]",
             "_smtp._tls.example.org TXT v=TLSRPTv1; rua=mailto:reports@example.org [nothing]",
             "_imaps._tcp.example.org SRV 0 1 993 mx.example.org. [993 imap.old.example.]",
+            "mta-sts.example.org CNAME mx.example.org. [nothing]",
+            "autoconfig.example.org CNAME mx.example.org. [192.0.2.99]",
             "10.2.0.192.in-addr.arpa PTR mx.example.org. [nothing]",
         ];
         assert_eq!(wanted(zone, "example.org").await, expected);
@@ -275,11 +307,14 @@ mod tests {
             .txt("_smtp._tls.example.net", "v=TLSRPTv1; rua=mailto:x@example.net")
             .txt("2611e._domainkey.example.net", "v=DKIM1; k=ed25519; p=AAAA")
             .srv("_imaps._tcp.example.net", 993, "mx.example.org")
+            .cname("mta-sts.example.net", "mx.example.org")
+            .a("autoconfig.example.net", [192, 0, 2, 10].into())
+            .txt("_mta-sts.example.net", "v=STSv1; id=a1")
             .a("mx.example.org", [192, 0, 2, 10].into())
             .ptr("10.2.0.192.in-addr.arpa", "mx.example.org");
         let all = wanted(zone, "example.net").await;
-        assert_eq!(all.iter().filter(|line| line.ends_with("[same]")).count(), 8, "{all:#?}");
-        assert_eq!(all.len(), 8);
+        assert_eq!(all.iter().filter(|line| line.ends_with("[same]")).count(), 11, "{all:#?}");
+        assert_eq!(all.len(), 11);
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn check_published(of: &OfDomain, dns_port: u16) -> Result<(), AnyError> {
         Some((key.selector, KeyRecord::of(&file.key).to_string()))
     };
     let keys = store.keys(&domain)?.into_iter().filter_map(next).collect();
-    let own = OwnDomain { domain, keys, host: config.host_name.clone(), reports: String::new(), services: Vec::new() };
+    let own = OwnDomain { domain, keys, host: config.host_name.clone(), ..OwnDomain::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let records = runtime.block_on(ask_own_servers(&config, dns_port, async |source| {
         if matches!(source, RecordSource::Resolver(_)) {

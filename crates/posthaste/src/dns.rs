@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
 use crate::dns_check::CheckArgs;
+use crate::policy_file::{HTTPS, with_policy};
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -54,7 +55,9 @@ impl RecordsArgs {
         // Within it: the resolver has tasks.
         let wanted = runtime.block_on(async {
             let resolver = Resolver::new(&loaded.config.dns)?;
-            Ok::<_, AnyError>(own.wanted(RecordSource::Resolver(&resolver)).await?)
+            let source = RecordSource::Resolver(&resolver);
+            let own = with_policy(&own, source, &loaded.config, HTTPS).await;
+            Ok::<_, AnyError>(own.wanted(source).await?)
         })?;
         if self.json {
             return Ok(print_json(&format!("{:#}\n", json!(wanted.iter().map(of_record).collect::<Vec<_>>())))?);
@@ -86,7 +89,15 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     if !directory.is_ours(&name) {
         complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
     }
-    Ok(OwnDomain { keys: keys(config, &name)?, domain: name, host, reports, services: services(config) })
+    Ok(OwnDomain {
+        keys: keys(config, &name)?,
+        domain: name,
+        host,
+        reports,
+        services: services(config),
+        has_web: config.listeners.iter().any(is_web),
+        policy_id: None,
+    })
 }
 
 /// Selectors and records of the keys that sign, or will.
@@ -105,6 +116,11 @@ fn keys(config: &Config, domain: &str) -> Result<Vec<(String, String)>, AnyError
         }
     }
     Ok(records)
+}
+
+/// A listener of HTTPS for other hosts.
+fn is_web(listener: &Listener) -> bool {
+    listener.protocol == ListenerProtocol::Http && listener.tls_mode() == ListenerTls::Implicit && !listener.is_local()
 }
 
 /// Services with TLS from the first octet, at the first port of each.

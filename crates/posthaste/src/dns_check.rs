@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::config_arg::ConfigArg;
 use crate::dns::{of_record, own_domain, quoted_value};
+use crate::policy_file::{HTTPS, with_policy};
 use crate::queue::AnyError;
 use crate::terminal::{complain, harmless, is_colourful, print, print_again, print_json};
 
@@ -34,6 +35,9 @@ pub struct CheckArgs {
     /// The port at which servers of domains listen
     #[arg(long, hide = true, value_name = "PORT", default_value_t = 53)]
     dns_port: u16,
+    /// The port at which this server answers others by HTTPS
+    #[arg(long, hide = true, value_name = "PORT", default_value_t = HTTPS)]
+    https_port: u16,
 }
 
 /// The records of one round, and who was asked.
@@ -79,7 +83,7 @@ impl CheckArgs {
     /// Asks with empty memories.
     async fn round(&self, own: &OwnDomain, config: &Config) -> Result<Round, AnyError> {
         ask_own_servers(config, self.dns_port, async |source| {
-            let records = own.wanted(source).await?;
+            let records = with_policy(own, source, config, self.https_port).await.wanted(source).await?;
             let addresses = source.addresses(&own.host).await;
             Ok(Round {
                 domain: own.domain.clone(),

@@ -70,9 +70,8 @@ pub fn look(wanted: &Wanted, place: &Place, is_running: bool) -> Result<Vec<Find
     let own = OwnDomain {
         domain: wanted.domain.clone(),
         host: wanted.host.clone(),
-        keys: Vec::new(),
         reports: wanted.address_of(REPORTS),
-        services: Vec::new(),
+        ..OwnDomain::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Within it: the resolver has tasks.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use posthaste_dns_stub::{Kind, Server as Dns, Zone};
 use serde_json::Value;
 
-use crate::support::{command, configure};
+use crate::support::{Server, command, configure};
 
 #[test]
 fn records_are_printed_with_what_they_replace() {
@@ -211,4 +211,41 @@ fn where_port_53_is_blocked_the_resolver_is_asked_and_that_is_told() {
     assert!(text.contains("missing    mx.example.org.  A or AAAA: the host has no address\n"), "{text}");
     assert!(text.ends_with(" (asked: the resolver)\n"), "{text}");
     assert!(errors.contains("port 53 of other hosts cannot be reached from here"), "{errors}");
+}
+
+#[test]
+fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
+    let name = "mta-sts.example.org";
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("own.pem"), certificate.pem() + &key.serialize_pem()).unwrap();
+    std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
+    let zone = Zone::default().a("mx.example.org", Ipv4Addr::LOCALHOST).cname(name, "mx.example.org");
+    let dns = Dns::start(zone);
+    let config = format!(
+        "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"own.pem\"\n[acme]\nca_file = \"ca.pem\"\n\
+         [[listener]]\naddress = \"0.0.0.0:0\"\nprotocol = \"http\"\ntls = \"implicit\"\n\
+         [[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n[dns]\nservers = [\"{}\"]\n",
+        dns.address()
+    );
+    let server = Server::start(dir.path(), &config);
+    let records = |port: u16| {
+        let port = port.to_string();
+        // The stub is no server of the domain that can be found, so the resolver is asked.
+        let args = ["dns", "check", "example.org", "--json", "--dns-port", "9", "--https-port", &port];
+        let output = command(dir.path(), &args).output().unwrap();
+        let round: Value = serde_json::from_slice(&output.stdout).unwrap();
+        round["records"].as_array().unwrap().clone()
+    };
+    let of = |records: &[Value], name: &str| records.iter().find(|record| record["name"] == name).cloned();
+    let port = server.addresses[0].port();
+    let served = records(port);
+    let policy = of(&served, "_mta-sts.example.org").unwrap_or_else(|| panic!("{served:#?}"));
+    let value = policy["value"].as_str().unwrap();
+    assert!(value.starts_with("v=STSv1; id=") && value.len() == 28, "{policy}");
+    assert_eq!(of(&served, name).unwrap()["state"], "there");
+    assert_eq!(of(&served, "autoconfig.example.org").unwrap()["state"], "missing");
+    server.stop();
+    assert_eq!(of(&records(port), "_mta-sts.example.org"), None);
 }
