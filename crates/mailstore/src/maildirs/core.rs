@@ -10,10 +10,12 @@ use std::time::{Duration, SystemTime};
 use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
 use tokio::sync::{RwLock, watch};
+use tokio::time::Instant;
 
 use super::Shared;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
+use super::hot_dirs::DirEvents;
 use super::keywords::FIRST_BIT;
 use super::listed::Listing;
 use super::looks::{Known, Looked, Looks};
@@ -54,6 +56,8 @@ pub(super) struct MailboxCore {
     /// `None` until it is read from the ledger. Not held while anything blocks.
     pub state: Mutex<Option<MailboxState>>,
     pub looks: Mutex<Looks>,
+    /// Events in its directories, while they are watched.
+    pub dir_events: Arc<DirEvents>,
     pub looked: watch::Sender<Looked>,
     /// UIDs whose file turned out to have another content.
     pub suspects: Mutex<HashSet<u32>>,
@@ -82,6 +86,7 @@ impl std::fmt::Debug for MailboxCore {
 
 impl Drop for MailboxCore {
     fn drop(&mut self) {
+        self.shared.hot_dirs.forget(self.id);
         self.shared.ledger.unfollow(self.id);
     }
 }
@@ -100,6 +105,12 @@ impl MailboxCore {
                 opened => return opened,
             }
         }
+    }
+
+    /// The time of the next look for an idle session.
+    pub fn next_look(&self) -> Instant {
+        let events = *self.dir_events.borrow();
+        lock(&self.looks).next(events)
     }
 
     /// One look. Blocks.

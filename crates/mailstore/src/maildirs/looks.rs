@@ -1,6 +1,7 @@
 //! Looks at a mailbox: those that are wanted, and the outcome of the last.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_maildir::tree::Stamp;
 use tokio::time::Instant;
@@ -8,15 +9,52 @@ use tokio::time::Instant;
 use super::state::Messages;
 use crate::error::MailstoreError;
 
+/// The time between two looks for an idle session, without an event in the directories.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Looks because of events are apart by this, and by 19 times what the last one took: they need one in twenty parts of a core.
+const EVENT_PAUSE_MIN: Duration = Duration::from_millis(50);
+const EVENT_PAUSE: u32 = 19;
+
 /// Which look is wanted, and which has begun. Sessions that ask while one runs share the next.
 #[derive(Debug)]
 pub(super) struct Looks {
     pub wanted: u64,
     pub begun: u64,
     pub is_running: bool,
+    /// The end of the last one.
     pub last: Instant,
+    /// The time that it took.
+    pub took: Duration,
+    /// Events in the directories before the last one began.
+    pub events: u64,
+    /// [`POLL_EVERY`], but for tests.
+    pub poll_every: Duration,
     /// `None` while a look has it.
     pub known: Option<Known>,
+}
+
+impl Looks {
+    pub fn new() -> Self {
+        Self {
+            wanted: 0,
+            begun: 0,
+            is_running: false,
+            last: Instant::now(),
+            took: Duration::ZERO,
+            events: 0,
+            poll_every: POLL_EVERY,
+            known: Some(Known::default()),
+        }
+    }
+
+    /// The time of the next look for an idle session. `events`: in the directories so far.
+    pub fn next(&self, events: u64) -> Instant {
+        let pause = match events == self.events {
+            true => self.poll_every,
+            false => (self.took * EVENT_PAUSE).clamp(EVENT_PAUSE_MIN, POLL_EVERY),
+        };
+        self.last + pause
+    }
 }
 
 /// Memory of looks.
@@ -36,4 +74,21 @@ pub(super) struct Looked {
     /// Of the last look that went well.
     pub messages: Option<Arc<Messages>>,
     pub error: Option<MailstoreError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_hasten_a_look_and_long_looks_are_rare() {
+        let mut looks = Looks { events: 7, took: Duration::from_millis(10), ..Looks::new() };
+        let pause = |looks: &Looks, events| looks.next(events) - looks.last;
+        assert_eq!(pause(&looks, 7), POLL_EVERY);
+        assert_eq!(pause(&looks, 8), Duration::from_millis(190));
+        looks.took = Duration::from_micros(5);
+        assert_eq!(pause(&looks, 8), EVENT_PAUSE_MIN);
+        looks.took = Duration::from_secs(1);
+        assert_eq!(pause(&looks, 8), POLL_EVERY, "never later than without events");
+    }
 }

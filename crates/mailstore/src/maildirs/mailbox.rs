@@ -21,7 +21,7 @@ use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file::MailFile;
 use super::header_cache::HeaderReader;
-use super::looks::{Known, Looked, Looks};
+use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
 use super::scan::Oddities;
@@ -37,16 +37,12 @@ use crate::store::{Asked, MailBody};
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 /// RFC822.SIZE has 32 bits (RFC 3501 section 9, `number`). A longer file is no message.
 pub(super) const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
-/// How often an idle session has the mailbox looked at.
-const POLL_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(super) struct MaildirMailbox(Arc<MailboxCore>);
 
 impl MaildirMailbox {
     pub fn new(shared: Arc<Shared>, owner: Arc<Owner>, id: MailboxId, name: MailboxName, path: MailboxPath) -> Self {
-        let looks =
-            Looks { wanted: 0, begun: 0, is_running: false, last: Instant::now(), known: Some(Known::default()) };
         Self(Arc::new(MailboxCore {
             shared,
             owner,
@@ -58,7 +54,8 @@ impl MaildirMailbox {
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
             state: Mutex::default(),
-            looks: Mutex::new(looks),
+            looks: Mutex::new(Looks::new()),
+            dir_events: Arc::new(watch::Sender::new(0)),
             looked: watch::Sender::new(Looked { number: 0, messages: None, error: None }),
             suspects: Mutex::default(),
             told: Told::default(),
@@ -151,6 +148,17 @@ impl MaildirMailbox {
         looked.error.map_or_else(|| Ok(looked.messages.unwrap()), Err)
     }
 
+    /// Has its directories watched, if the kernel can. Waits for nothing: a mount may hang.
+    fn watch_dirs(&self) {
+        if self.0.shared.hot_dirs.begin(self.0.id) {
+            let core = Arc::clone(&self.0);
+            spawn_blocking(move || {
+                let path = lock(&core.path).clone();
+                core.shared.hot_dirs.watch(core.id, &path, &core.dir_events);
+            });
+        }
+    }
+
     async fn look_now(&self) -> Result<Arc<Messages>, MailstoreError> {
         let mut looked = self.0.looked.subscribe();
         loop {
@@ -202,8 +210,10 @@ async fn look_as_wanted(inner: Arc<MailboxCore>) {
                 return;
             }
             looks.begun += 1;
+            looks.events = *inner.dir_events.borrow();
             (looks.begun, looks.known.take().unwrap_or_default())
         };
+        let begun = Instant::now();
         let outcome = {
             let inner = Arc::clone(&inner);
             spawn_blocking(move || inner.look(known)).await.map_err(ended)
@@ -214,7 +224,7 @@ async fn look_as_wanted(inner: Arc<MailboxCore>) {
         };
         {
             let mut looks = lock(&inner.looks);
-            (looks.known, looks.last) = (known, Instant::now());
+            (looks.known, looks.last, looks.took) = (known, Instant::now(), begun.elapsed());
         }
         inner.looked.send_modify(|looked| (looked.number, looked.error) = (number, outcome.err()));
         begin_writing_names(&inner);
@@ -281,14 +291,17 @@ impl Source for MaildirMailbox {
                     || looked.messages.as_ref().is_some_and(|now| !Arc::ptr_eq(now, known))
             };
             loop {
-                let last = lock(&self.0.looks).last;
+                self.watch_dirs();
+                let mut events = self.0.dir_events.subscribe();
                 tokio::select! {
                     // It cannot fail: the sender is in `self`.
                     _ = looked.wait_for(is_other) => return,
-                    () = sleep_until(last + POLL_EVERY) => {}
+                    () = sleep_until(self.0.next_look()) => {}
+                    // The next look is earlier now.
+                    _ = events.changed() => continue,
                 }
                 // Another session's look may have come first.
-                if lock(&self.0.looks).last.elapsed() >= POLL_EVERY {
+                if Instant::now() >= self.0.next_look() {
                     let wanted = self.want_look();
                     let _ = looked.wait_for(|looked| looked.number >= wanted).await;
                 }

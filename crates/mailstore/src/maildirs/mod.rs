@@ -23,6 +23,7 @@ mod folder_tests;
 mod gathered;
 mod gone_dirs;
 mod header_cache;
+mod hot_dirs;
 mod keywords;
 mod listed;
 mod loaded;
@@ -71,6 +72,7 @@ use self::core::MailboxCore;
 use self::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::header_cache::{HEADER_CACHE_FILE, HeaderCache};
+use self::hot_dirs::HotDirs;
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 pub use self::names::mailbox_of_folder;
@@ -123,6 +125,7 @@ struct Shared {
     /// Mailboxes that were made anew: paths stand for other ids since.
     replaced: AtomicU64,
     header_cache: HeaderCache,
+    hot_dirs: Arc<HotDirs>,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -194,6 +197,7 @@ impl MaildirStore {
             quotas,
             replaced: AtomicU64::new(0),
             header_cache,
+            hot_dirs: HotDirs::new(root_path),
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));

@@ -326,6 +326,33 @@ fn uids_are_the_same_after_each_kill_9() {
     }
 }
 
+#[test]
+fn an_idle_session_hears_of_files_that_another_program_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    let maildir = dir.path().join("posthaste-data/mail/example.org/ann/Maildir");
+    for subdir in ["new", "cur", "tmp"] {
+        std::fs::create_dir_all(maildir.join(subdir)).unwrap();
+    }
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    imap.stream.get_mut().write_all(b"i IDLE\r\n").unwrap();
+    assert!(imap.line().starts_with('+'));
+    let mut hear = |expected: &str| {
+        while imap.line() != expected {}
+    };
+    for number in 1..=3 {
+        let [tmp, new] = ["tmp", "new"].map(|subdir| maildir.join(format!("{subdir}/{number}.M1P1.other")));
+        std::fs::write(&tmp, "Subject: other\n\n").unwrap();
+        std::fs::rename(tmp, new).unwrap();
+        hear(&format!("* {number} EXISTS\r\n"));
+    }
+    std::fs::remove_file(maildir.join("new/2.M1P1.other")).unwrap();
+    hear("* 2 EXPUNGE\r\n");
+    drop(imap);
+    server.stop();
+}
+
 /// Names in `cur` and `new` of ann's INBOX or one of its folders.
 fn files(dir: &Path, folder: &str) -> Vec<String> {
     let maildir = dir.join("posthaste-data/mail/example.org/ann/Maildir").join(folder);

@@ -1,0 +1,338 @@
+//! Directories that tell when another program puts a file there or takes one away (inotify(7)): those of mailboxes that sessions wait for.
+//!
+//! A mailbox stays watched until others need its room. One without a watch is looked at once a second all the same.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use posthaste_maildir::{MailboxPath, Subdir};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::mailbox::lock;
+
+/// Counts events in the directories of a mailbox.
+pub(super) type DirEvents = watch::Sender<u64>;
+
+/// Octets of events that are read at once.
+const BUFFER_BYTES: usize = 16 << 10;
+/// Mailboxes with a watch, where the system does not say how many it has.
+const MAILBOXES_MAX: usize = 2_000;
+
+/// The watches of a store.
+pub(super) struct HotDirs {
+    root: PathBuf,
+    /// `None`: the kernel has no inotify left for us.
+    kernel: Option<Kernel>,
+    state: Mutex<HotState>,
+    mailboxes_max: usize,
+    has_told_full: AtomicBool,
+}
+
+struct Kernel {
+    fd: Arc<AsyncFd<OwnedFd>>,
+    reader: AbortHandle,
+}
+
+#[derive(Default)]
+struct HotState {
+    by_mailbox: HashMap<u32, HotMailbox>,
+    /// Mailboxes whose watch is being made, which may take long on a mount that hangs.
+    begun: HashSet<u32>,
+    /// Mailboxes by the kernel's number of a watch.
+    by_number: HashMap<i32, u32>,
+    /// Mailboxes by their last use.
+    order: BTreeMap<u64, u32>,
+    uses: u64,
+}
+
+struct HotMailbox {
+    /// Of `new/` and `cur/`, as far as the kernel had room for them.
+    numbers: Vec<i32>,
+    last_use: u64,
+    events: Weak<DirEvents>,
+}
+
+impl HotDirs {
+    /// For mailboxes below `root`. They have half of the watches that the system gives to one user. Needs a tokio runtime.
+    pub fn new(root: &Path) -> Arc<Self> {
+        let watches = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
+        let watches = watches.and_then(|watches| watches.trim().parse::<usize>().ok());
+        Self::with(root, watches.map_or(MAILBOXES_MAX, |watches| watches / 4))
+    }
+
+    fn with(root: &Path, mailboxes_max: usize) -> Arc<Self> {
+        let opened = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(io::Error::from);
+        let fd = opened.and_then(registered).map(Arc::new).inspect_err(|error| {
+            let error = error.to_string();
+            tracing::warn!(error, "no inotify: changes of mailboxes by other programs are found within a second");
+        });
+        Arc::new_cyclic(|me| {
+            let kernel = fd.ok().map(|fd| {
+                let reader = tokio::spawn(read_events(Arc::clone(&fd), Weak::clone(me))).abort_handle();
+                Kernel { fd, reader }
+            });
+            let (state, has_told_full) = (Mutex::default(), AtomicBool::new(false));
+            Self { root: root.to_owned(), kernel, state, mailboxes_max, has_told_full }
+        })
+    }
+
+    /// A mailbox is waited for. True: the caller is to [watch](Self::watch) it, where that may block.
+    pub fn begin(&self, mailbox: u32) -> bool {
+        self.kernel.is_some() && lock(&self.state).begin(mailbox)
+    }
+
+    /// Watches a mailbox in place of the one that nobody waited for the longest, if there are too many. Counts an event: what changed before was not seen. One without
+    /// directories is tried again with the next wait. Blocks.
+    pub fn watch(&self, mailbox: u32, path: &MailboxPath, events: &Arc<DirEvents>) {
+        let watched = self.add(path);
+        let left = {
+            let mut state = lock(&self.state);
+            state.begun.remove(&mailbox);
+            match &watched {
+                Some(numbers) => state.put(mailbox, numbers.clone(), Arc::downgrade(events), self.mailboxes_max),
+                None => return,
+            }
+        };
+        self.unwatch(left);
+        if watched.is_some_and(|numbers| !numbers.is_empty()) {
+            events.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Numbers of a mailbox's watches. `None`: it has no directories now.
+    fn add(&self, path: &MailboxPath) -> Option<Vec<i32>> {
+        let Kernel { fd, .. } = self.kernel.as_ref()?;
+        let dir = self.root.join(path.as_str());
+        // A program that writes in place is done when it closes the file; a new link tells nothing more, and is found by a look.
+        let flags = WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE | WatchFlags::CLOSE_WRITE;
+        let flags = flags | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        let mut numbers = Vec::new();
+        for subdir in [Subdir::New, Subdir::Cur] {
+            match inotify::add_watch(fd.get_ref(), dir.join(subdir.as_str()).as_path(), flags) {
+                Ok(number) => numbers.push(number),
+                Err(Errno::NOENT | Errno::NOTDIR) => {
+                    self.unwatch(numbers);
+                    return None;
+                }
+                Err(_) if self.has_told_full.swap(true, Ordering::Relaxed) => {}
+                Err(error) => {
+                    let error = error.to_string();
+                    tracing::warn!(
+                        error,
+                        "cannot watch all mailboxes that are waited for (fs.inotify.max_user_watches): of others, changes by other programs are found within a second"
+                    );
+                }
+            }
+        }
+        Some(numbers)
+    }
+
+    /// A mailbox is not in memory any more.
+    pub fn forget(&self, mailbox: u32) {
+        let left = lock(&self.state).remove(mailbox);
+        self.unwatch(left);
+    }
+
+    fn unwatch(&self, numbers: Vec<i32>) {
+        let Some(Kernel { fd, .. }) = &self.kernel else { return };
+        // One whose directory is gone has ended by itself.
+        numbers.into_iter().for_each(|number| _ = inotify::remove_watch(fd.get_ref(), number));
+    }
+
+    /// Takes in what the kernel has told so far.
+    fn drain(&self, fd: &OwnedFd) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+        let mut reader = Reader::new(fd, &mut buffer);
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let flags = event.events();
+            let mut state = lock(&self.state);
+            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                state.by_mailbox.values().for_each(HotMailbox::count);
+                continue;
+            }
+            let Some(mailbox) = state.by_number.get(&event.wd()).copied() else { continue };
+            state.by_mailbox.get(&mailbox).into_iter().for_each(HotMailbox::count);
+            // The other directory's watch has no use alone: both begin again with the next wait.
+            if flags.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF) {
+                let left = state.remove(mailbox);
+                drop(state);
+                self.unwatch(left);
+            }
+        }
+    }
+}
+
+impl Drop for HotDirs {
+    fn drop(&mut self) {
+        self.kernel.iter().for_each(|kernel| kernel.reader.abort());
+    }
+}
+
+impl HotState {
+    /// True if its watch is to be made. One that is there is used again.
+    fn begin(&mut self, mailbox: u32) -> bool {
+        let Some(hot) = self.by_mailbox.get_mut(&mailbox) else { return self.begun.insert(mailbox) };
+        self.uses += 1;
+        self.order.remove(&std::mem::replace(&mut hot.last_use, self.uses));
+        self.order.insert(self.uses, mailbox);
+        false
+    }
+
+    /// Gives the numbers of watches that are to end.
+    fn put(&mut self, mailbox: u32, numbers: Vec<i32>, events: Weak<DirEvents>, mailboxes_max: usize) -> Vec<i32> {
+        let mut left = self.remove(mailbox);
+        left.retain(|number| !numbers.contains(number));
+        while self.by_mailbox.len() >= mailboxes_max.max(1) {
+            let Some((_, oldest)) = self.order.first_key_value() else { break };
+            let oldest = *oldest;
+            left.extend(self.remove(oldest));
+        }
+        self.uses += 1;
+        self.order.insert(self.uses, mailbox);
+        self.by_number.extend(numbers.iter().map(|number| (*number, mailbox)));
+        self.by_mailbox.insert(mailbox, HotMailbox { numbers, last_use: self.uses, events });
+        left
+    }
+
+    fn remove(&mut self, mailbox: u32) -> Vec<i32> {
+        let Some(hot) = self.by_mailbox.remove(&mailbox) else { return Vec::new() };
+        self.order.remove(&hot.last_use);
+        hot.numbers.iter().for_each(|number| _ = self.by_number.remove(number));
+        hot.numbers
+    }
+}
+
+impl HotMailbox {
+    fn count(&self) {
+        if let Some(events) = self.events.upgrade() {
+            events.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+async fn read_events(fd: Arc<AsyncFd<OwnedFd>>, dirs: Weak<HotDirs>) {
+    loop {
+        let Ok(mut ready) = fd.readable().await else { return };
+        let Some(dirs) = dirs.upgrade() else { return };
+        if let Err(error) = dirs.drain(fd.get_ref()) {
+            tracing::warn!(error = error.to_string(), "inotify: changes by other programs are found within a second");
+            return;
+        }
+        ready.clear_ready();
+    }
+}
+
+#[allow(deprecated, reason = "it is deprecated for types whose descriptor may change; an owned one does not")]
+fn registered(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::maildirs::tests::Place;
+    use crate::snapshot::Source;
+
+    fn make(root: &Path, name: &str) -> MailboxPath {
+        for sub in ["new", "cur", "tmp"] {
+            fs::create_dir_all(root.join(name).join(sub)).unwrap();
+        }
+        MailboxPath::parse(name).unwrap()
+    }
+
+    fn events() -> Arc<DirEvents> {
+        Arc::new(watch::Sender::new(0))
+    }
+
+    /// Watches that the kernel has for us.
+    fn watches(dirs: &HotDirs) -> usize {
+        let fd = dirs.kernel.as_ref().expect("this machine has no inotify left").fd.as_raw_fd();
+        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        facts.lines().filter(|line| line.starts_with("inotify ")).count()
+    }
+
+    #[tokio::test]
+    async fn a_file_that_comes_or_goes_is_an_event() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, count) = (make(root.path(), "a"), events());
+        let dirs = HotDirs::new(root.path());
+        assert!(dirs.begin(1) && !dirs.begin(1), "one makes the watch");
+        dirs.watch(1, &path, &count);
+        assert!(!dirs.begin(1));
+        let mut seen = count.subscribe();
+        assert_eq!(*seen.borrow_and_update(), 1, "of the time before");
+        let at = |name: &str| root.path().join("a").join(name);
+        fs::write(at("tmp/1.a.h"), "x").unwrap();
+        for (from, to) in [("tmp/1.a.h", "new/1.a.h"), ("new/1.a.h", "cur/1.a.h:2,S")] {
+            fs::rename(at(from), at(to)).unwrap();
+            seen.changed().await.unwrap();
+        }
+        // A directory that goes takes the watch with it: the next wait begins another, once the directory is there.
+        fs::remove_dir(at("new")).unwrap();
+        while !dirs.begin(1) {
+            seen.changed().await.unwrap();
+        }
+        assert_eq!(watches(&dirs), 0);
+        dirs.watch(1, &path, &count);
+        assert!(dirs.begin(1));
+        assert_eq!(watches(&dirs), 0);
+        dirs.watch(1, &make(root.path(), "a"), &count);
+        assert_eq!((watches(&dirs), dirs.begin(1)), (2, false));
+    }
+
+    #[tokio::test]
+    async fn the_mailbox_that_nobody_waited_for_longest_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = HotDirs::with(root.path(), 2);
+        let count = events();
+        for (id, name) in (1..).zip(["a", "b"]) {
+            dirs.watch(id, &make(root.path(), name), &count);
+        }
+        assert!(!dirs.begin(1), "it is used again");
+        dirs.watch(3, &make(root.path(), "c"), &count);
+        assert_eq!([1, 2, 3].map(|id| dirs.begin(id)), [false, true, false]);
+        assert_eq!(watches(&dirs), 4);
+        dirs.watch(3, &MailboxPath::parse("c").unwrap(), &count);
+        assert_eq!(watches(&dirs), 4, "the same again");
+        dirs.forget(1);
+        dirs.forget(3);
+        assert_eq!(watches(&dirs), 0);
+    }
+
+    #[tokio::test]
+    async fn a_session_hears_of_a_file_before_the_next_look() {
+        let mut place = Place::new();
+        let mut messages = place.settled_look().await;
+        lock(&place.mailbox().core().looks).poll_every = Duration::from_secs(24 * 60 * 60);
+        for n in 1..=3 {
+            let [tmp, new] = ["tmp", "new"].map(|sub| place.path(&format!("{sub}/{n}.a.h")));
+            fs::write(&tmp, "Subject: x\n\n").unwrap();
+            fs::rename(tmp, new).unwrap();
+            let changed = place.mailbox().changed(&messages);
+            timeout(Duration::from_secs(120), changed).await.expect("the kernel tells of the file");
+            messages = place.mailbox().known().await.unwrap();
+            assert_eq!(messages.messages.len(), n);
+        }
+    }
+}
