@@ -21,6 +21,7 @@ mod rev2;
 mod searching;
 mod select;
 mod source;
+mod state;
 mod threads;
 mod vanishing;
 

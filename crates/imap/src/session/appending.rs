@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::machine::{Reply, State};
 use super::refuse::refusal;
+use super::state::{Reply, State};
 use super::{AppendedMail, ImapEvent, ImapMachine, MailRefusal, MessageOffer};
 use crate::command::{ImapCommandError, MessageOptions, parse_append, parse_append_next};
 use crate::frame::{Appends, Frame};

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
 use posthaste_scram::{NAME as SCRAM, PLUS_NAME as SCRAM_PLUS, ScramFirst, ScramServer, TlsExporter};
 
-use super::machine::State;
+use super::state::State;
 use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
 use crate::write;
 

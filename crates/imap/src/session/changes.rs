@@ -1,7 +1,7 @@
 //! The end of a command: what changed in the view meanwhile, then the tagged reply.
 
 use super::changing::Storing;
-use super::machine::{AfterChanges, Reply, State};
+use super::state::{AfterChanges, Reply, State};
 use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, MailRow, SelectedMailbox};
 use crate::set::NumberSet;
 

@@ -1,7 +1,7 @@
 //! STORE, EXPUNGE, CLOSE, COPY and MOVE.
 
-use super::machine::{AfterChanges, Reply, State};
 use super::refuse::{READ_ONLY, refusal};
+use super::state::{AfterChanges, Reply, State};
 use super::{
     ANSWERED, ChangedRow, CopiedMail, DELETED, DRAFT, FLAGGED, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal,
     MailRow, MessageChoice, SEEN, SelectedMailbox, StoredMail,

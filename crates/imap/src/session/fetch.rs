@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use posthaste_message::mime::{Message, is_listed_field};
 
 use super::binary::DecodedItem;
-use super::machine::{Reply, State};
 use super::source::{Known, Piece, Source};
+use super::state::{Reply, State};
 use super::vanishing::Vanishing;
 use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
 use crate::command::{BodySection, BodySectionText, FetchItem, Resync, merge_items};

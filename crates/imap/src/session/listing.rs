@@ -1,7 +1,7 @@
 //! LIST, LSUB and LIST-STATUS.
 
-use super::machine::State;
 use super::select::no_mailbox;
+use super::state::State;
 use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
 use crate::command::{ListCommand, StatusItem};
 /// A list that is being told.

@@ -1,8 +1,8 @@
 //! CREATE, DELETE, RENAME, SUBSCRIBE and UNSUBSCRIBE.
 
 use super::changing::Change;
-use super::machine::State;
 use super::refuse::refusal;
+use super::state::State;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxChange};
 
 const NO_NAME: &str = "NO [CANNOT] That is no mailbox name";

@@ -1,7 +1,7 @@
 //! GETQUOTA and GETQUOTAROOT (RFC 9208): an account has one quota root, whose name is empty.
 
-use super::machine::State;
 use super::select::no_mailbox;
+use super::state::State;
 use super::{ImapEvent, ImapMachine, MailQuota, MailRefusal};
 impl ImapMachine {
     pub(super) fn get_quota(&mut self, tag: String, root: &[u8]) -> Option<ImapEvent> {

@@ -4,9 +4,9 @@ use posthaste_message::mime::{Header, Message};
 use posthaste_text::MailText;
 
 use super::fetch::unread;
-use super::machine::State;
 use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
+use super::state::State;
 use super::threads::Threads;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, TextAnswer};
 use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};

@@ -1,6 +1,6 @@
 //! SELECT, EXAMINE, UNSELECT, CLOSE and STATUS.
 
-use super::machine::State;
+use super::state::State;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
 use crate::command::{Resync, StatusItem};
 use crate::set::NumberSet;

@@ -1,7 +1,7 @@
 //! QRESYNC (RFC 7162 section 3.2): UIDs that vanished, at SELECT, in UID FETCH and in place of EXPUNGE.
 
 use super::fetch::Fetching;
-use super::machine::State;
+use super::state::State;
 use super::{ExpungedRow, ImapEvent, ImapMachine, MailRefusal};
 use crate::set::NumberSet;
 
