@@ -4,6 +4,7 @@ mod damage;
 mod error;
 mod handles;
 mod opening;
+mod openings;
 mod others;
 mod shared;
 mod skip_file;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ pub use self::error::MailLedgerError;
 pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
+use self::openings::Openings;
 use self::shared::Shared;
 pub use self::stored::{PendingDirectory, StoredMailbox, StoredMessage};
 use self::stored::{head_of, pending, stored};
@@ -34,8 +36,8 @@ use crate::entry::MailEntry;
 use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
-    AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges,
-    StoreNumbers, TableName, TableReader, key_of, modseq_and_uid, rows_of,
+    AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, RowChanges, StoreNumbers,
+    TableName, TableReader, key_of, modseq_and_uid, rows_of,
 };
 
 /// A mailbox that has fewer UIDs left is to get a new UIDVALIDITY.
@@ -53,8 +55,7 @@ pub struct MailLedger {
     uids: Mutex<HashMap<u32, u32>>,
     /// The entry *opening*, until it is durable. It comes before all others of this opening.
     opening: Mutex<Option<MailEntry>>,
-    /// First LSN and nonce of each opening, ascending.
-    openings: RwLock<Vec<(u64, u32)>>,
+    openings: Openings,
     /// The table lacks entries that were replayed.
     is_behind: bool,
     /// The table's `skip` in this opening.
@@ -115,7 +116,7 @@ impl MailLedger {
             thread: Mutex::default(),
             uids: Mutex::default(),
             opening: Mutex::new(Some(MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) })),
-            openings: RwLock::new(openings.into_iter().filter_map(opening_of).collect()),
+            openings: Openings::of(openings),
             is_behind,
             skip: numbers.skip,
             next_account: AtomicU32::new(numbers.next_account),
@@ -135,7 +136,7 @@ impl MailLedger {
         let mut opening = lock(&self.opening);
         if let Some(entry @ MailEntry::Opening { nonce, .. }) = &*opening {
             let lsn = self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
-            self.openings.write().unwrap_or_else(PoisonError::into_inner).push((lsn, *nonce));
+            self.openings.add(lsn, *nonce);
             *opening = None;
         }
         Ok(())
@@ -220,9 +221,7 @@ impl MailLedger {
 
     /// The nonce in the names of files whose mail was accepted in this batch.
     pub fn nonce_of(&self, lsn: u64) -> Option<u32> {
-        let openings = self.openings.read().unwrap_or_else(PoisonError::into_inner);
-        let at = openings.partition_point(|(first, _)| *first <= lsn);
-        openings.get(at.checked_sub(1)?).map(|(_, nonce)| *nonce)
+        self.openings.nonce_of(lsn)
     }
 
     /// For who waits until followed mailboxes have entries. It keeps nothing open.
@@ -511,11 +510,6 @@ impl Drop for MailLedger {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each holder makes one assignment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The first LSN and the nonce of a row of the table `openings`.
-fn opening_of((lsn, row): (Vec<u8>, Vec<u8>)) -> Option<(u64, u32)> {
-    Some((u64::from_be_bytes(lsn[..].try_into().ok()?), OpeningRow::decode(&row)?.nonce))
 }
 
 #[cfg(test)]

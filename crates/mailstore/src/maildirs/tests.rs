@@ -1,30 +1,32 @@
 //! Maildirs that other programs change at any moment.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{MailboxPath, Maildir};
-use proptest::prelude::*;
-
-use std::sync::Arc;
-
-use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, FileSpool, OpenError};
 
+use self::takeover::dovecots;
 use super::mailbox::{MaildirMailbox, lock};
 use super::state::Messages;
 use super::{MaildirLogins, MaildirStore};
-use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
 use crate::name::MailboxName;
 use crate::row::Uid;
 use crate::snapshot::Source;
 use crate::store::{Mailstore, SelectMode};
+
+#[path = "any_changes_tests.rs"]
+mod any_changes;
+#[path = "takeover_tests.rs"]
+mod takeover;
 
 /// A Maildir whose directories have stood still whenever the test says so.
 pub(super) struct Place {
@@ -258,218 +260,6 @@ async fn an_inbox_that_was_there_does_not_lose_its_mail_with_its_mount() {
     assert_eq!(uids(&place.look().await), [1]);
 }
 
-/// A change by another program.
-#[derive(Debug, Clone)]
-enum Change {
-    Deliver(u8, String),
-    Flags(usize, &'static str),
-    Remove(usize),
-    /// Removed, and another file under the same name.
-    Replace(usize, String),
-    /// Written to in place.
-    Edit(usize, String),
-    /// Copied under another name of the same key.
-    Copy(usize),
-    /// A second name of the same file.
-    Link(usize),
-    Settle,
-    Look,
-    Reopen,
-}
-
-fn change() -> impl Strategy<Value = Change> {
-    let text = "[a-z\r\n]{0,6}";
-    prop_oneof![
-        3 => (0u8..4, text).prop_map(|(key, text)| Change::Deliver(key, text)),
-        3 => (any::<usize>(), prop::sample::select(vec!["", ":2,", ":2,S", ";2,FS", ",S=3:2,"]))
-            .prop_map(|(at, flags)| Change::Flags(at, flags)),
-        2 => any::<usize>().prop_map(Change::Remove),
-        1 => (any::<usize>(), text).prop_map(|(at, text)| Change::Replace(at, text)),
-        1 => (any::<usize>(), text).prop_map(|(at, text)| Change::Edit(at, text)),
-        1 => any::<usize>().prop_map(Change::Copy),
-        1 => any::<usize>().prop_map(Change::Link),
-        2 => Just(Change::Settle),
-        4 => Just(Change::Look),
-        1 => Just(Change::Reopen),
-    ]
-}
-
-/// A file, the so-manieth.
-fn pick(place: &Place, at: usize) -> Option<PathBuf> {
-    let mut all: Vec<PathBuf> = ["new", "cur"]
-        .iter()
-        .flat_map(|subdir| fs::read_dir(place.path(subdir)).unwrap().map(|entry| entry.unwrap().path()))
-        .collect();
-    all.sort();
-    let len = all.len();
-    (len > 0).then(|| all.swap_remove(at % len))
-}
-
-fn other_name(place: &Place, path: &Path, flags: &str) -> PathBuf {
-    let name = path.file_name().unwrap().to_str().unwrap();
-    place.path("cur").join(format!("{}{flags}", key_of_name(name)))
-}
-
-/// Each content has a time of its own, as with programs that are not quick enough to write twice within a tick of the clock.
-fn write(place: &mut Place, path: &Path, text: &str) {
-    place.clock += 1;
-    fs::write(path, text).unwrap();
-    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(place.clock);
-    fs::File::open(path).unwrap().set_modified(at).unwrap();
-}
-
-fn apply(place: &mut Place, change: Change) {
-    let picked = |at: usize| pick(place, at);
-    match change {
-        Change::Deliver(key, text) => {
-            let path = place.path("new").join(format!("{key}.m"));
-            write(place, &path, &text);
-        }
-        Change::Flags(at, flags) => drop(picked(at).map(|path| fs::rename(&path, other_name(place, &path, flags)))),
-        Change::Remove(at) => drop(picked(at).map(fs::remove_file)),
-        Change::Replace(at, text) => {
-            let Some(path) = picked(at) else { return };
-            fs::remove_file(&path).unwrap();
-            write(place, &path, &text);
-        }
-        Change::Edit(at, text) => {
-            let Some(path) = picked(at) else { return };
-            write(place, &path, &text);
-        }
-        Change::Copy(at) => {
-            let Some(path) = picked(at) else { return };
-            let other = other_name(place, &path, ":2,R");
-            if !other.exists() {
-                fs::copy(&path, other).unwrap();
-            }
-        }
-        // It may be there already.
-        Change::Link(at) => drop(picked(at).map(|path| fs::hard_link(&path, other_name(place, &path, ":2,F")))),
-        Change::Settle => place.settle(),
-        Change::Look | Change::Reopen => {}
-    }
-}
-
-/// Reads all messages; each UID has the content that it had when it was read first.
-async fn check(place: &Place, messages: &Messages, contents: &mut HashMap<u32, Vec<u8>>) {
-    for message in &messages.messages {
-        let Ok(octets) = place.read(messages, message.uid).await else { continue };
-        let size = place.mailbox().size(message).await.unwrap();
-        assert_eq!(octets.len() as u64, size);
-        let first = contents.entry(message.uid).or_insert_with(|| octets.clone());
-        assert_eq!(*first, octets, "UID {} has another content", message.uid);
-    }
-}
-
-/// Both names are written to before the mailbox has stood still.
-#[tokio::test]
-async fn a_file_of_two_names_that_is_edited_gets_another_uid() {
-    let (mut place, mut contents) = (Place::new(), HashMap::new());
-    apply(&mut place, Change::Deliver(2, "before".into()));
-    apply(&mut place, Change::Link(0));
-    let messages = place.look().await;
-    check(&place, &messages, &mut contents).await;
-    apply(&mut place, Change::Deliver(2, "behind".into()));
-    for _ in 0..2 {
-        let messages = place.settled_look().await;
-        check(&place, &messages, &mut contents).await;
-    }
-    assert_eq!(uids(&place.settled_look().await), [2]);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn no_uid_has_two_contents_whatever_others_do(changes in prop::collection::vec(change(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut place = Place::new();
-            let (mut contents, mut uid_next, mut modseq) = (HashMap::new(), 1, 1);
-            for change in changes {
-                let (looks, reopens) = (matches!(change, Change::Look), matches!(change, Change::Reopen));
-                apply(&mut place, change);
-                if reopens {
-                    // All that changed before is known, and all that changes after it is noticed: else another content of the same length would not be.
-                    for _ in 0..2 {
-                        let messages = place.settled_look().await;
-                        check(&place, &messages, &mut contents).await;
-                    }
-                    let before = place.settled_look().await;
-                    place.reopen();
-                    let messages = place.settled_look().await;
-                    assert_eq!((uids(&messages), flags(&messages)), (uids(&before), flags(&before)));
-                    assert!(messages.highest_modseq >= modseq.max(before.highest_modseq), "a MODSEQ went back");
-                    modseq = messages.highest_modseq;
-                    check(&place, &messages, &mut contents).await;
-                    uid_next = uid_next.max(messages.uid_next);
-                }
-                if looks {
-                    let messages = place.look().await;
-                    assert!(messages.uid_next >= uid_next && uids(&messages).is_sorted_by(|a, b| a < b));
-                    // A new message has a UID that was never given.
-                    let new = messages.messages.iter().filter(|message| message.uid >= uid_next);
-                    assert!(new.clone().all(|message| !contents.contains_key(&message.uid)));
-                    assert!(messages.highest_modseq >= modseq, "a MODSEQ went back");
-                    (uid_next, modseq) = (messages.uid_next, messages.highest_modseq);
-                    check(&place, &messages, &mut contents).await;
-                }
-            }
-            // Once all stands still, each file is one message. The first look may find that a content is another one.
-            for _ in 0..2 {
-                let messages = place.settled_look().await;
-                check(&place, &messages, &mut contents).await;
-            }
-            let messages = place.settled_look().await;
-            let files = place.files();
-            let mut expected: Vec<Vec<u8>> = files.into_values().map(|octets| crlf(&octets)).collect();
-            let mut found = Vec::new();
-            for uid in uids(&messages) {
-                found.push(place.read(&messages, uid).await.unwrap());
-            }
-            expected.sort();
-            found.sort();
-            assert_eq!(found, expected);
-        });
-    }
-
-    #[test]
-    fn any_ranges_are_those_of_the_whole(
-        pieces in prop::collection::vec(prop_oneof![
-            "[a-z]{0,5}".prop_map(String::into_bytes), Just(b"\n".to_vec()), Just(b"\r\n".to_vec()), Just(b"\r".to_vec()),
-            Just(vec![0]), Just(vec![b'x'; 32_767]), Just(vec![b'\n'; 9_000]), Just(b"0123456\n".repeat(2_000)),
-        ], 0..12),
-        name in prop_oneof![Just("1.J1R00T0.h,S={},W={}"), Just("foreign")],
-        cuts in prop::collection::vec((any::<u32>(), 0u64..100_000), 1..20),
-    ) {
-        let octets = pieces.concat();
-        let name = name.replace("{}", &octets.len().to_string());
-        let is_verbatim = name != "foreign";
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut place = Place::new();
-            fs::write(place.path("new").join(&name), &octets).unwrap();
-            let messages = place.settled_look().await;
-            let expected = if is_verbatim { octets } else { crlf(&octets) };
-            let message = &messages.messages[0];
-            let body = place.mailbox().body(message).await.unwrap();
-            assert_eq!(body.len(), expected.len() as u64);
-            assert_eq!(place.read(&messages, 1).await.unwrap(), expected);
-            for (from, len) in cuts {
-                let from = u64::from(from) % (expected.len() as u64 + 2);
-                let read = body.read(from, from + len).await.unwrap();
-                let rest = &expected[(from as usize).min(expected.len())..];
-                assert!(rest.starts_with(&read) && read.len() <= crate::store::BODY_READ_MAX.min(len as usize));
-                assert!(!read.is_empty() || len == 0 || rest.is_empty());
-            }
-            let header = place.mailbox().header(message).await.unwrap();
-            let end = expected.windows(4).position(|four| four == b"\r\n\r\n").map_or(expected.len(), |at| at + 4);
-            let end = if expected.starts_with(b"\r\n") { 2 } else { end };
-            assert_eq!(header, expected[..end.min(crate::store::HEADER_BYTES_MAX)]);
-        });
-    }
-}
-
 /// As a file of another program is sent.
 fn crlf(octets: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -489,43 +279,11 @@ fn shown(messages: &Messages) -> BTreeMap<String, u32> {
     messages.messages.iter().map(|message| (key(&message.file.name), message.uid)).collect()
 }
 
-const UID_LIST: &str = "3 V77 N20 Gabc\n3 :a\n4 W9 :b,S=1\n9 :gone\n12 :c\n";
-
-/// A Maildir of Dovecot: four files, three of which are in its list of UIDs.
-fn dovecots(mail: &Path) {
-    Maildir::open_or_create(mail.join("Maildir")).unwrap();
-    for name in ["cur/c:2,Sa", "cur/a:2,", "new/b,S=1", "new/0"] {
-        fs::write(mail.join("Maildir").join(name), "x").unwrap();
-    }
-    fs::write(mail.join("Maildir/dovecot-uidlist"), UID_LIST).unwrap();
-    fs::write(mail.join("Maildir/dovecot-keywords"), "0 $Junk\n").unwrap();
-}
-
 fn settle_in(mail: &Path, clock: u64) {
     for subdir in ["new", "cur"] {
         let dir = fs::File::open(mail.join("Maildir").join(subdir)).unwrap();
         dir.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + clock)).unwrap();
     }
-}
-
-#[tokio::test]
-async fn uids_and_keywords_of_dovecot_are_taken_over() {
-    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    dovecots(mail.path());
-    let expected: BTreeMap<String, u32> = [("a", 3), ("b", 4), ("c", 12), ("0", 20)].map(|(k, u)| (k.into(), u)).into();
-    for _ in 0..3 {
-        let mailbox = open_mailbox(mail.path(), data.path());
-        let messages = mailbox.look_patiently().await.unwrap();
-        assert_eq!((shown(&messages), messages.uid_next), (expected.clone(), 21));
-        assert_eq!(mailbox.uid_validity().get(), 77);
-        let last = messages.find(Uid::new(12).unwrap()).unwrap();
-        assert_eq!(messages.keywords.names(last.flags).collect::<Vec<_>>(), ["\\Seen", "$Junk"]);
-    }
-    // Dovecot runs beside us.
-    let mailbox = open_mailbox(mail.path(), data.path());
-    mailbox.look_patiently().await.unwrap();
-    fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", "N21")).unwrap();
-    assert!(matches!(mailbox.look_patiently().await, Err(MailstoreError::Unavailable(_))));
 }
 
 /// Of files of ours as well, whose names have the time of acceptance: APPEND may have given another date.
@@ -560,104 +318,6 @@ async fn a_keyword_of_another_program_keeps_its_modseq() {
     assert!(told > before);
     place.reopen();
     assert_eq!(place.settled_look().await.highest_modseq, told);
-}
-
-/// Fewer are left than a loss would leave out.
-#[tokio::test]
-async fn a_list_with_its_uids_used_up_is_not_gone_on_with() {
-    for next in ["4294967295", "4293918720", "4293918719"] {
-        let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        dovecots(mail.path());
-        fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", &format!("N{next}"))).unwrap();
-        let mailbox = open_mailbox(mail.path(), data.path());
-        let messages = mailbox.look_patiently().await.unwrap();
-        let is_kept = mailbox.uid_validity().get() == 77;
-        assert_eq!(is_kept, next == "4293918719");
-        let mut expected = shown(&messages);
-        assert_eq!(expected.len(), 4, "all have UIDs");
-        assert_eq!(messages.uid_next, if is_kept { 4_293_918_720 } else { 5 });
-        fs::write(mail.path().join("Maildir/new/later"), "x").unwrap();
-        expected.insert("later".into(), messages.uid_next);
-        assert_eq!(shown(&mailbox.look_patiently().await.unwrap()), expected);
-    }
-}
-
-/// The table is lost, and with it the UIDs from Dovecot's next one on.
-#[tokio::test]
-async fn a_second_takeover_gives_no_uid_of_the_first() {
-    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    dovecots(mail.path());
-    let mailbox = open_mailbox(mail.path(), data.path());
-    assert_eq!(shown(&mailbox.look_patiently().await.unwrap())["0"], 20);
-    drop(mailbox);
-    fs::remove_dir_all(data.path().join("mailstore")).unwrap();
-    let mailbox = open_mailbox(mail.path(), data.path());
-    let messages = mailbox.look_patiently().await.unwrap();
-    let expected = [("a", 3), ("b", 4), ("c", 12), ("0", 20 + (1 << 20))].map(|(key, uid)| (key.into(), uid));
-    assert_eq!((shown(&messages), mailbox.uid_validity().get()), (expected.into(), 77));
-}
-
-/// A mailbox without a list of UIDs has another UIDVALIDITY then, also where the clock has not gone on.
-#[tokio::test]
-async fn a_lost_table_changes_uidvalidity() {
-    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    Maildir::open_or_create(mail.path().join("Maildir")).unwrap();
-    let mut validities = Vec::new();
-    for _ in 0..3 {
-        let mailbox = open_mailbox(mail.path(), data.path());
-        mailbox.look_patiently().await.unwrap();
-        validities.push(mailbox.uid_validity().get());
-        drop(mailbox);
-        fs::remove_dir_all(data.path().join("mailstore")).unwrap();
-    }
-    assert!(validities.is_sorted_by(|one, next| one + 1000 < *next), "{validities:?}");
-}
-
-/// The first batch of a takeover is durable, and the second finds no room.
-#[tokio::test]
-async fn a_takeover_that_failed_is_made_with_another_id() {
-    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let maildir = mail.path().join("Maildir");
-    Maildir::open_or_create(&maildir).unwrap();
-    let name = |number: usize| format!("{number:02}.{}", "x".repeat(100));
-    for number in 0..70 {
-        fs::write(maildir.join("cur").join(format!("{}:2,", name(number))), "x").unwrap();
-    }
-    settle_in(mail.path(), 0);
-    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 3, ..Default::default() };
-    let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
-    let spool = Arc::new(FileSpool::open(&data.path().join("spool"), config).unwrap().0);
-    let ledger = Arc::new(MailLedger::open(spool.clone(), &[], &data.path().join("mailstore"), "mx", 7).unwrap().0);
-    // A batch of the takeover takes two blocks of the ring, and one of these takes one.
-    let filler = [MailEntry::Keyword { mailbox: 99, bit: 8, name: vec![b'x'; 900].into() }];
-    let mut blocks = 0;
-    while ledger.append(&filler).is_ok() {
-        blocks += 1;
-    }
-    ledger.commit().unwrap();
-    spool.checkpoint().unwrap();
-    let store = Arc::new(MaildirStore::open(mail.path(), Arc::clone(&ledger), Box::new(|_| false)).unwrap());
-    let logins = MaildirLogins::new(store, Box::new(|_| MailboxPath::parse("Maildir").ok()));
-    let account = logins.account("me").await.unwrap();
-    let mut refused = 0;
-    // The room that is left goes down by a block with each attempt, so that one stops between the batches.
-    for left in (2..blocks).rev() {
-        let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
-        for _ in 0..left {
-            let _ = ledger.append(&filler);
-        }
-        match account.select(id, SelectMode::Writable).await {
-            Err(_) => refused += 1,
-            Ok(view) => {
-                assert_eq!(view.exists(), 70);
-                assert_eq!(view.last_uid().unwrap().get(), 70);
-                break;
-            }
-        }
-        ledger.commit().unwrap();
-        spool.checkpoint().unwrap();
-    }
-    assert!(refused > 0);
 }
 
 /// A session keeps its mailbox in memory; others are read again when they are used.
@@ -699,19 +359,6 @@ async fn a_name_without_a_key_is_no_message() {
         assert_eq!((uids(&messages), messages.uid_next), (vec![1], 2));
         place.reopen();
     }
-}
-
-#[tokio::test]
-async fn a_list_that_is_not_understood_gives_no_uids() {
-    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    dovecots(mail.path());
-    fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("9 :gone", "2 :gone")).unwrap();
-    let mailbox = open_mailbox(mail.path(), data.path());
-    let Err(MailstoreError::Unavailable(why)) = mailbox.look_patiently().await else { panic!("it was served") };
-    assert!(why.contains("line 4"), "{why}");
-    // It is mended, and tried again.
-    fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST).unwrap();
-    assert_eq!(mailbox.look_patiently().await.unwrap().uid_next, 21);
 }
 
 /// A takeover, a delivery, flags and a removal by others, with the power cut at each call: a UID that was shown stays, and is no other message's.

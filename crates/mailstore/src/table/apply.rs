@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::columns::{FixedMessage, StateMessage, flag_bits};
-use super::heads::stored_head;
+use super::file_note::FileNote;
+use super::heads::{count, is_deleted, is_unseen, stored_head};
 use super::lookups::Lookups;
 use super::row_set::RowSet;
 use super::values::{
@@ -16,37 +17,8 @@ use super::{MetaError, RowChanges, StoreNumbers, TableName, TableReader, rows_of
 use crate::entry::{
     AccountFields, BodyKind, BodyPlace, GoneReason, MailEntry, MailboxFields, MessageFacts, NewMessage, StateGroup,
 };
-use crate::flags::MessageFlags;
 use crate::name::MailboxName;
 use crate::row::NumberRange;
-
-/// What was done to a message's file, durably. No entry says so: a commit that is lost has it done once more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileNote {
-    /// The file is in `cur/`, and its name shows the flags that the message had at a MODSEQ.
-    Shown {
-        /// The mailbox.
-        mailbox: u32,
-        /// The message.
-        uid: u32,
-        /// A later change is not in the name.
-        modseq: u64,
-    },
-    /// The file of an expunged message has left the Maildir.
-    Left {
-        /// The mailbox.
-        mailbox: u32,
-        /// The message.
-        uid: u32,
-    },
-    /// The directory of a mailbox was renamed or removed, as a batch says it.
-    DirectoryDone {
-        /// The mailbox.
-        mailbox: u32,
-        /// A later batch is not done.
-        lsn: u64,
-    },
-}
 
 /// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
 #[derive(Debug)]
@@ -522,24 +494,6 @@ impl<'a> Applier<'a> {
         self.changes.put(TableName::Gone, &key_of_gone(mailbox, lsn, range.first), row.encode());
         Ok(())
     }
-}
-
-pub(super) fn is_unseen(flags: u64) -> bool {
-    flags & MessageFlags::SEEN.0 == 0
-}
-
-pub(super) fn is_deleted(flags: u64) -> bool {
-    flags & MessageFlags::DELETED.0 != 0
-}
-
-/// Counts a message's flags in the head: of a new one, or instead of those that it had before.
-fn count(head: &mut MailboxHead, before: u64, now: u64, is_new: bool) {
-    if !is_new {
-        head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(before)));
-        head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(before)));
-    }
-    head.unseen += u32::from(is_unseen(now));
-    head.deleted += u32::from(is_deleted(now));
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::apply::{is_deleted, is_unseen};
 use super::numbers::StoreNumbers;
 use super::values::{AccountRow, GoneRow, MailboxHead, NameRow, SKIPPED_UIDS, key_of, second_of};
 use super::{MetaError, TableName, TableReader, fixed_row, state_row};
+use crate::flags::MessageFlags;
 use crate::name::{MailboxName, SpecialUse};
 
 /// The head of a mailbox; `None` if there is none.
@@ -99,4 +99,22 @@ fn name_head(reader: &TableReader, mailbox: u32, head: &mut MailboxHead) -> Resu
         false => [&inbox[..], b"/.", name.as_str().replace('/', ".").as_bytes()].concat().into(),
     };
     Ok(())
+}
+
+pub(super) fn is_unseen(flags: u64) -> bool {
+    flags & MessageFlags::SEEN.0 == 0
+}
+
+pub(super) fn is_deleted(flags: u64) -> bool {
+    flags & MessageFlags::DELETED.0 != 0
+}
+
+/// Counts a message's flags in the head: of a new one, or instead of those that it had before.
+pub(super) fn count(head: &mut MailboxHead, before: u64, now: u64, is_new: bool) {
+    if !is_new {
+        head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(before)));
+        head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(before)));
+    }
+    head.unseen += u32::from(is_unseen(now));
+    head.deleted += u32::from(is_deleted(now));
 }

@@ -7,6 +7,7 @@ mod apply;
 mod changes;
 mod columns;
 mod file;
+mod file_note;
 mod heads;
 mod lookups;
 mod numbers;
@@ -25,10 +26,11 @@ use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition}
 use rustix::fs::{Mode, OFlags};
 
 use self::file::{FileError, FileErrorKind, TableFile};
+pub use apply::Applier;
 pub(crate) use apply::ParkedApplier;
-pub use apply::{Applier, FileNote};
 pub use changes::{RowChanges, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
+pub use file_note::FileNote;
 pub(crate) use heads::stored_head;
 pub use numbers::StoreNumbers;
 pub use reader::{EachValue, TableReader, peek};
