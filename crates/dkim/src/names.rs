@@ -1,8 +1,9 @@
 //! Names of domains and selectors, as a signature and a path have them: in lower case, A-labels, letters, digits and hyphens.
 
-/// True for a domain in the form of `d=` (RFC 6376 section 3.5).
+/// True for a domain in the form of `d=` (RFC 6376 section 3.5). An address such as 192.0.2.1 is none: no top-level domain is a number (RFC 3696 section 2).
 pub fn is_domain(text: &str) -> bool {
-    is_labels(text) && text.len() <= 253
+    let last = text.rsplit('.').next().unwrap_or_default();
+    is_labels(text) && text.len() <= 253 && !last.bytes().all(|octet| octet.is_ascii_digit())
 }
 
 /// True for a selector (RFC 6376 section 3.1): one label or several.
@@ -51,6 +52,7 @@ mod tests {
         ] {
             assert!(!is_domain(bad) && !is_selector(bad), "{bad}");
         }
+        assert!(!is_domain("192.0.2.1") && !is_domain("2611") && is_selector("2611"));
         assert!(is_domain(&"a".repeat(63)) && !is_domain(&"aa.".repeat(90)));
     }
 }
