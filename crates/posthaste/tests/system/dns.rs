@@ -7,6 +7,7 @@ use std::process::Stdio;
 use posthaste_dns_stub::{Kind, Server as Dns, Zone};
 use serde_json::Value;
 
+use crate::relaying::unused_port;
 use crate::support::{Server, command, configure};
 
 #[test]
@@ -222,10 +223,10 @@ fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
     std::fs::write(dir.path().join("own.pem"), certificate.pem() + &key.serialize_pem()).unwrap();
     std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
     let zone = Zone::default().a("mx.example.org", Ipv4Addr::LOCALHOST).cname(name, "mx.example.org");
-    let dns = Dns::start(zone);
+    let (dns, port) = (Dns::start(zone), unused_port());
     let config = format!(
         "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"own.pem\"\n[acme]\nca_file = \"ca.pem\"\n\
-         [[listener]]\naddress = \"0.0.0.0:0\"\nprotocol = \"http\"\ntls = \"implicit\"\n\
+         [[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"0.0.0.0:{port}\"\nprotocol = \"http\"\ntls = \"implicit\"\n\
          [[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n[dns]\nservers = [\"{}\"]\n",
         dns.address()
     );
@@ -239,7 +240,6 @@ fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
         round["records"].as_array().unwrap().clone()
     };
     let of = |records: &[Value], name: &str| records.iter().find(|record| record["name"] == name).cloned();
-    let port = server.addresses[0].port();
     let served = records(port);
     let policy = of(&served, "_mta-sts.example.org").unwrap_or_else(|| panic!("{served:#?}"));
     let value = policy["value"].as_str().unwrap();
