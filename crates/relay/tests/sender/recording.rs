@@ -292,6 +292,8 @@ fn a_refusal_is_recorded_while_others_are_under_way() {
     let never = Filter { recipient: Some("never@a.example".to_owned()), ..Filter::default() };
     rig.relay.act(&never, Action::Delete, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     rig.flush();
+    // The queue is empty for a moment while the notice that is owed becomes a message.
+    wait("the notice is sent", || notices(&sink) == 1);
     rig.wait_empty();
     assert_eq!((sink.rcpts("no1@a.example"), notices(&sink)), (1, 1), "not tried again, and told once");
     let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
