@@ -149,6 +149,7 @@ mod tests {
         (4..100).for_each(|secs| add(secs, 30));
         assert_eq!(history.rates().received, [0.0; 60]);
     }
+
     #[test]
     fn an_hour_has_minutes_and_a_day_has_quarters() {
         let (history, begun) = (History::default(), Instant::now());

@@ -24,6 +24,20 @@ impl Target {
     }
 }
 
+/// The name that has the PTR records of an address (RFC 1035 section 3.5, RFC 3596 section 2.5).
+pub(super) fn reverse_name(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        IpAddr::V6(address) => {
+            let nibbles = address.octets().into_iter().rev().flat_map(|octet| [octet & 15, octet >> 4]);
+            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<String>() + "ip6.arpa"
+        }
+    }
+}
+
 /// True if mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
 pub fn is_next_hop(host: &str) -> bool {
     Target::read(host).is_some() && host.parse::<IpAddr>().is_err()

@@ -5,6 +5,7 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 use tokio::time::Instant;
 
 use super::client::Failure;
+use super::names::reverse_name;
 use super::resolver::{Resolver, address, text};
 use super::zone_reply::{host_text, name_text};
 use super::{DnsError, Pace};
@@ -106,20 +107,6 @@ fn texts_of(records: &[RData]) -> Vec<String> {
         _ => address(data).map(|address| address.to_string()),
     });
     mail_hosts.into_iter().map(|(_, host)| host).chain(others).collect()
-}
-
-/// The name that has the PTR records of an address (RFC 1035 section 3.5, RFC 3596 section 2.5).
-fn reverse_name(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => {
-            let [a, b, c, d] = address.octets();
-            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
-        }
-        IpAddr::V6(address) => {
-            let nibbles = address.octets().into_iter().rev().flat_map(|octet| [octet & 15, octet >> 4]);
-            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<String>() + "ip6.arpa"
-        }
-    }
 }
 
 #[cfg(test)]

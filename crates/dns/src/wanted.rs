@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use crate::names::reverse_name;
 use crate::spf_merge::{SpfMergeError, check_lookups, spf_of, with_term};
 use crate::{DnsError, RecordSource};
 
@@ -193,21 +194,6 @@ async fn kept(source: RecordSource<'_>, name: String, value: String, version: &s
     let there = texts.as_mut().ok().and_then(|texts| texts.iter().find(|text| text.starts_with(version)).cloned());
     let found = FoundRecord::among(texts, |text| text.starts_with(version), first);
     WantedRecord { name, kind: "TXT", value: there.unwrap_or(value), found }
-}
-
-/// The name under which an address has its own (RFC 1035 section 3.5, RFC 3596 section 2.5).
-fn reverse_name(address: IpAddr) -> String {
-    let mut name = String::new();
-    match address {
-        IpAddr::V4(address) => {
-            address.octets().iter().rev().for_each(|octet| _ = write!(name, "{octet}."));
-            name + "in-addr.arpa"
-        }
-        IpAddr::V6(address) => {
-            address.octets().iter().rev().for_each(|octet| _ = write!(name, "{:x}.{:x}.", octet & 15, octet >> 4));
-            name + "ip6.arpa"
-        }
-    }
 }
 
 impl WantedRecord {

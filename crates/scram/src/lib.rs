@@ -1,5 +1,5 @@
-//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
-//! keeps [`ScramKeys`], from which no password can be read.
+//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides show that they know the password. Nothing is sent that could be used in its place.
+//! A server keeps [`ScramKeys`], from which no password can be read.
 //!
 //! For any protocol with SASL: messages go in and come out as text, and the protocol puts them in base64 lines of its own. With `-PLUS` both sides also show that
 //! they are the two ends of one TLS connection ([`TlsExporter`]), so that nobody in the middle can pass the proof on.

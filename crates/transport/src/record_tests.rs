@@ -133,6 +133,7 @@ impl World {
     /// As after a kill.
     fn again(self) -> Self {
         let World { transports, spool, dir, .. } = self;
+        transports.0.end_by(Instant::now());
         drop(transports);
         Arc::into_inner(spool).expect("nobody else has it").spool.abandon();
         Self::at(dir)

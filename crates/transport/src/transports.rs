@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::config::Config;
 use crate::consumer::Shared;
 use crate::entry::{Deliver, Key, Target, TransportEntry};
-use crate::events::{Events, unix_secs};
+use crate::events::{Event, Events, unix_secs};
 use crate::queues::Queues;
 use crate::record::{DeliveryRecorder, KEYS_MAX};
 use crate::refusals::tell_refusals;
@@ -217,7 +217,13 @@ impl Handle {
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
         shared.look_at_records();
-        shared.recorder.budget.wait_recorded(deadline, || shared.append_refused());
+        let budget = &shared.recorder.budget;
+        let unrecorded = budget.wait_recorded(deadline, || shared.append_refused());
+        // Poison has been told.
+        if unrecorded > 0 && !budget.is_closed() {
+            let why = "the spool has not taken the records before the end".into();
+            (shared.events.0)(Event::NotRecorded { unrecorded, why, is_final: true });
+        }
         self.attached.detach();
         shared.advance();
         // What still hangs is dropped, and with it its program.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use posthaste_config::Loaded;
 use posthaste_directory::names::folded_domain;
+use serde_json::Value;
 
 use super::place::{Place, USER};
 use crate::queue::AnyError;
@@ -94,8 +95,8 @@ impl Wanted {
             // For the web server that has port 443.
             None => text += "    { address = \"127.0.0.1:8025\", protocol = \"http\" },\n",
         }
-        let _ = writeln!(text, "]\n[storage]\ndata = {}", quoted(&place.data));
-        let _ = writeln!(text, "[auth]\nfile = {}", quoted(&place.passwords()));
+        let _ = writeln!(text, "]\n[storage]\ndata = {}", toml(&place.data));
+        let _ = writeln!(text, "[auth]\nfile = {}", toml(&place.passwords()));
         if self.acme {
             let _ = writeln!(text, "[acme]\nenabled = true\ncontact = \"{}\"", self.address_of("postmaster"));
         }
@@ -130,17 +131,9 @@ impl Wanted {
     }
 }
 
-/// A path as a string of TOML.
-fn quoted(path: &Path) -> String {
-    let mut text = String::from("\"");
-    for c in path.to_string_lossy().chars() {
-        match c {
-            '"' | '\\' => text.extend(['\\', c]),
-            c if c.is_control() => _ = write!(text, "\\u{:04x}", u32::from(c)),
-            c => text.push(c),
-        }
-    }
-    text + "\""
+/// As TOML has it, whose strings and lists are those of JSON.
+fn toml(path: &Path) -> Value {
+    path.to_string_lossy().into()
 }
 
 pub const REPORTS: &str = "reports";

@@ -270,23 +270,22 @@ impl Shared {
 
     /// Ends attempts that were none, with a reply of our own.
     pub fn end_unsent(self: &Arc<Self>, transaction: &Transaction, outcome: Outcome, reply: Reply) {
-        self.end_refused(transaction, outcome, reply, Arc::default(), "");
+        self.end_refused(transaction, outcome, reply, ReplyPlace::of(&Arc::default()));
     }
 
-    /// Ends attempts that were none, with what a host said at a step of a session. `host`, `stage`: as in [`ReplyPlace`].
+    /// Ends attempts that were none, with what a host said at a step of a session.
     pub fn end_refused(
         self: &Arc<Self>,
         transaction: &Transaction,
         outcome: Outcome,
         reply: Reply,
-        host: Arc<str>,
-        stage: &'static str,
+        ReplyPlace { host, stage }: ReplyPlace<'_>,
     ) {
         let changes: Vec<Change> = {
             let mut queue = self.queue();
             keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
         };
-        let (shared, message) = (self.clone(), transaction.message);
+        let (shared, message, host) = (self.clone(), transaction.message, host.clone());
         // The envelope may be on the disk.
         let settle = move || {
             let place = ReplyPlace { host: &host, stage };

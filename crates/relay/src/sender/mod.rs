@@ -341,7 +341,8 @@ impl Opened {
         shared.wait_for_connections(deadline);
         shared.recorder.wait_until(deadline);
         let left = shared.recorder.budget.wait_recorded(deadline, || shared.recorder.retry(shared.time.now()));
-        if left > 0 {
+        // Poison has been told.
+        if left > 0 && !shared.recorder.budget.is_closed() {
             let what =
                 format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
             shared.warn(shared.spool.stats().published, &what);

@@ -247,7 +247,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
         let outcome = Outcome::Failed(status_of(reply));
-        shared.end_refused(&transaction, outcome, reply.clone(), place.host.clone(), place.stage);
+        shared.end_refused(&transaction, outcome, reply.clone(), place);
     }
 }
 

@@ -30,9 +30,8 @@ impl Check for SenderResults {
 }
 
 async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Result<(), Stop> {
-    let Some(client) = message.session.peer.ip() else { return Ok(()) };
     let has_exempt = message.envelope.recipients.iter().any(is_exempt);
-    match message.settings.treatment.treatment(findings, client, has_exempt) {
+    match message.settings.treatment.treatment(findings, has_exempt) {
         Treatment::Take => {}
         Treatment::Junk => sort_into(message.transaction, &message.settings.mail, JUNK).await,
         Treatment::Refuse(reply) => return Err(Stop::because(reply, findings.summary())),

@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use posthaste_authres::dmarc::{DmarcResult, Policy};
 use posthaste_authres::spf::SpfResult;
 use posthaste_config::{Checks, Enforce, OnTempError};
@@ -36,12 +34,12 @@ impl TreatmentRules {
         Self { enforce, on_temperror, forwarder_networks, forwarder_domains: domains }
     }
 
-    /// The act on a message of the client. `has_exempt`: it is also for postmaster or abuse, whom senders ask for help with a refusal.
-    pub fn treatment(&self, findings: &SenderFindings, client: IpAddr, has_exempt: bool) -> Treatment {
+    /// The act on a message. `has_exempt`: it is also for postmaster or abuse, whom senders ask for help with a refusal.
+    pub fn treatment(&self, findings: &SenderFindings, has_exempt: bool) -> Treatment {
         if self.enforce == Enforce::None {
             return Treatment::Take;
         }
-        if let Some(reply) = self.refusal(findings, client, has_exempt) {
+        if let Some(reply) = self.refusal(findings, has_exempt) {
             return Treatment::Refuse(reply);
         }
         match &findings.dmarc {
@@ -50,8 +48,8 @@ impl TreatmentRules {
         }
     }
 
-    fn refusal(&self, findings: &SenderFindings, client: IpAddr, has_exempt: bool) -> Option<Reply> {
-        if self.enforce == Enforce::Junk || self.is_forwarder(findings, client) {
+    fn refusal(&self, findings: &SenderFindings, has_exempt: bool) -> Option<Reply> {
+        if self.enforce == Enforce::Junk || self.is_forwarder(findings) {
             return None;
         }
         let spf = &findings.spf;
@@ -78,9 +76,9 @@ impl TreatmentRules {
     }
 
     /// True if the client forwards mail, and changes it: by its address, or by a signature that holds.
-    fn is_forwarder(&self, findings: &SenderFindings, client: IpAddr) -> bool {
+    fn is_forwarder(&self, findings: &SenderFindings) -> bool {
         let passed = findings.dkim.iter().filter(|signature| signature.result == DkimResult::Pass);
-        *self.forwarder_networks.get(Some(client))
+        *self.forwarder_networks.get(Some(findings.sender.ip))
             || passed.into_iter().any(|signature| self.forwarder_domains.contains(&signature.domain))
     }
 }
@@ -138,9 +136,10 @@ mod tests {
     }
 
     /// The act with each setting, as the code of a reply or a word, in the order of the settings.
-    fn acts(findings: &SenderFindings, client: &str, has_exempt: bool) -> [String; 4] {
+    fn acts(mut findings: SenderFindings, client: &str, has_exempt: bool) -> [String; 4] {
+        findings.sender.ip = client.parse().unwrap();
         [Enforce::None, Enforce::Junk, Enforce::Reject, Enforce::Always].map(|enforce| {
-            match rules(enforce).treatment(findings, client.parse().unwrap(), has_exempt) {
+            match rules(enforce).treatment(&findings, has_exempt) {
                 Treatment::Refuse(reply) => reply.to_string().chars().take(10).collect(),
                 other => format!("{other:?}"),
             }
@@ -175,7 +174,7 @@ mod tests {
             ("no author", dmarc_none, CLIENT, false, ["Take", "Take", "550 5.7.1 ", "550 5.7.1 "]),
             ("sends nothing", sends_nothing, CLIENT, true, ["Take", "Take", "550 5.7.23", "550 5.7.23"]),
         ] {
-            assert_eq!(acts(&findings, client, has_exempt), expected, "{of}");
+            assert_eq!(acts(findings, client, has_exempt), expected, "{of}");
         }
     }
 
@@ -183,10 +182,9 @@ mod tests {
     fn without_an_answer_the_mail_is_taken_or_deferred() {
         let open = DmarcVerdict { result: DmarcResult::TempError, policy: Policy::None, organization: String::new() };
         let findings = SenderFindings { dmarc: Some(open), ..forged() };
-        let client = CLIENT.parse().unwrap();
-        assert_eq!(rules(Enforce::Always).treatment(&findings, client, false), Treatment::Take);
+        assert_eq!(rules(Enforce::Always).treatment(&findings, false), Treatment::Take);
         let defer = Checks { on_temperror: OnTempError::Defer, ..Checks::default() };
-        let Treatment::Refuse(reply) = TreatmentRules::new(&defer).treatment(&findings, client, false) else {
+        let Treatment::Refuse(reply) = TreatmentRules::new(&defer).treatment(&findings, false) else {
             panic!("it is taken")
         };
         assert!(reply.to_string().starts_with("451 4.7.24 "), "{reply}");
