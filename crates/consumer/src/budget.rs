@@ -171,7 +171,7 @@ impl OutcomeBudget {
         self.is_closed.load(Ordering::Acquire) || self.poisoned().is_some()
     }
 
-    /// To be called each second: without records the bound falls. What is to be told, once each.
+    /// To be called each second while [needed](Self::needs_look): without records the bound falls. What is to be told, once each.
     pub fn look(&self, now: Instant) -> Option<BudgetChange> {
         let mut state = self.state();
         state.turn(now);
@@ -192,6 +192,11 @@ impl OutcomeBudget {
             }
             _ => None,
         }
+    }
+
+    /// True while [`look`](Self::look) may find something to tell: outcomes are unrecorded, nothing may begin, or a stop was told whose end was not.
+    pub fn needs_look(&self) -> bool {
+        self.unrecorded() > 0 || !self.may_begin() || self.state().is_stopped
     }
 
     fn set_limit(&self, state: &State) {
@@ -312,13 +317,15 @@ mod tests {
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
         let budget = OutcomeBudget::new(Arc::new(|| None), begun);
+        assert!(!budget.needs_look());
         budget.done(3);
         budget.refused("no room".into());
         assert_eq!((begin(&budget), budget.look(at(1))), (0, None));
         let stopped = BudgetChange::Stopped { unrecorded: 3, why: Some("no room".into()) };
         assert_eq!((budget.look(at(2)), budget.look(at(3))), (Some(stopped), None));
         budget.recorded(3, at(4));
-        assert_eq!((budget.look(at(4)), begin(&budget)), (Some(BudgetChange::GoesOn), 1000));
+        assert_eq!((budget.needs_look(), budget.look(at(4))), (true, Some(BudgetChange::GoesOn)));
+        assert_eq!((budget.needs_look(), begin(&budget), budget.needs_look()), (false, 1000, true));
     }
 
     #[test]

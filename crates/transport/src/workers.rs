@@ -41,13 +41,12 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
                 next = Some(next.unwrap_or(BUSY_PAUSE).min(BUSY_PAUSE));
             }
         }
-        let budget = &shared.recorder.budget;
         // Poison ends what is under way.
         let has_more = {
             let queues = shared.queues();
             queues.workers() > 0 || !queues.holds_to_record.is_empty()
         };
-        if budget.unrecorded() > 0 || !budget.may_begin() || has_more {
+        if shared.recorder.budget.needs_look() || has_more {
             next = Some(next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
         shared.advance();
