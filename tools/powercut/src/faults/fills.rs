@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_consumer::UNRECORDED_MAX;
 use posthaste_loadgen::resources::anonymous_octets;
 
 use super::{Filler, Problems, until};
@@ -201,5 +202,3 @@ const BELOW_FLOOR: u64 = 512 << 10;
 const GROWN_MAX: u64 = 64 << 20;
 /// Of a life.
 const LINES_MAX: usize = 60;
-/// Outcomes that may be sent and not recorded.
-const UNRECORDED_MAX: u64 = 1000;

@@ -1,5 +1,7 @@
 //! The spool's disk fails while a server sends its mail on.
 
+use posthaste_consumer::UNRECORDED_MAX;
+
 use super::{Problems, until, wrong};
 use crate::disk::Faults;
 use crate::load::{Load, send};
@@ -63,5 +65,3 @@ pub fn spool_fails(environment: &Environment) -> Result<Problems, RigError> {
 
 /// Two messages for each connection to the next hop, of four recipients at most.
 const IN_FLIGHT_MAX: u64 = 8 * 32;
-/// Outcomes that may be sent and not recorded.
-const UNRECORDED_MAX: u64 = 1000;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use posthaste_consumer::UNRECORDED_MAX;
 use posthaste_loadgen::stamp;
 use serde_json::Value;
 
@@ -261,5 +262,3 @@ const STOPPED: [&str; 2] = [
 ];
 /// What may come behind those lines: a transaction of each connection to the LMTP server, copies of the program that run, a request.
 const IN_FLIGHT_MAX: Counts = [8, 4, BATCH];
-/// Outcomes that may be there and not recorded, of each kind.
-const UNRECORDED_MAX: u64 = 1000;

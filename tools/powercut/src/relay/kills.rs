@@ -13,6 +13,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use posthaste_consumer::UNRECORDED_MAX;
 use posthaste_random::Random;
 use serde_json::Value;
 
@@ -254,6 +255,7 @@ impl Relayed {
                 "recorded twice {twice:?}, sent though recorded {recorded:?}, sent twice in one life {in_one_life:?}"
             ));
         }
+        // No second of these short lives records more.
         if *copies_max > UNRECORDED_MAX {
             find(format!("{copies_max} copies too many after one kill"));
         }
@@ -276,8 +278,6 @@ const ROUND_MAX: u64 = 100_000;
 /// How long the server may take for what is left at the end.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
-/// Outcomes that may be sent and not recorded. In the short lives here no second has more.
-const UNRECORDED_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
