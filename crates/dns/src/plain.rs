@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::client::Failure;
 use super::names::reverse_name;
 use super::resolver::{Resolver, address, text};
+use super::slots::Asker;
 use super::zone_reply::{host_text, name_text};
 use super::{DnsError, Pace};
 
@@ -68,7 +69,7 @@ impl PlainLookup<'_> {
     async fn look_up(self, pace: Pace, name: &str, kind: RecordType) -> (Result<Arc<[String]>, DnsError>, Instant) {
         let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
         let client = &self.0.client;
-        let failure = match client.ask(name, kind, client.slots().slot(pace).await).await {
+        let failure = match client.ask(name, kind, client.slots().slot(pace, Asker::Check).await).await {
             Ok(records) => {
                 let found = texts_of(&records.data);
                 let until = self.0.positive_until(records.ttl_secs);

@@ -17,6 +17,7 @@ use super::meters::DnsStats;
 use super::names::{self, Target};
 use super::own::OwnListeners;
 use super::plain::{ANSWERS_MAX, PlainLookup};
+use super::slots::Asker;
 use super::zone_reply::name_text;
 use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
 
@@ -126,7 +127,7 @@ impl Resolver {
         tenant: &Arc<str>,
         start: impl FnOnce(Slot) -> Result<(), Slot> + Send + 'static,
     ) {
-        self.client.slots().wait(pace, Some(tenant), start);
+        self.client.slots().wait(pace, Asker::Tenant(tenant), start);
     }
 
     /// A host as its own destination, without a look at MX records: a fixed next hop. A host name or an address literal.
@@ -199,7 +200,7 @@ impl Resolver {
 
     /// The records of `name`, which has the form of [`names::domain`]; none if it has others. Not from the cache.
     pub(crate) async fn records(&self, name: &str, kind: RecordType) -> Result<Vec<RData>, DnsError> {
-        match self.client.ask(name, kind, self.client.slots().slot(Pace::Quick).await).await {
+        match self.client.ask(name, kind, self.client.slots().slot(Pace::Quick, Asker::Connection).await).await {
             Ok(records) => Ok(records.data),
             Err(Failure::NoData { .. }) => Ok(Vec::new()),
             Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(name.to_owned())),
@@ -231,7 +232,7 @@ impl Resolver {
         let given = slot.lock().expect("a slot").take();
         let slot = match given {
             Some(slot) => slot,
-            None => self.client.slots().slot(pace).await,
+            None => self.client.slots().slot(pace, Asker::Connection).await,
         };
         let answer = self.client.ask(domain, RecordType::MX, slot).await;
         let until = match &answer {
@@ -298,7 +299,9 @@ impl Resolver {
             IpStrategy::Ipv4Only => &[RecordType::A],
             IpStrategy::Ipv6Only => &[RecordType::AAAA],
         };
-        let ask = async |kind: &RecordType| self.client.ask(host, *kind, self.client.slots().slot(pace).await).await;
+        let ask = async |kind: &RecordType| {
+            self.client.ask(host, *kind, self.client.slots().slot(pace, Asker::Connection).await).await
+        };
         let answers = super::join_all(kinds.iter().map(ask)).await;
         let (mut found, mut unanswered) = (Vec::new(), None);
         // The first that has to be looked up again decides; a type that the host lacks may come later.
@@ -401,7 +404,7 @@ mod tests {
         resolver.destination("none.example").await.unwrap_err();
         let next = Resolver::new(&settings).unwrap().counting_after(&resolver);
         next.destination("a.example").await.unwrap();
-        let slot = next.client.slots().slot(Pace::Quick).await;
+        let slot = next.client.slots().slot(Pace::Quick, Asker::Connection).await;
         let stats = next.stats();
         let counted: Vec<_> = stats.questions.iter().filter(|(.., count)| *count > 0).copied().collect();
         let expected = [("mx", "answer", 2), ("mx", "no_such_name", 1), ("a", "answer", 1), ("aaaa", "no_data", 1)];
@@ -423,7 +426,7 @@ mod tests {
         let server = Server::start(Zone::default().mx("a.example", 10, "mx.a.example"));
         let settings = Settings { servers: vec![server.address()], questions_max: 1, ..Settings::default() };
         let resolver = Resolver::new(&settings).unwrap();
-        let slot = resolver.client.slots().slot(Pace::Quick).await;
+        let slot = resolver.client.slots().slot(Pace::Quick, Asker::Connection).await;
         // The first looks it up and has no slot, the second has the only one.
         let first = resolver.destination("a.example");
         let second = resolver.destination_in(Some(slot), "a.example");

@@ -3,8 +3,8 @@
 //! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time; slow ones have at most half of the slots.
 //! A question that has become slow while that half is full, or wanted, is given up: its name begins as slow the next time.
 //!
-//! Of what waits for a slot, look-ups of connections and those of queues to be routed take turns; of the latter, tenants do. Within each, the newest and the
-//! oldest take turns: a name that has just come passes a thousand that are dead, and none of them waits for ever.
+//! Of what waits for a slot, look-ups of connections, of queues to be routed and of checks of incoming mail take turns; of the queues, tenants do. Within each, the
+//! newest and the oldest take turns: a name that has just come passes a thousand that are dead, and none of them waits for ever.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -29,6 +29,17 @@ pub enum Pace {
     Quick,
     /// Late, or never.
     Slow,
+}
+
+/// The purpose of a question that waits for a slot.
+#[derive(Debug, Clone, Copy)]
+pub enum Asker<'a> {
+    /// A connection, for the addresses of a host.
+    Connection,
+    /// The queue of a tenant, to be routed.
+    Tenant(&'a Arc<str>),
+    /// A check of incoming mail. Strangers choose its names, and how many there are.
+    Check,
 }
 
 /// One question in flight. Dropping it frees the slot, whatever has become of the question.
@@ -57,10 +68,12 @@ struct State {
 #[derive(Default)]
 struct Waiting {
     connections: Line,
+    checks: Line,
     tenants: HashMap<Arc<str>, Line>,
     /// The names in `tenants`, in their turn.
     order: VecDeque<Arc<str>>,
-    tenant_is_next: bool,
+    /// The kind of [`Asker`] whose turn is next.
+    turn: usize,
 }
 
 /// The newest and the oldest in turn.
@@ -77,26 +90,26 @@ impl Slots {
         Arc::new(Slots { state: Mutex::default(), most, slow_most: (most / 2).max(1) })
     }
 
-    /// Has `waiter` called with a slot, at once or when its turn comes. `tenant`: whose queue is to be routed; `None`: for a connection.
+    /// Has `waiter` called with a slot, at once or when its turn comes.
     pub fn wait(
         self: &Arc<Self>,
         pace: Pace,
-        tenant: Option<&Arc<str>>,
+        asker: Asker<'_>,
         waiter: impl FnOnce(Slot) -> Result<(), Slot> + Send + 'static,
     ) {
         {
             let mut state = self.state();
             state.waiting += 1;
             let waiting = if pace == Pace::Slow { &mut state.slow } else { &mut state.quick };
-            waiting.push(tenant, Box::new(waiter));
+            waiting.push(asker, Box::new(waiter));
         }
         self.give();
     }
 
-    /// A slot for a connection, when its turn comes.
-    pub async fn slot(self: &Arc<Self>, pace: Pace) -> Slot {
+    /// A slot, when its turn comes.
+    pub async fn slot(self: &Arc<Self>, pace: Pace, asker: Asker<'_>) -> Slot {
         let (give, given) = oneshot::channel();
-        self.wait(pace, None, |slot| give.send(slot));
+        self.wait(pace, asker, |slot| give.send(slot));
         given.await.expect("each waiter has its turn while the slots are there")
     }
 
@@ -150,10 +163,11 @@ impl State {
 }
 
 impl Waiting {
-    fn push(&mut self, tenant: Option<&Arc<str>>, waiter: Waiter) {
-        let line = match tenant {
-            None => &mut self.connections,
-            Some(tenant) => self.tenants.entry(tenant.clone()).or_insert_with(|| {
+    fn push(&mut self, asker: Asker<'_>, waiter: Waiter) {
+        let line = match asker {
+            Asker::Connection => &mut self.connections,
+            Asker::Check => &mut self.checks,
+            Asker::Tenant(tenant) => self.tenants.entry(tenant.clone()).or_insert_with(|| {
                 self.order.push_back(tenant.clone());
                 Line::default()
             }),
@@ -162,15 +176,21 @@ impl Waiting {
     }
 
     fn is_empty(&self) -> bool {
-        self.order.is_empty() && self.connections.waiters.is_empty()
+        self.order.is_empty() && self.connections.waiters.is_empty() && self.checks.waiters.is_empty()
     }
 
     fn pop(&mut self) -> Option<Waiter> {
-        let is_tenant = !self.order.is_empty() && (self.tenant_is_next || self.connections.waiters.is_empty());
-        self.tenant_is_next = !is_tenant;
-        if !is_tenant {
-            return self.connections.pop();
-        }
+        (0..KINDS).find_map(|_| {
+            self.turn = (self.turn + 1) % KINDS;
+            match self.turn {
+                0 => self.connections.pop(),
+                1 => self.checks.pop(),
+                _ => self.pop_of_tenant(),
+            }
+        })
+    }
+
+    fn pop_of_tenant(&mut self) -> Option<Waiter> {
         let tenant = self.order.pop_front()?;
         let line = self.tenants.get_mut(&tenant)?;
         let waiter = line.pop();
@@ -185,8 +205,9 @@ impl Waiting {
 
 impl Line {
     fn pop(&mut self) -> Option<Waiter> {
+        let next = if self.oldest_is_next { self.waiters.pop_front() } else { self.waiters.pop_back() }?;
         self.oldest_is_next = !self.oldest_is_next;
-        if self.oldest_is_next { self.waiters.pop_back() } else { self.waiters.pop_front() }
+        Some(next)
     }
 }
 
@@ -240,6 +261,8 @@ impl fmt::Debug for Slot {
     }
 }
 
+/// Of [`Asker`].
+const KINDS: usize = 3;
 /// A question without an answer for so long is slow.
 const QUICK: Duration = Duration::from_secs(2);
 
@@ -254,12 +277,12 @@ mod tests {
 
     const TIME: Duration = Duration::from_secs(10);
 
-    /// Many questions of a tenant, or of connections, that nobody answers. How many have ended.
-    fn dead(slots: &Arc<Slots>, pace: Pace, tenant: Option<&str>, number: usize) -> Arc<AtomicUsize> {
+    /// Many questions that nobody answers. How many have ended.
+    fn dead(slots: &Arc<Slots>, pace: Pace, asker: Asker<'_>, number: usize) -> Arc<AtomicUsize> {
         let ended = Arc::new(AtomicUsize::new(0));
         for _ in 0..number {
             let ended = ended.clone();
-            slots.wait(pace, tenant.map(Arc::from).as_ref(), move |slot| {
+            slots.wait(pace, asker, move |slot| {
                 tokio::spawn(async move {
                     slot.ask(TIME, pending::<()>()).await.unwrap_err();
                     ended.fetch_add(1, Ordering::Relaxed);
@@ -271,9 +294,9 @@ mod tests {
     }
 
     /// The seconds after which a question is answered that has an answer at once.
-    async fn healthy(slots: &Arc<Slots>, pace: Pace, tenant: Option<&str>) -> f32 {
+    async fn healthy(slots: &Arc<Slots>, pace: Pace, asker: Asker<'_>) -> f32 {
         let (started, (give, given)) = (Instant::now(), oneshot::channel());
-        slots.wait(pace, tenant.map(Arc::from).as_ref(), |slot| give.send(slot));
+        slots.wait(pace, asker, |slot| give.send(slot));
         given.await.unwrap().ask(TIME, async {}).await.unwrap();
         started.elapsed().as_secs_f32()
     }
@@ -290,9 +313,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn dead_names_that_are_known_delay_no_other() {
         let slots = Slots::new(256);
-        let ended = dead(&slots, Pace::Slow, Some(""), 3000);
+        let ended = dead(&slots, Pace::Slow, Asker::Tenant(&"".into()), 3000);
         for at in 0..100 {
-            assert_eq!(healthy(&slots, Pace::Quick, Some("")).await, 0.0, "{at}");
+            assert_eq!(healthy(&slots, Pace::Quick, Asker::Tenant(&"".into())).await, 0.0, "{at}");
             assert_eq!(in_use(&slots), (128, 128));
             pass(0.3).await;
         }
@@ -301,11 +324,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn dead_names_that_are_new_delay_a_newer_one_by_2_s() {
-        for tenant in [Some(""), Some("other"), None] {
+        for asker in [Asker::Tenant(&"".into()), Asker::Tenant(&"other".into()), Asker::Connection, Asker::Check] {
             let slots = Slots::new(256);
-            let ended = dead(&slots, Pace::Quick, Some(""), 3000);
+            let ended = dead(&slots, Pace::Quick, Asker::Tenant(&"".into()), 3000);
             for at in 0..20 {
-                let secs = healthy(&slots, Pace::Quick, tenant).await;
+                let secs = healthy(&slots, Pace::Quick, asker).await;
                 assert!(secs <= 2.01, "{at}: {secs} s");
                 pass(0.1).await;
             }
@@ -318,57 +341,86 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_that_wait_are_counted() {
         let slots = Slots::new(4);
-        dead(&slots, Pace::Quick, Some("one"), 10);
-        dead(&slots, Pace::Quick, None, 5);
-        dead(&slots, Pace::Slow, None, 5);
+        dead(&slots, Pace::Quick, Asker::Tenant(&"one".into()), 10);
+        dead(&slots, Pace::Quick, Asker::Connection, 5);
+        dead(&slots, Pace::Slow, Asker::Connection, 5);
         assert_eq!(slots.counts(), (4, 16));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_tenants_dead_names_do_not_delay_anothers() {
         let slots = Slots::new(256);
-        dead(&slots, Pace::Quick, Some("one"), 10_000);
-        dead(&slots, Pace::Slow, Some("one"), 10_000);
+        dead(&slots, Pace::Quick, Asker::Tenant(&"one".into()), 10_000);
+        dead(&slots, Pace::Slow, Asker::Tenant(&"one".into()), 10_000);
         let before = Instant::now();
         let started: Vec<_> = (0..20)
             .map(|_| {
                 let slots = slots.clone();
-                tokio::spawn(async move { healthy(&slots, Pace::Quick, Some("two")).await })
+                tokio::spawn(async move { healthy(&slots, Pace::Quick, Asker::Tenant(&"two".into())).await })
             })
             .collect();
         for of_two in started {
             of_two.await.unwrap();
         }
         assert!(before.elapsed() <= Duration::from_millis(2010), "{:?}", before.elapsed());
-        let secs = healthy(&slots, Pace::Slow, Some("two")).await;
+        let secs = healthy(&slots, Pace::Slow, Asker::Tenant(&"two".into())).await;
         assert!(secs <= 10.0, "{secs} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_strangers_names_does_not_delay_our_own() {
+        let slots = Slots::new(256);
+        let tenant = "".into();
+        let ours = [Asker::Connection, Asker::Tenant(&tenant)];
+        let waiting = ours.map(|asker| {
+            let (give, given) = oneshot::channel();
+            dead(&slots, Pace::Quick, Asker::Check, 1000);
+            slots.wait(Pace::Quick, asker, move |slot| give.send(slot));
+            given
+        });
+        // A thousand more come each second, so ours are neither the newest nor the oldest.
+        let flood = {
+            let slots = slots.clone();
+            tokio::spawn(async move {
+                loop {
+                    dead(&slots, Pace::Quick, Asker::Check, 10);
+                    pass(0.01).await;
+                }
+            })
+        };
+        let begun = Instant::now();
+        for given in waiting {
+            given.await.unwrap();
+        }
+        flood.abort();
+        assert!(begun.elapsed() <= Duration::from_millis(2010), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_pace_keeps_half_while_both_wait() {
         let slots = Slots::new(10);
-        let quick = dead(&slots, Pace::Quick, None, 1000);
-        let slow = dead(&slots, Pace::Slow, None, 1000);
+        let quick = dead(&slots, Pace::Quick, Asker::Connection, 1000);
+        let slow = dead(&slots, Pace::Slow, Asker::Connection, 1000);
         pass(101.0).await;
         let ended = [&quick, &slow].map(|ended| ended.load(Ordering::Relaxed));
         assert!((240..=260).contains(&ended[0]) && (45..=50).contains(&ended[1]), "{ended:?}");
         // Connections and tenants take turns.
-        assert!(healthy(&slots, Pace::Slow, Some("")).await <= 10.0);
+        assert!(healthy(&slots, Pace::Slow, Asker::Tenant(&"".into())).await <= 10.0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_answer_comes_while_slow_ones_are_few() {
         let slots = Slots::new(4);
         let late = async |slots: &Arc<Slots>| {
-            let slot = slots.slot(Pace::Quick).await;
+            let slot = slots.slot(Pace::Quick, Asker::Connection).await;
             slot.ask(TIME, tokio::time::sleep(Duration::from_secs(9))).await
         };
         assert_eq!(late(&slots).await, Ok(()));
-        dead(&slots, Pace::Slow, None, 2);
+        dead(&slots, Pace::Slow, Asker::Connection, 2);
         assert_eq!(late(&slots).await, Err("none in 2 s, while many names are slow"));
         pass(10.0).await;
         assert_eq!((late(&slots).await, in_use(&slots)), (Ok(()), (0, 0)));
-        let short = slots.slot(Pace::Quick).await.ask(Duration::from_secs(1), pending::<()>()).await;
+        let short = slots.slot(Pace::Quick, Asker::Connection).await.ask(Duration::from_secs(1), pending::<()>()).await;
         assert_eq!((short, in_use(&slots)), (Err("timeout"), (0, 0)));
     }
 
@@ -380,7 +432,7 @@ mod tests {
                 let asking = (0..10).map(|number| {
                     let slots = slots.clone();
                     tokio::spawn(async move {
-                        let slot = slots.slot(pace).await;
+                        let slot = slots.slot(pace, Asker::Connection).await;
                         assert!(number % 2 == 1, "a panic of this test");
                         slot.ask(TIME, pending::<()>()).await
                     })
@@ -391,7 +443,7 @@ mod tests {
                 asking.iter().for_each(|task| task.abort());
                 pass(0.1).await;
                 assert_eq!(in_use(&slots), (0, 0));
-                assert_eq!(healthy(&slots, pace, None).await, 0.0);
+                assert_eq!(healthy(&slots, pace, Asker::Connection).await, 0.0);
             }
         }
     }
@@ -401,10 +453,10 @@ mod tests {
         let slots = Slots::new(1);
         let mut kept = None;
         let (give, mut given) = oneshot::channel();
-        slots.wait(Pace::Quick, None, |slot| give.send(slot));
+        slots.wait(Pace::Quick, Asker::Connection, |slot| give.send(slot));
         kept.replace(given.try_recv().unwrap());
         for _ in 0..1_000_000 {
-            slots.wait(Pace::Quick, Some(&"".into()), Err);
+            slots.wait(Pace::Quick, Asker::Tenant(&"".into()), Err);
         }
         drop(kept);
         assert!(slots.state().quick.is_empty());
