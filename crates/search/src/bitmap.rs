@@ -46,12 +46,12 @@ impl Bitmap {
         }
     }
 
-    /// Whether a number is in the set.
+    /// True if `number` is in the set.
     pub fn get(&self, number: u32) -> bool {
         number < self.len && self.words[number as usize / 64] >> (number % 64) & 1 == 1
     }
 
-    /// How many are in the set.
+    /// Size of the set.
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }

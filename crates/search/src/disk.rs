@@ -81,11 +81,11 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(test) || UnsyncedDir::holds(dir) { Ok(()) } else { Ok(posthaste_fsops::fsync(File::open(dir)?)?) }
 }
 
-/// While this lives, nothing below a directory is made durable: it is only for the process that writes it.
+/// While it lives, nothing below the directory is fsynced: only the process that writes there reads it.
 #[derive(Debug)]
 pub(crate) struct UnsyncedDir(PathBuf);
 
-/// Those that live. There are a few at most, and a sync is rare.
+/// Directories of all live [`UnsyncedDir`]s. A scan of a short list suffices: there are few, and syncs are rare.
 static UNSYNCED_DIRS: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
 impl UnsyncedDir {

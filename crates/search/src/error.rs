@@ -1,4 +1,4 @@
-//! What can go wrong with an index as a whole.
+//! Errors of an index as a whole.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub enum IndexError {
     Text {
         /// Its directory.
         dir: PathBuf,
-        /// What the engine said.
+        /// The engine's error.
         error: Box<TantivyError>,
     },
     /// The tags could not be read or written.
@@ -31,13 +31,13 @@ pub enum IndexError {
     /// A Maildir tree that was named is not there.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// A tree that had folders is away, and the index is to be built again: its messages would be lost from it. Bring it back, or say that
-    /// what is missing is gone ([`UpdateOptions::believe_missing`](super::UpdateOptions::believe_missing)).
+    /// The index is to be rebuilt while a tree that had folders is away, which would drop the tree's messages. Bring it
+    /// back, or declare its messages gone ([`UpdateOptions::believe_missing`](super::UpdateOptions::believe_missing)).
     #[error("{}: {why}; not rebuilding the index without it. If its messages are really gone, use --believe-missing", root.display())]
     Away {
         /// The tree.
         root: PathBuf,
-        /// What is wrong with it.
+        /// How it differs from the tree that was indexed.
         why: String,
     },
     /// A tree with one inside that has an index already: its messages would be in it twice. Use another index.
@@ -61,9 +61,9 @@ pub enum IndexError {
     #[error("the header {name} is not in the index{}. `posthaste index --header {name}` adds it and reads all mail again; `find --scan MAILDIR` \
              searches any header without an index", if known.is_empty() { String::new() } else { format!(" (it has {known})") })]
     Header {
-        /// As it was asked for.
+        /// As typed in the query.
         name: String,
-        /// Those that it has.
+        /// Headers that the index has, separated by commas; may be empty.
         known: String,
     },
     /// There is nothing to index: no tree was named, now or earlier.

@@ -1,11 +1,12 @@
-//! Tags that are in the name of a message's file: its flags, as in notmuch's `maildir.synchronize_flags`, and its keywords.
+//! Tags that stand in the name of a message's file: its flags, as in notmuch's `maildir.synchronize_flags`, and its
+//! keywords.
 //!
-//! Where flags are wanted as tags, the file is the only truth: these tags are read from its flags and never from the tag store, and to change them
-//! is to change the file's name. So there is nothing to bring together, and no change that could come back.
+//! Where flags are tags, the file's name is the only copy: these tags are read from it, never from the tag store, and
+//! changing one renames the file. With one copy there is nothing to merge.
 //!
-//! Keywords have the names that the table of the folder gives to the letters `a` to `z` (Dovecot's `dovecot-keywords`). The file is the truth for
-//! them too, but a name can become a keyword at any time, when people have used it for a tag for years: what the tag store has of it counts beside the
-//! file, until it is taken away or the file has it too when the message is tagged next.
+//! The folder's table (Dovecot's `dovecot-keywords`) names the letters `a` to `z`. Here too the file's name is the only
+//! copy, with one exception: a name may become a keyword after years as an ordinary tag. A stored tag of that name
+//! still counts, until the tag is removed or the next tagging of the message moves it into the file's name.
 
 use std::collections::BTreeSet;
 
@@ -33,33 +34,33 @@ pub struct FlagChange {
     pub remove_keywords: Vec<String>,
 }
 
-/// What tagging did, and what is left to do.
+/// Outcome of a tagging run, with the renames that the caller still has to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tagged {
     /// Messages whose tags are others now, or are when their files have the flags.
     pub changed: u64,
-    /// For the caller, who may change files: only where tags are flags or keywords.
+    /// Flag and keyword changes that the caller applies to the files; empty unless flags or keywords are tags.
     pub flags: Vec<FlagChange>,
 }
 
-/// What restoring a dump did.
+/// Outcome of restoring a dump.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Restored {
     /// Messages whose tags changed.
     pub changed: u64,
-    /// Those that lost tags.
+    /// Messages that lost tags.
     pub replaced: u64,
-    /// Tags that they lost, all together.
+    /// Sum of the tags that they lost.
     pub tags_lost: u64,
     /// Saved queries that changed.
     pub queries: u64,
     /// Message-IDs that are not in the index.
     pub not_here: u64,
-    /// Where tags are flags: what is left to the caller, who may change files.
+    /// Flag changes that the caller applies to the files; empty unless flags are tags.
     pub flags: Vec<FlagChange>,
 }
 
-/// Whether a tag is a flag, where that is wanted.
+/// True for the tags of [`FLAG_TAGS`].
 pub fn is_flag_tag(tag: &str) -> bool {
     FLAG_TAGS.iter().any(|(name, _)| *name == tag)
 }
@@ -73,10 +74,10 @@ fn tags_of_flags<'a>(flags: u64) -> impl Iterator<Item = &'a str> {
     FLAG_TAGS.into_iter().filter(move |(tag, letter)| has(tag, *letter)).map(|(tag, _)| tag)
 }
 
-/// Which tags are in the names of a folder's files.
+/// Tags that the file names of one folder hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileTags<'a> {
-    /// Whether [`FLAG_TAGS`] are.
+    /// True if the tags of [`FLAG_TAGS`] come from the flags.
     pub flags: bool,
     /// The names of the letters from `a` on, empty for those without one.
     pub keywords: &'a [String],
@@ -103,14 +104,14 @@ impl<'a> FileTags<'a> {
         self.letters().any(|(_, name)| name == tag)
     }
 
-    /// What a person sees: stored tags, but for copies of flags, and those of the file.
+    /// Returns the tags that a user sees: stored ones, without stored copies of flags, and the file's own.
     pub fn seen(self, stored: &Tags, flags: u64) -> Tags {
         let counts = |tag: &&String| !self.flags || !is_flag_tag(tag);
         stored.iter().filter(counts).cloned().chain(self.of(flags).map(str::to_owned)).collect()
     }
 
-    /// What is to be stored of the tags that a message shall have, and how its file must change for it to have the others. `asked`: whether
-    /// a person names the tag now. `new_keywords` are given a letter where they have none.
+    /// Splits the `wanted` tags into those to store and a change of the file's name for the others. `asked` is true for
+    /// a tag that this command names. A tag in `new_keywords` gets a letter where the folder has none for it.
     pub fn split(
         self,
         number: u32,

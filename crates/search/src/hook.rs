@@ -11,7 +11,7 @@ use crate::update::Report;
 /// Set for the command, so that an update which it makes itself does not run it again.
 const INSIDE: &str = "POSTHASTE_IN_HOOK";
 
-/// What changed, for the command's environment.
+/// Counts of changes, passed to the command as environment variables.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     added: u64,
@@ -35,7 +35,7 @@ impl Counts {
 /// command may want to write.
 ///
 /// # Errors
-/// What is to be told: the settings cannot be read, or the command failed. The index is up to date all the same.
+/// A message for the user: the settings cannot be read, or the command failed. The index is up to date in both cases.
 pub fn run_hook(dir: &Path, report: &Report) -> Result<(), String> {
     let mut counts = Counts::default();
     counts.add(report);

@@ -1,10 +1,10 @@
-//! The same work on several threads.
+//! Runs one closure on several threads.
 
 use std::panic::resume_unwind;
 use std::thread;
 
-/// Does `work` on `threads` threads at once, of which the caller's is one, and returns what each has made of it. A panic of one goes on
-/// here.
+/// Runs `work` on `threads` threads, one of which is the caller's, and returns their results. Resumes the panic of a
+/// thread that panicked.
 pub(crate) fn on_threads<T: Send>(threads: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(&work)).collect();

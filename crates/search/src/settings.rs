@@ -1,4 +1,4 @@
-//! What a person wants of an index: `config.toml` in its directory, beside the tags. There need be none.
+//! A user's settings of an index: the optional `config.toml` in its directory, beside the tags.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,13 +26,13 @@ pub const SETTINGS_FILE: &str = "config.toml";
 /// All that can be set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Who the reader is.
+    /// Name and addresses of the reader.
     pub user: User,
-    /// What is done with messages that are new in a run.
+    /// Tags and rules for messages that are new in a run.
     pub new: NewMail,
     /// How tags and Maildirs go together.
     pub maildir: MaildirSettings,
-    /// What is run after the index.
+    /// Commands to run after an update.
     pub hook: Hooks,
     /// Header fields that are indexed besides those that always are, and searched as `header:NAME:value`.
     pub headers: HeaderNames,
@@ -61,7 +61,7 @@ pub struct NewMail {
 /// Tags for new messages that match a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Which messages.
+    /// Query that selects the messages.
     pub query: String,
     /// Where the query stands, counted from 1.
     pub line: usize,
@@ -74,9 +74,10 @@ pub struct Rule {
 /// How tags and Maildirs go together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaildirSettings {
-    /// Whether the tags of [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the file, as notmuch's `maildir.synchronize_flags`.
+    /// True if the tags of [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the file's flags, as with notmuch's
+    /// `maildir.synchronize_flags`.
     pub synchronize_flags: bool,
-    /// Whether keywords in the file's name, as the folder's `dovecot-keywords` names them, are tags.
+    /// True if keywords in the file's name are tags, named by the folder's `dovecot-keywords`.
     pub synchronize_keywords: bool,
     /// Tags that become a keyword where a folder has none of that name.
     pub new_keywords: BTreeSet<String>,
@@ -97,7 +98,7 @@ pub struct SettingsError {
     pub path: PathBuf,
     /// Where in it, if that is not part of `why`.
     pub position: Option<Position>,
-    /// What is wrong.
+    /// The mistake, in words.
     pub why: String,
 }
 
@@ -114,7 +115,7 @@ impl SettingsError {
         Self { path: path.to_owned(), position: None, why }
     }
 
-    /// What is wrong, on one line.
+    /// The mistake with its line number, on one line.
     pub(crate) fn in_short(&self) -> String {
         match &self.position {
             Some(at) => format!("line {}: {}", at.line, self.why),
@@ -349,7 +350,7 @@ impl Settings {
         SettingsError::new(&self.path, why)
     }
 
-    /// Whether new messages get tags.
+    /// True if the settings tag new messages.
     pub fn has_rules(&self) -> bool {
         !self.new.tags.is_empty() || !self.new.rule.is_empty()
     }

@@ -39,7 +39,7 @@ impl Stop {
         }
     }
 
-    /// Whether [`stop`](Self::stop) was called.
+    /// True once [`stop`](Self::stop) was called.
     pub fn is_stopped(&self) -> bool {
         self.wait(Duration::ZERO)
     }

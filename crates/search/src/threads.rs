@@ -1,8 +1,8 @@
-//! Threads: who answers whom (J. Zawinski's algorithm as RFC 5256 gives it under REFERENCES), from hashes of message ids.
+//! Threading: J. Zawinski's algorithm, as REFERENCES in RFC 5256, on hashes of message ids.
 //!
-//! Each message claims the last id it refers to as its parent; the ids before that one are linked to each other where nothing
-//! else is known of them. A claim that would make a circle is passed over. Then threads that only share a subject are brought
-//! together, see [`SubjectRule`]. Time and memory grow with messages plus references, however they are linked.
+//! Each message claims the last id it refers to as its parent. The ids before that one are linked in order, except
+//! those that already have a parent. A claim that would close a cycle is skipped. Then threads that only share a
+//! subject are joined, see [`SubjectRule`]. Time and memory are linear in messages plus references.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub struct Item<'a> {
     pub references: &'a [u64],
     /// Hash of its base subject (RFC 5256 section 2.1); 0 if that is empty.
     pub subject: u64,
-    /// Whether the subject marks a reply or forward.
+    /// True if the subject marks a reply or forward.
     pub is_reply: bool,
     /// Seconds since 1970.
     pub date: i64,
@@ -53,8 +53,8 @@ pub struct Place {
     pub parent: u32,
 }
 
-/// Gives every message its place, in the order of `items`. That order decides between messages of the same id, of which the first one is taken for
-/// the original and the others hang under it, and between messages of the same second.
+/// Returns the place of every message, in the order of `items`. That order breaks ties. Of messages with the same id
+/// the first counts as the original, and the others hang under it; messages of the same second keep their order.
 pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<Place> {
     let mut forest = Forest::default();
     let own: Vec<usize> = items.iter().enumerate().map(|(index, item)| forest.message(index, item.id)).collect();

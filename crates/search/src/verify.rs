@@ -10,7 +10,7 @@ use crate::tags;
 use crate::text_index::{TextIndex, check_files};
 use crate::update::PENDING;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Messages that are in the index.
@@ -18,16 +18,17 @@ pub struct Verdict {
     /// Files and messages that are damaged, and how. Building the index again ([`Indexer::rebuild`](crate::Indexer::rebuild)) makes all of
     /// them good but the tags ([`are_tags_damaged`](Self::are_tags_damaged)).
     pub damage: Vec<(String, String)>,
-    /// Whether the tag store is damaged, which only its dump can build again.
+    /// True if the tag store is damaged, which only its dump can restore.
     pub are_tags_damaged: bool,
-    /// What an interrupted run left, in words. It is no damage: the next run ([`Indexer::open`](crate::Indexer::open)) brings it to an end.
+    /// Work that an interrupted run left, in words. It is no damage: the next run
+    /// ([`Indexer::open`](crate::Indexer::open)) finishes it.
     pub unfinished: Vec<String>,
 }
 
 /// Reads every byte of the index in `dir`: both halves, the tags and their dump. Takes about as long as reading its files.
 ///
-/// No writer is kept waiting by an index that is sound. What looks damaged or unfinished may be a writer at work, so it is looked at once more under the
-/// writer's lock; `waiting` is called before waiting for another writer.
+/// A sound index is checked without the lock, so no writer waits. An apparent damage may be a writer at work, so the
+/// check is repeated under the writer's lock; `waiting` is called before waiting for another writer.
 ///
 /// # Errors
 /// [`IndexError`] if there is no index, one of another version, or a file cannot be read. Damage is in the [`Verdict`].

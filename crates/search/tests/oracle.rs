@@ -1,7 +1,8 @@
 //! The hits of many queries over the corpus, against a plain scan of the decoded text.
 //!
-//! The scan folds a message's fields, cuts them at everything that is no letter or digit, and looks for the words one by one: slow, and with nothing in
-//! common with postings, segments and bitmaps. Queries are taken from the corpus itself, so every one has something to find.
+//! The scan folds a message's fields, splits them at everything but letters and digits, and compares word by word. It
+//! is slow and shares nothing with postings, segments and bitmaps. Queries are taken from the corpus, so each has
+//! something to find.
 
 mod common;
 

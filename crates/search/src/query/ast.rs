@@ -1,4 +1,4 @@
-//! What a query is once it is understood.
+//! The syntax tree of a query.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, Range};
@@ -15,18 +15,18 @@ pub enum Query {
     All,
     /// One condition.
     Leaf(Leaf),
-    /// What does not match.
+    /// Messages that do not match.
     Not(Box<Query>),
-    /// What matches all; at least two.
+    /// Messages that match all; at least two.
     And(Vec<Query>),
-    /// What matches any; at least two.
+    /// Messages that match any; at least two.
     Or(Vec<Query>),
-    /// What matches an odd number; at least two.
+    /// Messages that match an odd number; at least two.
     Xor(Vec<Query>),
 }
 
 impl Query {
-    /// Whether some condition on tags, wherever it stands, is about this tag.
+    /// True if a condition on tags anywhere in the query names this tag.
     pub fn names_tag(&self, tag: &str) -> bool {
         match self {
             Self::Leaf(Leaf::Tag(pattern)) => pattern.accepts(tag),
@@ -56,7 +56,7 @@ pub enum Leaf {
         field: TextField,
         /// As typed; at least one token in it.
         text: String,
-        /// Whether the last word may go on.
+        /// True if the last word is a prefix.
         prefix: bool,
     },
     /// Header text, or single words of the body, that match.
@@ -70,7 +70,7 @@ pub enum Leaf {
     Header {
         /// As typed.
         name: String,
-        /// What one of its values must be.
+        /// Condition that one of its values must meet.
         value: HeaderValue,
     },
     /// From the first second to before the second, since 1970.
@@ -99,7 +99,7 @@ pub enum Leaf {
     Priority(Priority),
 }
 
-/// What the value of a header field must be.
+/// Condition on the value of a header field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HeaderValue {
     /// Anything, also nothing: the message has the field.
@@ -108,10 +108,10 @@ pub enum HeaderValue {
     Words {
         /// As typed; at least one token in it.
         text: String,
-        /// Whether the last word may go on.
+        /// True if the last word is a prefix.
         prefix: bool,
     },
-    /// Is so, as folded text.
+    /// Matches the pattern as folded text.
     Text(Pattern),
     /// Its first number is between these.
     Number(Bound<f64>, Bound<f64>),
@@ -144,7 +144,7 @@ pub enum TextField {
     File,
 }
 
-/// What a value must be.
+/// Condition on a string.
 #[derive(Debug, Clone)]
 pub enum Pattern {
     /// Exactly this.
@@ -166,7 +166,7 @@ impl PartialEq for Pattern {
 }
 
 impl Pattern {
-    /// Whether `value` is what is looked for.
+    /// True if `value` meets the condition.
     pub fn accepts(&self, value: &str) -> bool {
         match self {
             Self::Is(wanted) => value == wanted,
@@ -177,7 +177,7 @@ impl Pattern {
     }
 }
 
-/// What can be said of a message by a name.
+/// Properties that a query names with `flag:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
     /// A flag letter, as a bit of [`bits`](crate::state::bits).
@@ -190,7 +190,7 @@ pub enum Flag {
     Property(u64),
 }
 
-/// Which threads.
+/// Threads that a query names with `thread:`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ThreadOf {
     /// The thread with this number.

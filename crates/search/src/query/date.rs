@@ -6,10 +6,12 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, ToSpan, Zoned};
 
-/// The stretch that `text` stands for, in the time zone of `now`. `None` if it is no date.
+/// Parses a point or span of time in the time zone of `now`. `None` if it is no date.
 ///
-/// `2024`, `2024-05`, `2024-05-03`, `20240503`, with `T14`, `T14:30`, `T14:30:05` or a time after a blank; `@seconds`; `now`, `today`, `yesterday`, names of weekdays (the last
-/// one before today); `this week`, `last month` and the like; `3d`, `2weeks`, `5 months ago`: that long ago, to the second. Units are `s M h d w m y` as in mu, or written out.
+/// - Absolute: `2024`, `2024-05`, `2024-05-03`, `20240503`, with `T14`, `T14:30`, `T14:30:05` or a time after a blank.
+/// - Seconds since 1970: `@seconds`.
+/// - Named: `now`, `today`, `yesterday`, weekdays (the last one before today), `this week`, `last month` and the like.
+/// - Relative, to the second: `3d`, `2weeks`, `5 months ago`. Units are `s M h d w m y` as in mu, or written out.
 pub(super) fn stretch(text: &str, now: &Zoned) -> Option<Range<i64>> {
     let text = text.trim().replace('_', " ");
     if let Some(seconds) = text.strip_prefix('@') {

@@ -6,9 +6,9 @@ use super::ast::Span;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParseError {
-    /// What to look at: byte offsets in the query.
+    /// Byte offsets in the query of the faulty part.
     pub span: Span,
-    /// What is wrong, and often what would be right.
+    /// The mistake, and often its correction.
     pub message: String,
 }
 

@@ -96,7 +96,7 @@ pub(super) fn field(name: &str) -> Option<Field<'static>> {
     FIELDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, field)| *field)
 }
 
-/// Whether `name` is a field's, in a query `name:value`; in any case.
+/// True if `name:value` in a query means a field; ignores case.
 pub fn is_field(name: &str) -> bool {
     field(name).is_some()
 }

@@ -259,7 +259,7 @@ impl<'a> Parser<'a> {
         Ok(Query::Leaf(leaf))
     }
 
-    /// What was saved as `name`, which was written at `span`.
+    /// Parses the query saved as `name`, which was written at `span`.
     fn saved_query(&mut self, name: &str, span: Span) -> Result<Query, ParseError> {
         let all = self.saved.all;
         let Some((name, text)) = all.get_key_value(name) else {

@@ -7,22 +7,23 @@ pub type SavedQueries = BTreeMap<String, String>;
 
 /// Bytes of a saved query's name.
 pub const QUERY_NAME_BYTES_MAX: usize = 200;
-/// Bytes of all texts that one query may stand for. One that names another twice, which names a third twice, and so on, would have no end.
+/// Bytes of all saved texts that one query may expand to. Without a limit, a chain in which each query names the next
+/// one twice grows exponentially.
 pub(super) const SAVED_TEXT_BYTES_MAX: usize = 1 << 20;
 /// Names that an error lists.
 const LISTED_MAX: usize = 10;
 
-/// Whether a query can be saved as `name`: it is not empty, not too long, and can be written in a query, without quote, backslash or control
-/// character.
+/// True if a query can be saved as `name`: not empty, at most [`QUERY_NAME_BYTES_MAX`], without quote, backslash or
+/// control character.
 pub fn is_query_name(name: &str) -> bool {
     let is_bad = |c: char| c.is_control() || c == '"' || c == '\\';
     !name.is_empty() && name.len() <= QUERY_NAME_BYTES_MAX && !name.contains(is_bad)
 }
 
-/// What a parser knows of saved queries.
+/// The saved queries, and the state of their expansion.
 pub(super) struct Saved<'a> {
     pub all: &'a SavedQueries,
-    /// Those that the text being read is part of, outermost first.
+    /// Names of the saved queries being expanded, outermost first.
     pub inside: Vec<&'a str>,
     pub bytes_left: usize,
 }
@@ -33,7 +34,7 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// What is said of a name that nothing was saved as.
+/// Error message for the name of a query that was never saved.
 pub(super) fn unknown(name: &str, all: &SavedQueries) -> String {
     let mut names: Vec<&str> = all.keys().take(LISTED_MAX).map(String::as_str).collect();
     if all.len() > LISTED_MAX {

@@ -46,7 +46,7 @@ pub(super) fn text_leaf(field: TextField, value: Value, span: Span) -> Result<Le
     }
 }
 
-/// What one of a header's values must be: as for other text, and numbers can be compared (`>5`, `..2.5`).
+/// Parses the condition on a header's value: like other text, and also a comparison of numbers (`>5`, `..2.5`).
 pub(super) fn header_value(value: Value, span: Span) -> Result<HeaderValue, ParseError> {
     let (text, is_bare) = match value {
         Value::Bare(text) if text == "*" => return Ok(HeaderValue::Any),

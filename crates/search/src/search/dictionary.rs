@@ -14,7 +14,7 @@ use tantivy_fst::raw::Fst;
 
 use super::matcher::Tables;
 
-/// What follows the tree: bytes of what is kept of each word, the tree's version, the kind of dictionary.
+/// Footer after the tree: length of the block of term infos, version of the tree, kind of dictionary.
 const FOOTER_BYTES: usize = 8 + 4 + 4;
 /// The tree's version and the kind, as tantivy 0.27 writes them.
 const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
@@ -78,9 +78,9 @@ struct Walk<'t, D> {
     tables: &'t Tables,
     way: Vec<u8>,
     found: Vec<Found>,
-    /// How many places were looked at.
+    /// Branches followed so far.
     looked: usize,
-    /// By a hash of them: address and state of nodes below which there was nothing.
+    /// Pairs of address and state below which nothing matched, each at the place of its hash.
     barren: Vec<(usize, u32)>,
 }
 

@@ -3,7 +3,7 @@
 use super::{Bitmap, Result, Searcher};
 use crate::query::{Leaf, Pattern, Query};
 
-/// Which messages a search passes over.
+/// Messages that a search leaves out.
 #[derive(Debug, Clone, Default)]
 pub struct Exclusion {
     /// Messages with one of these tags are not found unless the query names the tag.
@@ -13,10 +13,10 @@ pub struct Exclusion {
 }
 
 impl Exclusion {
-    /// What matches and is not left out.
+    /// Returns the messages that match, without the excluded ones.
     ///
     /// # Errors
-    /// Those of [`Searcher::find`].
+    /// As for [`Searcher::find`].
     pub fn find(&self, searcher: &Searcher, query: &Query) -> Result<Bitmap> {
         let found = searcher.find(query)?;
         self.without(searcher, query, found)
@@ -25,7 +25,7 @@ impl Exclusion {
     /// All messages of the threads that have one of `found`, which `query` found.
     ///
     /// # Errors
-    /// Those of [`Searcher::find`].
+    /// As for [`Searcher::find`].
     pub fn whole_threads(&self, searcher: &Searcher, query: &Query, found: &Bitmap) -> Result<Bitmap> {
         let all = searcher.whole_threads(found)?;
         if self.from_threads { self.without(searcher, query, all) } else { Ok(all) }

@@ -32,7 +32,8 @@ impl Matcher {
         self.regex.as_str()
     }
 
-    /// Whether a text that need not be folded fits. The expression has no regard to case, so that is said of all text without accents.
+    /// True if the unfolded `text` matches. The expression ignores case, so only text that is not ASCII has to be
+    /// folded first.
     pub fn fits(&self, text: &[u8]) -> bool {
         if !text.is_ascii() {
             return std::str::from_utf8(text).is_ok_and(|text| self.regex.is_match(&fold(text)));
@@ -96,12 +97,12 @@ impl Tables {
         Some(self.states.next_state(state, byte)).filter(|&state| !self.states.is_match_state(state))
     }
 
-    /// Whether a text that ends here matches.
+    /// True if a text that ends here matches.
     pub fn is_match(&self, state: State) -> bool {
         self.states.is_match_state(self.states.next_eoi_state(state))
     }
 
-    /// Whether nothing can follow that matches.
+    /// True if no continuation can match.
     pub fn is_dead(&self, state: State) -> bool {
         self.states.is_dead_state(state)
     }

@@ -1,4 +1,4 @@
-//! What is shown of messages that were found.
+//! Messages as shown in a result.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -35,7 +35,8 @@ pub struct Message {
     pub folder: String,
     /// The file.
     pub path: PathBuf,
-    /// What finds it as `id:`, and what it is tagged under: its Message-ID, or where it has none one made of its content.
+    /// Key of its tags, found with `id:`. It is the Message-ID, or a substitute made from the content where there is
+    /// none.
     pub id: String,
     /// Header fields.
     pub head: Head,
@@ -60,7 +61,7 @@ pub enum AddressFields {
 }
 
 impl Searcher {
-    /// What is known of these messages, in their order.
+    /// Reads these messages from both halves of the index, in the given order.
     ///
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).

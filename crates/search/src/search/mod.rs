@@ -97,7 +97,7 @@ impl Searcher {
         self.text.headers()
     }
 
-    /// What is known of all messages together.
+    /// Data about all messages together.
     pub fn directory(&self) -> &Directory {
         self.snapshot.directory()
     }

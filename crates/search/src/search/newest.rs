@@ -1,26 +1,27 @@
-//! The newest messages that match a query, without looking at each one that might.
+//! The newest matches of a query, without testing each candidate.
 //!
-//! Whether words stand next to each other is by far the most expensive question. The messages that have the words are known at once; whether they stand
-//! together is asked of the newest of these only, and of more if too few are among them.
+//! Testing that the words of a phrase stand next to each other is by far the most expensive part of a search. The
+//! messages that contain all words are found cheaply; the phrase test then runs on the newest of them only, and on more
+//! if too few pass.
 
 use std::cell::Cell;
 
 use super::{Bitmap, Exclusion, Result, Searcher, Sort};
 use crate::query::Query;
 
-/// What is asked of the phrases of a query.
+/// Precision with which the phrases of a query are evaluated.
 #[derive(Clone, Copy)]
 pub(super) enum Scope<'a> {
     /// The messages that have them.
     All,
-    /// Which of these have them. Others may be left out.
+    /// Exact for the messages in this set; others may be left out.
     Within(&'a Bitmap),
-    /// The messages that have their words. Set if there was a phrase, so that there may be too many.
+    /// Messages that have all words of the phrase, in any place: a superset. The cell is set if the query has a phrase.
     Words(&'a Cell<bool>),
 }
 
 impl Scope<'_> {
-    /// For what is turned round: too many there are too few here.
+    /// For operands of `not` and `xor`: a superset of the operand would make the result too small.
     pub fn exact(self) -> Self {
         match self {
             Scope::Words(_) => Scope::All,
@@ -33,7 +34,7 @@ impl Exclusion {
     /// A page of what matches and is not left out, newest first: the same that [`find`](Self::find) and [`page`](Searcher::page) give.
     ///
     /// # Errors
-    /// Those of [`Searcher::find`].
+    /// As for [`Searcher::find`].
     pub fn newest(
         &self,
         searcher: &Searcher,

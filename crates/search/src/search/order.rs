@@ -9,7 +9,7 @@ use crate::state::{Column, bits};
 use crate::text::fold;
 use crate::text_index::Head;
 
-/// What hits are ordered by. Ties are broken by message number.
+/// Sort key of hits. Ties are broken by message number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
     /// Newest first; last, in either direction, messages without a date that can be read.

@@ -1,8 +1,8 @@
-//! Words next to each other.
+//! Phrase search.
 //!
-//! Of common words nearly every message has to be looked at, so the engine's blocks of 128 messages are read as they are, each word's positions of a
-//! whole block at once. Of words of which the last may go on (`rye brea*`) there may be thousands of endings, so nothing is done again for each
-//! of them: where the words before stand is found once, and each ending's positions are compared with that.
+//! Common words occur in nearly every message. So the engine's posting blocks of 128 messages are read in place, and a
+//! word's positions for a whole block at once. A phrase with an open end (`rye brea*`) may have thousands of last
+//! words. The positions of the words before it are found once and compared with each last word's.
 
 use tantivy::directory::CompositeFile;
 use tantivy::index::SegmentComponent;
@@ -83,7 +83,7 @@ fn add_with_all(
     Ok(())
 }
 
-/// Whether the words follow each other in the document where they are. The other two are room to work in.
+/// True if the words follow each other in their common document. `first` and `ends` are scratch space, kept for reuse.
 fn are_together(words: &mut [Word], first: &mut Vec<[u32; 8]>, ends: &mut Vec<u32>) -> bool {
     let [one, two, others @ ..] = words else { return true };
     if one.count() * two.count() <= PAIRS_MAX {
@@ -173,7 +173,7 @@ struct Word {
     at: usize,
     start: usize,
     places: PositionReader,
-    /// How many positions there are before the block, and in it.
+    /// Positions before the block, and in it.
     before: u64,
     positions: usize,
     /// The positions of all documents of the block, if some were asked for: each counted from the one before.
@@ -208,7 +208,7 @@ impl Word {
         None
     }
 
-    /// How often it stands in the document where it is.
+    /// Occurrences in the current document.
     fn count(&self) -> usize {
         self.block.freq(self.at) as usize
     }

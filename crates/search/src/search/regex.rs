@@ -1,7 +1,8 @@
 //! Regular expressions: a header field is matched whole, the text of a message word by word, since it is not stored.
 //!
-//! Nothing is matched once for each message. A field has a dictionary of its distinct values, the text one of its distinct words; the expression is
-//! tried on each entry once, and what uses an entry that fits is found by its number.
+//! The expression is tried once for each distinct value or word, not for each message. A header field has a dictionary
+//! of its distinct values, and the text one of its distinct words. Messages with a matching entry are then found by the
+//! entry's number.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +19,7 @@ use super::{Bitmap, Result, Searcher, Segment};
 use crate::parallel::on_threads;
 use crate::query::{Pattern, TextField};
 
-/// What one thread looks at in one go.
+/// Unit of work of one thread.
 enum Piece<'a> {
     /// The values of a header field.
     Values(&'a Segment, Field),
@@ -163,7 +164,7 @@ impl Words<'_> {
 /// Where a dictionary of words is cut: mail has about as many words before `6` as between `6` and `c`, and so on.
 const CUTS: &[&str] = &["3", "6", "a", "d", "h", "n", "s"];
 
-/// Which of a column's distinct values fit, by their numbers.
+/// Numbers of the column's distinct values that match.
 pub(super) fn fitting_values(column: &StrColumn, fits: impl Fn(&[u8]) -> bool) -> tantivy::Result<Bitmap> {
     let mut fitting = Bitmap::empty(u32::try_from(column.num_terms()).unwrap_or(u32::MAX));
     let mut values = column.dictionary().stream()?;
@@ -177,7 +178,7 @@ pub(super) fn fitting_values(column: &StrColumn, fits: impl Fn(&[u8]) -> bool) -
     Ok(fitting)
 }
 
-/// What every word that matches begins with, so that only those words need be looked at. May be shorter than it could be.
+/// Returns a prefix that all matching words have, to narrow the scan. May be shorter than possible, even empty.
 fn literal_start(pattern: &str) -> String {
     let Some(rest) = pattern.strip_prefix('^').filter(|rest| !rest.contains('|')) else { return String::new() };
     let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());

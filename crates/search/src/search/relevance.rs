@@ -1,7 +1,8 @@
-//! The order that puts first what a query most probably means.
+//! Ranking: the most relevant matches first.
 //!
-//! A message gets for each word or phrase of the query that it has: how rare that is (the logarithm of one in how many messages have it), times the weight of
-//! the field where it stands. How often it stands there is not asked: mail quotes itself. Among equals the newest comes first.
+//! The score of a message is a sum over the query's words and phrases that it contains: inverse document frequency
+//! (logarithm) times the weight of the field. Term frequency is ignored, since mail quotes itself. Ties go to the newer
+//! message.
 
 use super::newest::Scope;
 use super::order::page_of;

@@ -103,7 +103,7 @@ impl Searcher {
     }
 }
 
-/// Whether `word` stands in `value` and neither goes on before nor after it.
+/// True if `word` occurs in `value` with no ASCII letter or digit next to it.
 pub(super) fn has_word(value: &str, word: &str) -> bool {
     value.match_indices(word).any(|(at, _)| {
         let borders = [value[..at].chars().next_back(), value[at + word.len()..].chars().next()];

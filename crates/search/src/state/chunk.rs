@@ -18,7 +18,7 @@ const HEADER_BYTES: usize = 16;
 /// `parent` of a message that begins a thread.
 pub const NO_PARENT: u32 = u32::MAX;
 
-/// What is kept of a message besides its text.
+/// The side store's record of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
     /// XXH3-128 of the content, line ends counted as LF.

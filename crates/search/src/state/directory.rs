@@ -1,4 +1,4 @@
-//! What a commit knows of all messages together: trees, folders, sets of tags, and where its chunks are.
+//! The directory of a commit: trees, folders, sets of tags, and the places of its chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,14 +11,14 @@ use super::current::{directory_bytes, read_current_of_any_format};
 use crate::flag_tags::{FLAG_TAGS, FileTags};
 use crate::query::SavedQueries;
 
-/// What is known of all messages together; small, read whole.
+/// Data about all messages together; small, read whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directory {
     /// Message numbers given out so far, those of gone messages included.
     pub messages: u32,
     /// Messages that are there: numbers without those of gone messages.
     pub present: u64,
-    /// How many of these have no date that can be read.
+    /// Present messages without a readable date.
     pub undated: u64,
     pub(super) chunks: Vec<ChunkPlace>,
     /// The commit of the text index that this one goes with.
@@ -42,9 +42,9 @@ pub struct Directory {
     /// Messages below `ruled` that wait for the rules: new ones which a rebuild has found first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unruled: Vec<u32>,
-    /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
+    /// True if [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the files' flags, by the settings at the last commit.
     pub flags_are_tags: bool,
-    /// Whether keywords in the files' names are tags; as the settings said at the last commit.
+    /// True if keywords in the files' names are tags, by the settings at the last commit.
     pub keywords_are_tags: bool,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,
@@ -64,7 +64,7 @@ pub struct FolderState {
     pub root: u32,
     /// Relative to the root; empty for the root itself.
     pub path: String,
-    /// Whether the folder was there at the last update.
+    /// True if the folder existed at the last update.
     pub present: bool,
     /// `None` if it must be listed again.
     pub new: Option<Seen>,
@@ -83,7 +83,7 @@ pub struct FolderState {
 pub struct Seen(pub u64, pub i64);
 
 impl Directory {
-    /// Whether its parts fit together: what is read by it afterwards is where it says.
+    /// Validates the directory against itself and the size of the file, so that later reads stay in bounds.
     pub(super) fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
         if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
             return Err("there are not as many chunks as messages need");
@@ -108,7 +108,7 @@ impl Directory {
         (self.messages as usize).saturating_sub(index * CHUNK_MESSAGES).min(CHUNK_MESSAGES)
     }
 
-    /// Which tags are in the names of the files in a folder.
+    /// Tags that the file names of a folder hold.
     pub(crate) fn file_tags(&self, folder: u32) -> FileTags<'_> {
         let folder = self.folders.get(folder as usize).filter(|_| self.keywords_are_tags);
         let keywords = folder.map_or(&[][..], |folder| &folder.keywords);
@@ -123,13 +123,13 @@ impl Directory {
         flags.chain(keywords.map(String::as_str)).collect()
     }
 
-    /// Whether a tree had folders when it was last looked at.
+    /// True if the tree had folders at the last update.
     pub(crate) fn has_folders(&self, root: usize) -> bool {
         has_folders(&self.folders, root)
     }
 }
 
-/// What an index covers, as far as it can be told whatever version wrote it.
+/// The trees and folders that an index covers, in the fields that all versions share.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Covered {
     /// See [`Directory::roots`].

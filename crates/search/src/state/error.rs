@@ -1,4 +1,4 @@
-//! What can go wrong with the side store.
+//! Errors of the side store.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub enum StateError {
     Damaged {
         /// The index's directory.
         dir: PathBuf,
-        /// What does not fit.
+        /// The first mismatch.
         what: String,
     },
     /// Another process is writing: wait or try later.
@@ -36,7 +36,7 @@ pub enum StateError {
     Io {
         /// The index's directory.
         dir: PathBuf,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
 }

@@ -1,7 +1,8 @@
-//! Who may write: one process at a time, in turn.
+//! The writer's lock: one process writes at a time, others queue.
 //!
-//! A writer that stays, such as one that watches the Maildirs, lends the index: it sees that somebody waits ([`WaitingWriter::is_wanted`]), lets the lock go,
-//! and takes it again behind those who wait. Both files are locked with `flock`, which the kernel undoes when a process dies, so nothing can be left over.
+//! A long-lived writer, such as one that watches the Maildirs, lends the index. It sees that another waits
+//! ([`WaitingWriter::is_wanted`]), releases the lock, and queues for it again. Both files are locked with `flock`. The
+//! kernel releases that when a process dies, so no lock is ever stale.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -123,7 +124,7 @@ impl WaitingWriter {
         Ok(self.0.join(TURN))
     }
 
-    /// Whether somebody waits now.
+    /// True if another process waits now.
     pub fn is_wanted(&self) -> bool {
         open(&self.0, TURN).and_then(|turn| take_at_once(&turn)).is_ok_and(|free| !free)
     }

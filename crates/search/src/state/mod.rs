@@ -11,8 +11,9 @@
 //! turn         held (flock) by the next writer, which waits for the lock
 //! ```
 //!
-//! A commit appends the chunks that changed (4096 messages each) and a new directory, syncs the file, then replaces `current` by rename. What a reader
-//! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what follows it in the file is dead.
+//! A commit appends the changed chunks (4096 messages each) and a new directory, syncs the file, then replaces
+//! `current` by rename. A reader's snapshot never changes, whatever a writer does. After a crash `current` names the
+//! last commit, and bytes after its directory are dead.
 
 mod chunk;
 mod current;

@@ -57,7 +57,7 @@ impl Snapshot {
         }
     }
 
-    /// What is known of all messages together.
+    /// Data about all messages together.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -72,7 +72,7 @@ impl Snapshot {
         self.dir.join(&self.current.text)
     }
 
-    /// Whether a newer commit has put another text index in the place of this one's.
+    /// True if a newer commit uses another text index.
     pub fn is_superseded(&self) -> bool {
         read_current(&self.dir).is_ok_and(|current| current.text != self.current.text)
     }
@@ -212,7 +212,7 @@ impl Snapshot {
         self.value(Column::NameEnd, number)
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub(crate) fn chunks(&self) -> usize {
         self.directory.chunks.len()
     }

@@ -68,12 +68,12 @@ impl StateWriter {
         self.dir.join(&self.text)
     }
 
-    /// Whether the next commit puts another index in the place of the one that readers see.
+    /// True if the next commit replaces the index that readers see by a rebuilt one.
     pub fn is_beside(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.text != self.text)
     }
 
-    /// Whether nothing was committed yet to what is written: it is a first index, or one beside another.
+    /// True for a first or a rebuilt index without a commit so far.
     pub fn is_new(&self) -> bool {
         self.current.is_none() || self.is_beside()
     }
@@ -139,7 +139,7 @@ impl StateWriter {
         u32::try_from(index).expect("fewer than 2^32 sets of tags")
     }
 
-    /// Whether there is anything to commit.
+    /// True if there is anything to commit.
     pub fn is_changed(&self) -> bool {
         let is_same = |current: &Current| {
             let bytes = serde_json::to_vec(&self.directory).unwrap_or_default();

@@ -11,7 +11,7 @@ pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
 const QUERY_KEY: &str = "query.";
 const NOT_HEX: &str = "a `%` without two hexadecimal digits behind it";
 
-/// What a dump says.
+/// Content of a dump.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Dump {
     /// Message-IDs with the tags each is to have.
@@ -25,7 +25,7 @@ pub struct Dump {
 pub struct Restore {
     /// Messages keep the tags that they have.
     pub accumulate: bool,
-    /// Nothing is changed; only counted.
+    /// Counts the changes without making them.
     pub dry_run: bool,
 }
 
@@ -93,7 +93,7 @@ pub fn restore(text: &str) -> Result<Dump, TagError> {
     Ok(all)
 }
 
-/// The same characters stay as in notmuch: letters, digits, `+-_@=.,`.
+/// Percent-encodes all bytes but those that notmuch keeps: letters, digits, `+-_@=.,`.
 fn hex_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,8 +1,10 @@
-//! What a person has said, which no index can derive again: tags of messages, and saved queries.
+//! User data that no index can derive again: tags of messages, and saved queries.
 //!
-//! Kept in `tags.redb` beside the index and never removed by a rebuild, and once more as text in `tags.dump`. A tag's key is the Message-ID and the content's digest: a message that is
-//! moved, renamed, or fetched again keeps its tags. Where only one of several contents under an id was tagged, or a server added a header, the
-//! id alone decides, unless tags were taken away from that very content. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
+//! Kept in `tags.redb` beside the index, which no rebuild removes, and again as text in `tags.dump`. The key is the
+//! Message-ID and the content's digest, so a message that is moved, renamed or fetched again keeps its tags. A digest
+//! without an entry of its own has the tags of another content under the id: copies differ when a server adds a header.
+//! Removing the tags of one content leaves an entry without tags, which stops that. [`dump`] and [`restore`] use the
+//! text format of `notmuch dump` (batch-tag).
 
 mod check;
 mod dump;
@@ -42,7 +44,7 @@ pub enum TagError {
     Store {
         /// The file.
         path: PathBuf,
-        /// What the database said.
+        /// The database's error.
         error: Box<redb::Error>,
     },
     /// The bytes are not what was written; nothing is read from it and nothing written to it. Its dump ([`restore`]) builds it again.
@@ -58,7 +60,7 @@ pub enum TagError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The mistake, in words.
         why: &'static str,
     },
     /// A tag is empty, too long, begins with `-`, or holds a line end.
@@ -154,7 +156,7 @@ impl TagStore {
         written.map_err(|error| self.error(error.into()))
     }
 
-    /// Whether there is a store in the index's directory: without one, nothing is tagged or saved.
+    /// True if the index's directory has a store. Without one, nothing is tagged or saved.
     pub fn exists(dir: &Path) -> bool {
         dir.join(FILE).exists()
     }
@@ -331,12 +333,12 @@ impl AllTags {
         self.by_id.entry(id.to_owned()).or_default().insert(digest, tags);
     }
 
-    /// Whether nothing is tagged.
+    /// True if nothing is tagged.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// Whether anything was ever said of a message with this id, be it that it has no tags.
+    /// True if there is an entry for this id, also one without tags.
     pub fn knows(&self, id: &str) -> bool {
         self.by_id.contains_key(id)
     }

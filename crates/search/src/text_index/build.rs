@@ -26,11 +26,11 @@ pub(crate) struct SegmentBuilder<'a> {
     finished: Vec<FinishedSegment>,
 }
 
-/// What a segment has besides its words.
+/// Parts of an unfinished segment besides its words.
 struct Open {
     segment: Segment,
     columns: FastFieldsWriter,
-    /// What they say they use while they are empty: whole pages that are hardly touched.
+    /// Memory that `columns` reports while empty: whole pages, hardly touched.
     columns_at_first: usize,
     store: StoreWriter,
     messages: u32,
@@ -114,7 +114,7 @@ impl Open {
         self.columns.mem_usage().saturating_sub(self.columns_at_first) + self.store.mem_usage()
     }
 
-    /// What is stored, and the whole values of header fields.
+    /// Adds the stored fields, and the whole values of header fields.
     fn add(&mut self, text: &TextIndex, number: u32, message: &Extracted) -> tantivy::Result<()> {
         let fields = &text.fields;
         let mut document = TantivyDocument::new();

@@ -32,7 +32,7 @@ type Parts = Mutex<HashMap<PathBuf, Weak<Part>>>;
 pub(super) struct Files {
     mapped: MmapDirectory,
     dir: Arc<Path>,
-    /// Those that are read by calls, if there are such.
+    /// Files read by calls instead of mapped; `None` if all are mapped.
     parts: Option<Arc<Parts>>,
 }
 

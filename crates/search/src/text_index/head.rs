@@ -1,8 +1,8 @@
-//! What is stored of a message in the text index.
+//! The stored fields of a message in the text index.
 
 use crate::text::Extracted;
 
-/// What is stored of a message to show it, and to match regular expressions and addresses.
+/// Stored fields of a message, to show it and to match regular expressions and addresses.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Head {
     /// See [`Extracted`].

@@ -1,7 +1,9 @@
-//! The words of a segment that is being built, and where each stands: packed in little memory, then written in the engine's format.
+//! Inverted index of a segment under construction: words and positions packed in little memory, then written in the
+//! engine's format.
 //!
-//! The engine's own writer looks a word up and appends to its list at every place where it stands. Here the places of one message are collected
-//! first, so that a list grows once for each message; and a word that stands in one message, as most do, has its place in its record.
+//! The engine's own writer looks a word up and appends to its list at each occurrence. Here the positions of one
+//! message are collected first, so a list grows once for each message. Most words occur in a single message; their
+//! positions fit in the record.
 
 use tantivy::index::Segment;
 use tantivy::postings::{FieldSerializer, InvertedIndexSerializer};

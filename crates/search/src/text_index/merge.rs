@@ -1,17 +1,18 @@
-//! Which segments become one.
+//! Merge policy: chooses the segments to merge.
 
 /// Fewer are not worth a merge: 8 instead of 4 makes half as many merges, and three segments more.
 const AT_ONCE_MIN: usize = 8;
 /// With more than this, opening and asking them costs more than merging two.
 const SEGMENTS_MAX: usize = 30;
 
-/// No merge begins with a larger segment than this: a first index leaves several of tens of thousands of messages, all of one size, and to
-/// write them again would cost as much as the index. Where every commit is larger, two become one when there are too many.
+/// Messages of the largest segment with which a merge begins. A first index leaves several segments of tens of
+/// thousands of messages, all of one size; merging those would cost as much as indexing again. Where every commit is
+/// larger, two are merged when there are too many segments.
 const SMALL: u64 = 1000;
 
-/// The segments to merge, by their numbers of messages: the smallest ones, if the first is small, as long as the next is at most twice as
-/// large as those before it together. So a message is merged only into something a good deal larger, about log2 times in its life, and
-/// large segments rest while small ones come.
+/// Returns the positions of the segments to merge, given their sizes in messages. Takes the smallest ones as long as
+/// the first is small and the next is at most twice the sum so far. So a message always moves into a much larger
+/// segment, about log2 times in its life, and large segments rest while small ones come.
 pub(super) fn which(sizes: &[u32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_unstable_by_key(|&at| sizes[at]);

@@ -1,7 +1,8 @@
 //! The text index: what never changes about a message, by message number. Built once for each message, deleted when it is gone.
 //!
-//! Each field has its own terms. Positions are kept for all text (phrases, and with them addresses and identifiers, need them), norms and
-//! scores are not: hits are ordered by what a person asks for (date, size, ...). What is shown of a message is stored as one packed value.
+//! Each field has its own terms. Positions are kept for all text, since phrases, addresses and identifiers need them.
+//! Norms and scores are not: hits are sorted by date, size and so on. The fields for display are stored as one packed
+//! value.
 
 mod build;
 mod files;
@@ -40,7 +41,7 @@ const STORE_BLOCK_BYTES: usize = 8 << 10;
 /// The least that the engine takes for a writer that only deletes and merges.
 const WRITER_BYTES: usize = 15_000_000;
 
-/// What the name of an indexed header's field begins with.
+/// Prefix of the engine's field for an indexed header.
 const HEADER_PREFIX: &str = "header-";
 
 /// The fields of the index.
@@ -98,7 +99,7 @@ pub(crate) struct TextIndex {
     dir: PathBuf,
     pub index: Index,
     pub fields: Fields,
-    /// Those that are indexed, each in a field of its own.
+    /// Indexed headers, each in a field of its own.
     headers: HeaderNames,
 }
 
@@ -155,7 +156,7 @@ impl TextIndex {
         self.index.schema().get_field(&format!("{HEADER_PREFIX}{name}")).ok()
     }
 
-    /// What the last commit says of itself.
+    /// The mark stored in the last commit.
     pub fn mark(&self) -> tantivy::Result<Mark> {
         Ok(self.index.load_metas()?.payload.map(|payload| Mark::read(&payload)).unwrap_or_default())
     }
@@ -221,11 +222,11 @@ pub(crate) fn numbers_in(segments: &[SegmentReader], len: u32) -> tantivy::Resul
     Ok(found)
 }
 
-/// What a commit says of itself.
+/// Payload of a commit.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The number that the next message gets at least: numbers are never used twice, also when a crash came between this index's commit and
-    /// that of the side store.
+    /// Lower bound for the number of the next message. Numbers are never reused, even after a crash between the commits
+    /// of this index and the side store.
     pub next_number: u32,
     /// Counts commits. The side store keeps the number of the one that it goes with.
     pub commit: u64,

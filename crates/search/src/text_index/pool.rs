@@ -116,7 +116,7 @@ impl Pool {
         address
     }
 
-    /// Whether the record is of this word.
+    /// True if the record is for this word.
     #[inline]
     pub fn is(&self, record: u32, field: u8, word: Octets<'_>) -> bool {
         let octets = self.behind(record);
@@ -280,7 +280,7 @@ fn u64_at(octets: &[u8], at: usize) -> u64 {
     octets[at..].first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets))
 }
 
-/// What a record is of, as the number that it has at 24 where the bits of [`IS_WHAT`] are set.
+/// Key of field and length as a record holds it at offset 24, under the mask [`IS_WHAT`].
 #[inline]
 fn is_what(field: u8, length: usize) -> u64 {
     length as u64 & 0xffff | u64::from(field) << 40

@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         self.indexer.commit_text(Vec::new(), gone)
     }
 
-    /// What could not be read is looked at again next time, whatever the stamps say.
+    /// Forgets the stamps of folders with read errors, so that the next update lists them again.
     fn forget_stamps_of_troubles(&mut self) {
         let directory = &mut self.indexer.state.directory;
         for (path, _) in &self.report.troubles {

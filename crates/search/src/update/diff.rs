@@ -28,7 +28,7 @@ impl Candidate {
         Self { folder, is_new: subdir == Subdir::New, name, inode }
     }
 
-    /// What follows from name and place.
+    /// The flags, derived from name and directory.
     pub fn flags(&self) -> u64 {
         bits::letters(flag_letters_of(&self.name)) | if self.is_new { bits::NEW } else { 0 }
     }
@@ -45,7 +45,7 @@ pub(super) struct Rename {
 /// Of `new/` and `cur/`.
 pub(super) type Stamps = (Option<Seen>, Option<Seen>);
 
-/// What is to be done.
+/// Work list of one update.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub renamed: Vec<Rename>,
@@ -76,12 +76,12 @@ impl Touched {
         }
     }
 
-    /// How many names there are.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.names
     }
 
-    /// Whether there is none.
+    /// True if there is no name.
     pub fn is_empty(&self) -> bool {
         self.names == 0
     }
@@ -149,7 +149,7 @@ pub(super) fn compare(
     changes
 }
 
-/// Whether nothing was added, removed or renamed in a folder since it was listed.
+/// True if nothing was added, removed or renamed in a folder since it was listed.
 fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
     let same = |seen: Option<Seen>, stamp: Option<Stamp>| match (seen, stamp) {
         (Some(seen), Some(stamp)) => seen == Seen(stamp.inode, stamp.mtime_ns),
@@ -159,7 +159,7 @@ fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
     same(state.new, folder.new) && same(state.cur, folder.cur)
 }
 
-/// What is below something unreadable or frozen is unknown, not gone.
+/// True if the folder is below something unreadable or frozen: its messages are unknown, not gone.
 fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
     let tree = &trees[folder.root as usize];
     let is_below = |above: &str| {
@@ -168,8 +168,8 @@ fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
     tree.frozen.iter().any(|path| is_below(path)) || tree.troubles.iter().any(|(path, _)| is_below(path))
 }
 
-/// Whether the folders are those that are known, and unless `at_any_time` also with the directories' times of then. `trees` are those of all
-/// roots, in their order.
+/// True if the trees hold exactly the known folders and, unless `at_any_time`, their directories still have the
+/// recorded stamps. `trees` are those of all roots, in order.
 pub(super) fn has_same_folders(directory: &Directory, trees: &[Tree], at_any_time: bool) -> bool {
     let known: HashMap<(u32, &str), &FolderState> =
         directory.folders.iter().map(|folder| ((folder.root, folder.path.as_str()), folder)).collect();
@@ -204,7 +204,7 @@ fn numbers_by_folder(state: &StateWriter, folders: impl Iterator<Item = usize>) 
     by_folder
 }
 
-/// What is to be done about names that somebody saw change, without listing anything. `None` if one is in a folder that is not known.
+/// Compares only the names that were seen to change; lists nothing. `None` if one is in an unknown folder.
 pub(super) fn compare_touched(state: &StateWriter, touched: &Touched, report: &mut Report) -> Option<Changes> {
     let directory = &state.directory;
     let by_dir: HashMap<PathBuf, usize> = (0..directory.folders.len())
@@ -261,7 +261,7 @@ struct Listed {
     is_rewritten: bool,
 }
 
-/// What the index knows of one folder, by the part of the name that does not change.
+/// The index's records of one folder, by the constant part of the file name.
 struct KnownFolder<'a> {
     records: &'a [Record],
     by_key: HashMap<&'a str, Vec<u32>>,

@@ -24,7 +24,7 @@ fn is_same(folder: &FolderState, stamp: Option<Stamp>) -> bool {
     }
 }
 
-/// Whether each folder has the table that it had, as far as tables matter.
+/// True if no folder's keyword table changed since the last update. Always true where keywords are no tags.
 pub(super) fn are_same(directory: &Directory) -> bool {
     let mut folders = directory.folders.iter().filter(|folder| folder.present && directory.keywords_are_tags);
     folders.all(|folder| keywords_stamp(&dir_of(directory, folder)).is_ok_and(|stamp| is_same(folder, stamp)))

@@ -88,7 +88,7 @@ pub(crate) fn tag(index: &Path, query: &str, tag: &str) -> Result<(), IndexError
 
 type Hits = BTreeMap<String, Vec<(String, Vec<String>)>>;
 
-/// What each query finds, by file name, with tags.
+/// Results of each query: file names, with tags.
 pub(crate) fn hits(index: &Path) -> Hits {
     let searcher = Searcher::open(index).unwrap();
     let mut all = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a crash between the commits of the two halves left apart is brought together when the index is opened.
+//! Repairs the index on open after a crash between the commits of its two halves.
 
 use super::{Indexer, bits};
 use crate::bitmap::Bitmap;
@@ -6,8 +6,8 @@ use crate::error::IndexError;
 use crate::state::Record;
 
 impl Indexer {
-    /// The text index commits first. So after a crash it may have texts without a record, and lack those of messages whose removal was not
-    /// recorded: the numbers of the former are passed over for good, the latter are looked for again as if they had never been seen.
+    /// The text index commits first. So after a crash it may hold texts without a record, and lack texts whose removal
+    /// is not recorded yet. The numbers of the former are never reused; messages of the latter are treated as new.
     pub(super) fn mend(&mut self) -> Result<(), IndexError> {
         let mark = self.text.mark().map_err(|error| self.text_error(error))?;
         let known = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);

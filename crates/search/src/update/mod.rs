@@ -1,8 +1,9 @@
 //! Brings an index up to date with the Maildirs it covers.
 //!
-//! 1. *Look*: walk the trees; a folder whose directories have the stamps of last time is done. The others are listed by name.
-//! 2. *Compare*: a name that is known is unchanged; one whose key is known has new flags; what is left is new here, or missing there.
-//! 3. *Read* the new ones, in inode order, on all cores. One whose content is that of a missing message has moved: its number, text and tags stay.
+//! 1. *Look*: walk the trees. A folder whose directories have the stamps of last time is done; the others are listed.
+//! 2. *Compare*: a known name is unchanged; a known key under another name has new flags; the rest is new or missing.
+//! 3. *Read* the new files, in inode order, on all cores. One with the content of a missing message has moved: number,
+//!    text and tags stay.
 //! 4. *Commit*: the text index first, then the side store. Until then, readers see the last commit.
 //!
 //! A caller that knows which names changed ([`Touched`]) skips the first step; only those are compared.
@@ -102,14 +103,14 @@ pub struct Indexer {
     text: TextIndex,
     /// Opened when it is first needed; most mail is never tagged.
     tags: Option<TagStore>,
-    /// Whether what the tag store says may not be in the side store yet.
+    /// True if the side store may lack changes from the tag store.
     is_tagging: bool,
-    /// What an interrupted change of tags left apart is together again.
+    /// True once an interrupted change of tags has been repaired.
     are_tags_reconciled: bool,
     /// New messages, and the ids under which they may have tags already.
     untagged: Vec<(u32, String)>,
     unthreaded: Unthreaded,
-    /// Whether the messages of the next commit are new to the index alone, so that the rules for new mail are not for them.
+    /// True if the next commit's messages are new to the index only, so that the rules for new mail do not apply.
     passes_rules: bool,
     /// Of an index that is to be replaced: the trees that had folders.
     inhabited: Vec<PathBuf>,
@@ -218,7 +219,7 @@ impl Indexer {
         Ok(indexer)
     }
 
-    /// Whether what is built replaces an index that answers until then.
+    /// True while this index is built to replace another, which answers until then.
     pub fn is_rebuilding(&self) -> bool {
         self.state.is_beside()
     }

@@ -1,7 +1,7 @@
-//! Whether directories hold the names that the index knows, told without comparing them one by one.
+//! Compares the names in all directories with the index, without looking up each name.
 //!
-//! For each directory the names that are there are added up, as numbers, and those that are known are taken off. What is left is nothing if they are the
-//! same: names are hashed to 128 bits, so that other names do not come to the same sum in practice.
+//! For each directory, the hashes of its file names are added and those of the indexed names are subtracted. A balance
+//! of zero means equal sets: with 128-bit hashes, other names practically never have the same sum.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::parallel::on_threads;
 use crate::state::{Snapshot, bits};
 
-/// What is left of one directory.
+/// Count and hash sum of one directory's names, minus those of the index.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Balance {
     count: u64,
@@ -42,7 +42,7 @@ impl Balance {
 /// for each core if `threads` is 0.
 ///
 /// # Errors
-/// Those of listing a directory, and of reading the side store.
+/// Errors from listing a directory and reading the side store.
 pub(super) fn are_same(snapshot: &Snapshot, trees: &[Tree], threads: usize) -> io::Result<bool> {
     let folders = &snapshot.directory().folders;
     let index_of: HashMap<(u32, &str), usize> =
@@ -74,7 +74,7 @@ pub(super) fn are_same(snapshot: &Snapshot, trees: &[Tree], threads: usize) -> i
 enum Job<'a> {
     /// The names in one chunk of the side store.
     Known(usize),
-    /// Those in one directory.
+    /// The names in one directory.
     There(usize, &'a Folder, Subdir),
 }
 

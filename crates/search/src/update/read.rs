@@ -65,7 +65,7 @@ pub(super) struct Moved {
     pub facts: FileFacts,
 }
 
-/// What one round of reading found.
+/// Result of reading one round of files.
 #[derive(Default)]
 pub(super) struct Round {
     /// From the first number on; a number that was not used is [`GONE`](bits::GONE).

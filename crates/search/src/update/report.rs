@@ -62,11 +62,11 @@ pub enum Progress {
         /// Bytes done.
         bytes: u64,
     },
-    /// What was read is being made durable.
+    /// The commit is being synced to disk.
     Committing,
 }
 
-/// What an update found and did.
+/// Outcome of an update.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Trees that hold no Maildir: they are looked at each time all the same.
@@ -95,14 +95,14 @@ pub struct Report {
     pub problems: Vec<(PathBuf, String)>,
     /// Directories and files that could not be read.
     pub troubles: Vec<(PathBuf, String)>,
-    /// Whether it was ended early.
+    /// True if the update was stopped early.
     pub stopped: bool,
     /// Time taken.
     pub took: Duration,
 }
 
 impl Report {
-    /// Whether anything in the index is different now.
+    /// True if the update changed the index.
     pub fn has_changes(&self) -> bool {
         self.added + self.tagged + self.moved + self.renamed + self.removed > 0
     }

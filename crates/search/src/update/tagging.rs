@@ -52,17 +52,17 @@ impl Indexer {
         Ok(tagged)
     }
 
-    /// Whether tags follow the flags of files.
+    /// True if tags follow the flags of files.
     pub fn are_flags_tags(&self) -> bool {
         self.state.directory.flags_are_tags
     }
 
-    /// Whether there are tags that follow the names of files: flags or keywords.
+    /// True if tags follow the names of files, by flags or keywords.
     pub fn has_tags_of_files(&self) -> bool {
         self.state.directory.flags_are_tags || self.state.directory.keywords_are_tags
     }
 
-    /// Which tags a message has in its file's name, and the flags there.
+    /// The folder's tags in file names, and the message's flags.
     fn file_tags(&self, number: u32) -> (FileTags<'_>, u64) {
         let record = &self.state.records()[number as usize];
         (self.state.directory.file_tags(record.folder), record.flags)
@@ -272,7 +272,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Those of all messages with these ids: the tags of one content may count for another.
+    /// Applies the stored tags to all messages with these ids: the tags of one content may count for another.
     pub(super) fn apply_tags_of<'i>(&mut self, ids: impl Iterator<Item = &'i str>) -> Result<(), IndexError> {
         let ids: HashMap<u64, &str> = ids.map(|id| (id_hash(id), id)).collect();
         let all = self.tags()?.about(ids.values().copied())?;
@@ -286,7 +286,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Those of new messages, which may have been tagged before they came.
+    /// Applies stored tags to new messages, which may have been tagged before they came.
     pub(super) fn apply_new_tags(&mut self) -> Result<(), IndexError> {
         let new = std::mem::take(&mut self.untagged);
         if new.is_empty() || !TagStore::exists(&self.dir) {

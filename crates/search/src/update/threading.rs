@@ -7,7 +7,7 @@ use super::Indexer;
 use crate::state::{Record, bits};
 use crate::threads::{Item, SubjectRule, thread};
 
-/// What happened since threads were last made.
+/// Changes since the last threading.
 #[derive(Debug, Default)]
 pub(super) struct Unthreaded {
     /// Messages that came, or whose date is another.
@@ -90,7 +90,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Whether there was one that was not known.
+    /// Adds the message's keys. True if one of them is new.
     fn add(&mut self, record: &Record) -> bool {
         let mut new = record.id != 0 && self.ids.insert(record.id);
         for &id in &record.references {

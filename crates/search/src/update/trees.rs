@@ -108,7 +108,7 @@ fn away(why: &str) -> Tree {
     Tree { troubles: vec![(String::new(), io::Error::other(why))], ..Tree::default() }
 }
 
-/// Of these roots those in which there is no Maildir, as far as can be told.
+/// Returns the roots without any Maildir. A root that could not be read whole is not among them.
 pub(super) fn without_maildirs(roots: &[PathBuf], trees: &[Tree]) -> Vec<PathBuf> {
     let is_empty = |tree: &Tree| tree.folders.is_empty() && tree.troubles.is_empty() && tree.frozen.is_empty();
     roots.iter().zip(trees).filter(|(_, tree)| is_empty(tree)).map(|(root, _)| root.clone()).collect()

@@ -1,8 +1,9 @@
 //! Keeps an index up to date while mail comes and goes.
 //!
-//! The kernel names each file that came, went or was renamed; these are gathered and committed together, a second after the first of them or when there
-//! are many. Nothing is listed for that. What the kernel cannot tell (a queue that ran over, no room for more watches, a network file system) is found
-//! by looking at the directories' times, as an ordinary update does, once a minute.
+//! The kernel reports each file that came, went or was renamed. Changes are batched and committed a second after the
+//! first of them, or earlier when there are many; nothing is listed for that. Some changes are not reported: a queue
+//! overflow, too many watches, a network file system. Once a minute the directories' times are compared, as in an
+//! ordinary update, to find these.
 //!
 //! The watch holds the index for writing and lends it: a command that waits for it gets it within moments, and the watch goes on afterwards.
 
@@ -36,7 +37,7 @@ pub struct WatchOptions {
     pub commit_after: Duration,
     /// As many names are not waited for any longer.
     pub commit_names: usize,
-    /// How often directories' times are looked at, besides what the kernel tells.
+    /// Interval between comparisons of the directories' times.
     pub look_every: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Default for WatchOptions {
     }
 }
 
-/// What a watch tells while it runs.
+/// Progress of a watch.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
     /// The index is built again, and answers as it is until then. Says why: an older version wrote it, or the settings name other headers.
@@ -61,16 +62,16 @@ pub enum WatchEvent<'a> {
     Ready(&'a Report),
     /// Changes were committed. `lag` is the time since the first of them was seen.
     Committed {
-        /// What changed.
+        /// The update's report.
         report: &'a Report,
         /// See above.
         lag: Duration,
     },
     /// Something went wrong. The watch begins again after a pause, and finds by looking what it missed.
     Trouble {
-        /// What.
+        /// The error.
         error: &'a IndexError,
-        /// How long it is.
+        /// Time until the watch begins again.
         pause: Duration,
     },
     /// The kernel has no room to watch this many directories (`fs.inotify.max_user_watches`): they are only looked at now and then.
@@ -122,8 +123,7 @@ pub fn watch(
 
 /// Before a watch that met with trouble begins again.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// While changes wait to be committed, others are gathered this long before they are looked at: waking up for each of them would cost as much as
-/// the work.
+/// After a first change, others are gathered for this long: waking up for each would cost as much as the work.
 const GATHER: Duration = Duration::from_millis(100);
 /// For each second that a commit takes, changes wait this many, so that nine tenths of the time are left to others.
 const REST: u32 = 9;
@@ -140,12 +140,12 @@ struct Watch<'a> {
     indexer: Option<Indexer>,
     pending: Pending,
     next_look: Instant,
-    /// How long changes wait for others.
+    /// Longest wait of a change before its commit; grows with the time that commits take.
     commit_after: Duration,
     tell: &'a mut dyn FnMut(WatchEvent<'_>),
 }
 
-/// What has been seen and is not committed.
+/// Changes seen but not committed.
 #[derive(Default)]
 struct Pending {
     touched: Touched,
@@ -310,7 +310,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What a running watch says of itself, for others to read.
+/// Status file of a running watch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchStatus {
     /// Its process.

@@ -87,7 +87,8 @@ impl Notify {
         self.unwatched
     }
 
-    /// One that is gone by now needs none; for others there is no room (`fs.inotify.max_user_watches`).
+    /// Adds a watch. False if the kernel has none left (`fs.inotify.max_user_watches`); a directory already removed
+    /// counts as watched.
     fn add(&mut self, dir: &Path, flags: WatchFlags, place: Place) -> bool {
         match inotify::add_watch(&self.fd, dir, flags) {
             Ok(number) => {

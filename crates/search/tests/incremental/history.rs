@@ -35,7 +35,7 @@ enum Step {
     Remove {
         which: usize,
     },
-    /// The same bytes, fetched again or with other line ends.
+    /// Rewrites the file with the same bytes, or with CRLF line ends: a message fetched again.
     Rewrite {
         which: usize,
         crlf: bool,
