@@ -1,9 +1,10 @@
-//! Measures one look at a tree of Maildirs in each way: directory times only, names, size and time of every file, and the files themselves, the last two
-//! with one system call after the other and through io_uring.
+//! Measures one look at a tree of Maildirs at three depths: directory times; names, sizes and times of all files; the
+//! files' contents. The last two are done by single system calls and through io_uring.
 //!
-//! `cargo bench -p posthaste-maildir --bench tree [-- DIR [ROUNDS]]`: DIR is a tree that is there; without it 20,000 empty messages in 50 folders are made in a
-//! temporary directory. Prints milliseconds: median, least, most. The cache is as it is: warm after the first round (drop it before, and ask for one round, to measure cold).
-//! Leaves out what is done with what was read. `cargo test` runs it once over a few files so that it cannot rot.
+//! `cargo bench -p posthaste-maildir --bench tree [-- DIR [ROUNDS]]`: DIR is an existing tree. Without it, 20,000 empty
+//! messages in 50 folders are made in a temporary directory. Prints milliseconds: median, least, most. The cache is
+//! warm after the first round; for cold figures drop it first and ask for one round. Leaves out any processing of the
+//! contents. `cargo test` runs it once over a few files so that it cannot rot.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

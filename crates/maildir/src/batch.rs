@@ -9,8 +9,8 @@
 //! | [`Published`] | in `new/`, the rename not yet on stable storage | each message whole in `new/` or whole in `tmp/` |
 //! | (result) | in `new/`, durable | the message in `new/` |
 //!
-//! [`sync`] takes one `Published` and one `Written` batch: a `syncfs` makes the renames of the one and the bytes of the
-//! other durable at once, so a caller that always has more to write pays for one `syncfs` a batch and not two.
+//! [`sync`] takes one `Published` and one `Written` batch. One `syncfs` makes the renames of the former and the bytes
+//! of the latter durable, so a steady writer pays for one `syncfs` a batch, not two.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -82,7 +82,7 @@ struct Item<T> {
     tag: T,
 }
 
-/// What became of each message: its tag, and its name in `new/` or the error.
+/// Outcome of each message: its tag, and its name in `new/` or the error.
 pub type Outcomes<T> = Vec<(T, Result<UniqueName, StoreError>)>;
 
 /// Messages written to `tmp/`.
@@ -141,12 +141,12 @@ impl<T> Written<T> {
         }
     }
 
-    /// How many messages were written.
+    /// Number of messages written.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none was.
+    /// True if no message was written.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -168,7 +168,7 @@ impl<T> Synced<T> {
 }
 
 impl<T> Published<T> {
-    /// Whether there is anything to sync.
+    /// True if there is nothing to sync.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -33,7 +33,7 @@ impl Maildir {
     /// [`TMP_AGE_MAX`] unless you know all the writers.
     ///
     /// # Errors
-    /// Those of `getdents`, `stat` and `unlink`; a file that vanishes meanwhile is none.
+    /// Errors of `getdents`, `stat` and `unlink`. A file that vanishes meanwhile is skipped.
     pub fn cleanup_tmp(&self, now: SystemTime, age_max: Duration) -> io::Result<usize> {
         let mut names = Vec::new();
         for_each_file(self.tmp_dir(), |name| names.push(name.to_owned()))?;

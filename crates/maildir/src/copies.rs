@@ -26,7 +26,7 @@ impl Maildir {
     /// Makes durable which names are in `tmp/`.
     ///
     /// # Errors
-    /// Those of `fsync`; a second one would prove nothing.
+    /// Errors of `fsync`; a second call would prove nothing.
     pub fn sync_tmp(&self) -> io::Result<()> {
         Ok(posthaste_fsops::fsync(self.tmp_dir())?)
     }

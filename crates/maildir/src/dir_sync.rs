@@ -13,11 +13,12 @@ use crate::dirs::{Identity, identity, open_parent};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Identity, Arc<Mutex<Failed>>>>>);
 
-/// Whether a directory could not be synced. Locked while it is.
+/// True once an fsync of the directory failed. Locked during the fsync.
 type Failed = bool;
 
 impl FailedDirs {
-    /// The kernel tells an error to one of those that ask. Threads that come to the same directory meanwhile wait for that result.
+    /// The kernel reports an error to one caller only. So threads that come to the same directory meanwhile wait for
+    /// that result.
     fn sync(&self, place: Identity, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let dirs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = Arc::clone(dirs().entry(place).or_default());

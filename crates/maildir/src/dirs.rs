@@ -48,10 +48,10 @@ fn is_link(dir: BorrowedFd<'_>, name: &str) -> bool {
     found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
-/// Opens what is right below `dir` under `name`, which is no path.
+/// Opens an entry of `dir` by its name, which must not be a path.
 ///
 /// # Errors
-/// Those of `openat`; ELOOP for a symbolic link (with `DIRECTORY` in `flags` ENOTDIR), EINVAL for a path.
+/// Errors of `openat`; ELOOP for a symbolic link (with `DIRECTORY` in `flags` ENOTDIR), EINVAL for a path.
 pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     if name.contains('/') {
         return Err(Errno::INVAL);

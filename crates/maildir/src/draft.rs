@@ -10,10 +10,11 @@ use rustix::io::Errno;
 
 use crate::maildir::{Maildir, check_name, write_all};
 
-/// A message that nobody sees until it is [published](Draft::publish); dropped before that, nothing of it is left.
+/// A message that is invisible until it is [published](Draft::publish). Dropped earlier, it leaves nothing behind.
 ///
-/// Where the file system can, its file belongs to `tmp/` without having a name there (`O_TMPFILE`): a crash leaves no litter, and one directory
-/// is changed where a rename from `tmp/` to `new/` changes two, one of them twice, under a lock that all renames of the file system share.
+/// Where the file system supports it, the file has no name until then (`O_TMPFILE`), so a crash leaves no litter. It is
+/// also cheaper. A rename from `tmp/` to `new/` changes two directories, one of them twice, under a lock that all
+/// renames of the file system share. Linking the nameless file changes one directory.
 #[derive(Debug)]
 pub struct Draft<'a> {
     maildir: &'a Maildir,
@@ -27,8 +28,9 @@ impl Maildir {
     /// Begins a message that will be called `name`: empty, with the mailbox's [`Ownership`](crate::Ownership).
     ///
     /// # Errors
-    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`, of `fchown` and `fchmod`, and of `fsync` where the directories have to be synced first; and `AlreadyExists` if `tmp/` has that name, on a file system where
-    /// every file needs one.
+    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes. `AlreadyExists` if `tmp/` has that
+    /// name, on a file system where every file needs one. Others of `open`, `fchown` and `fchmod`, and of `fsync` where
+    /// the directories have to be synced first.
     pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
         check_name(name)?;
         if self.can_be_nameless() {
@@ -135,7 +137,7 @@ mod tests {
 
     type Change = fn(&mut Draft<'_>);
 
-    /// The same must hold for files with and without a name, and for those that turn out to need one late.
+    /// Runs `check` for files with a name, without one, and for files that need a name only later.
     fn each_way(check: impl Fn(&std::path::Path, &Maildir, Change)) {
         let prepare: [(bool, Change); 3] =
             [(false, |_| ()), (true, |_| ()), (false, |draft| draft.copy_to_tmp().expect("copied"))];

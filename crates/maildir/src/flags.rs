@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::maildir::{Found, Maildir, Subdir, check_name, rename_exclusive};
 
-/// How often a change is tried when other programs rename the same message at the same time.
+/// Attempts at a change while other programs rename the same message.
 const RENAMES_MAX: usize = 8;
 
 /// A set of flag letters: `A`-`Z` are standard flags, `a`-`z` keywords (see [`Keywords`](crate::Keywords)). Letters
@@ -62,7 +62,7 @@ impl Flags {
         Self(self.0 & !others.0)
     }
 
-    /// Whether all of `others` are among these.
+    /// True if all of `others` are in this set.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }

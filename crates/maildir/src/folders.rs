@@ -110,7 +110,7 @@ impl MailRoot {
     /// The folders of an inbox, sorted. Directories that are no Maildir++ folder names or have no `new/` are left out.
     ///
     /// # Errors
-    /// Those of `open` and `getdents`; `NotFound` if there is no such inbox.
+    /// Errors of `open` and `getdents`; `NotFound` if there is no such inbox.
     pub fn folders(&self, inbox: &MailboxPath) -> io::Result<Vec<FolderName>> {
         self.list_folders(inbox).map(|listed| listed.folders)
     }

@@ -1,6 +1,7 @@
-//! Files of expunged messages, kept for a while for those who still read them.
+//! Files of expunged messages, kept for a while for sessions that still read them.
 //!
-//! They lie in `.posthaste-gone` at the top of the file system that their mailbox is on: a rename takes them there, and no mail program looks for mail in it.
+//! They lie in `.posthaste-gone` at the top of their mailbox's file system: a rename moves them there, and no mail
+//! program looks for mail in it.
 
 use std::fs::File;
 use std::io;
@@ -56,11 +57,11 @@ impl MailRoot {
         GoneDir::of(dir)
     }
 
-    /// The directory of files that have left mailboxes on the file system that is mounted at `point`, a path from the root; empty: on the root's own. `None` if
-    /// none ever did.
+    /// The directory of expunged files on the file system mounted at `point`, a path relative to the mail root; an
+    /// empty path means the root's own file system. `None` if nothing was ever expunged there.
     ///
     /// # Errors
-    /// Those of `open` and `stat`.
+    /// Errors of `open` and `stat`.
     pub fn existing_gone_dir(&self, point: &str) -> io::Result<Option<GoneDir>> {
         let path = if point.is_empty() { GONE_DIR.to_owned() } else { format!("{point}/{GONE_DIR}") };
         match open_beneath(self.dir(), &path) {
@@ -94,7 +95,7 @@ impl GoneDir {
     /// Opens a file; `None` if it is not here.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// Errors of `open`.
     pub fn open(&self, name: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         match open_file(self.dir.as_fd(), name, flags) {
@@ -106,7 +107,7 @@ impl GoneDir {
     /// Removes files that came here longer than `age_max` before `now`; says how many.
     ///
     /// # Errors
-    /// Those of `getdents`, `stat` and `unlink`; a file that vanishes meanwhile is none.
+    /// Errors of `getdents`, `stat` and `unlink`. A file that vanishes meanwhile is skipped.
     pub fn sweep(&self, now: SystemTime, age_max: Duration) -> io::Result<usize> {
         let now_secs = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut names = Vec::new();

@@ -95,7 +95,8 @@ impl Keywords {
     }
 }
 
-/// Whether this can be an IMAP keyword: an atom (RFC 9051 section 9, `flag-keyword`), so no blanks, controls or specials, of at most [`KEYWORD_BYTES_MAX`].
+/// True for an IMAP keyword: an atom (RFC 9051 section 9, `flag-keyword`), so without blanks, controls and specials, of
+/// at most [`KEYWORD_BYTES_MAX`] bytes.
 pub fn is_keyword(name: &str) -> bool {
     keyword_of(name.as_bytes()).is_some()
 }
@@ -106,10 +107,10 @@ fn keyword_of(name: &[u8]) -> Option<&str> {
     str::from_utf8(name).ok().filter(|_| is_keyword)
 }
 
-/// Which table the Maildir in `dir` has: it is another one once it has been changed. `None` if it has none.
+/// Stamp of the keyword table of the Maildir in `dir`, which differs after every change. `None` if there is no table.
 ///
 /// # Errors
-/// Those of `stat`.
+/// Errors of `stat`.
 pub fn keywords_stamp(dir: &Path) -> io::Result<Option<Stamp>> {
     match rustix::fs::stat(dir.join(KEYWORDS_FILE)) {
         Ok(stat) => Ok(Some(Stamp::of(&stat))),
@@ -118,7 +119,8 @@ pub fn keywords_stamp(dir: &Path) -> io::Result<Option<Stamp>> {
     }
 }
 
-/// The table of the Maildir in `dir`, which another program may keep, and links in which are followed; and which one it is.
+/// Reads the keyword table of the Maildir in `dir`, and its stamp. Another program may own the table, so symbolic links
+/// are followed.
 ///
 /// # Errors
 /// `InvalidData` if it is no regular file, or longer than 64 KiB; those of `open` and `read`.
@@ -159,9 +161,10 @@ impl Maildir {
     /// The letter of a keyword, given to it now if it has none. The changed table is fsynced.
     ///
     /// # Errors
-    /// `InvalidInput` if it is no IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `WouldBlock` while another program changes
-    /// the table or the list of UIDs (try again soon; a lock whose process has ended, or older than two minutes before `now`, is broken);
-    /// `InvalidData` if the table is none; others of `open`, `write`, `fsync`, `rename`.
+    /// `InvalidInput` if it is no IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `InvalidData` if the
+    /// table is malformed. `WouldBlock` while another program changes the table or the list of UIDs: try again soon. A
+    /// lock is broken once its process has ended, or two minutes before `now`. Others of `open`, `write`, `fsync`,
+    /// `rename`.
     pub fn keyword_flag(&self, keyword: &str, now: SystemTime) -> io::Result<Flags> {
         if !is_keyword(keyword) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -285,7 +288,7 @@ fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<()> {
     said
 }
 
-/// Whether a lock has lost its owner: `process:host` has ended on this host, or it is old.
+/// True if the lock is stale: its owner (`process:host`) has ended on this host, or it is old.
 fn is_stale(base: &OwnedFd, now: SystemTime) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(base, LOCK, flags, Mode::empty()) {

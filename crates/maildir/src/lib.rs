@@ -1,10 +1,10 @@
 //! Maildirs: names, flags, folders, scans, and delivery that a power cut cannot tear.
 //!
-//! For every program that keeps mail in Maildirs (a delivery agent, an IMAP server, an importer): nothing in here knows
-//! users, UIDs or protocols. Everything works relative to open directories, follows no symbolic link below a mail root,
-//! and a mailbox is named by a checked [`MailboxPath`], never by a string from the network.
+//! For every program that keeps mail in Maildirs: a delivery agent, an IMAP server, an importer. The crate knows no
+//! users, UIDs or protocols. Everything works relative to open directories and follows no symbolic link below a mail
+//! root. A mailbox is named by a checked [`MailboxPath`], never by a string from the network.
 //!
-//! What it promises:
+//! Guarantees:
 //!
 //! * A message is written in `tmp/`, with or without a name there, and linked or renamed into `new/`: no reader of `new/` or `cur/` ever sees part of one.
 //! * [`deliver_batch`] returns `Ok` for a message only when its bytes and its name are on stable storage. The unsynced parts it

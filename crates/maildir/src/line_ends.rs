@@ -6,7 +6,7 @@
 
 use memchr::{memchr, memchr_iter};
 
-/// What became of a body.
+/// Result of storing a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conversion {
     /// Bytes put into the output: `S=`.
@@ -77,7 +77,7 @@ impl LineEndScan {
         !self.bare_cr
     }
 
-    /// Whether every CR so far is followed by LF and every LF follows a CR.
+    /// True if every CR so far is followed by LF and every LF follows a CR.
     pub fn are_lossless(&self) -> bool {
         !self.bare_cr && !self.after_cr && self.crs == self.lfs
     }
@@ -115,8 +115,8 @@ pub fn to_wire(stored: &[u8], disk_size: u64, wire_size: u64, out: &mut Vec<u8>)
     }
 }
 
-/// The wire size of a body that is stored as it is: each LF counts as two bytes, unless the body holds a CR anywhere;
-/// then it is served verbatim and the wire size is its length.
+/// Wire size of a body stored as it is. Each LF counts as two bytes. A body with a CR anywhere is served verbatim, so
+/// its wire size is its length.
 pub fn wire_size_as_stored(body: &[u8]) -> u64 {
     let line_ends = match memchr(b'\r', body) {
         Some(_) => 0,

@@ -49,9 +49,10 @@ pub struct Found {
 
 /// An open Maildir: descriptors of `tmp/`, `new/` and `cur/`, nothing else; cheap to keep, three descriptors each.
 ///
-/// Opening and reading sync nothing. Where `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]), the first message that is written, or made durable,
-/// has the directory fsynced before, and all above it on the same file system. If one of these fails, so does every later write by this handle, and by those of the
-/// same [`MailRoot`](crate::MailRoot): a second fsync would prove nothing.
+/// Opening and reading sync nothing. Where `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]), the first
+/// write or sync of a message first fsyncs the directory and its parents on the same file system. If one of these
+/// fails, so do all later writes below that directory, by this handle and by others of the same
+/// [`MailRoot`](crate::MailRoot). A second fsync would prove nothing.
 ///
 /// It stays valid when the directory is renamed; see [`is_at`](Self::is_at). All methods take `&self` and may be called from several threads.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl Maildir {
     /// the path are followed, but `tmp`, `new` and `cur` themselves must be real directories.
     ///
     /// # Errors
-    /// Those of `mkdir` and `open`: `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`, ...
+    /// Errors of `mkdir` and `open`: `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`, ...
     pub fn open_or_create(path: impl AsRef<Path>) -> io::Result<Self> {
         let (dir, created) = open_or_create_trusted(path.as_ref())?;
         Self::open_or_create_in(&dir, created, Ownership::default(), &FailedDirs::default())
@@ -143,8 +144,8 @@ impl Maildir {
         self.ownership
     }
 
-    /// Whether `path` still leads to this Maildir, and none of its directories has been removed: one `stat`, two `fstat`. A handle outlives a rename or removal of
-    /// its directory, so a cache asks this before it uses one.
+    /// True if `path` still leads to this Maildir, and none of its directories has been removed: one `stat`, two
+    /// `fstat`. A handle outlives a rename or removal of its directory, so a cache asks this before reuse.
     pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
         let exists = |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|found| found.st_nlink > 0);
         rustix::fs::stat(path.as_ref().join("new")).is_ok_and(|found| identity(&found) == self.new_identity)
@@ -152,7 +153,7 @@ impl Maildir {
             && exists(&self.cur)
     }
 
-    /// Whether this handle made one of its directories and has not seen them synced.
+    /// True if this handle made one of its directories and has not seen them synced.
     pub fn is_fresh(&self) -> bool {
         self.fresh.load(Ordering::Relaxed)
     }
@@ -192,8 +193,8 @@ impl Maildir {
     /// Writes one message into `tmp/` (with the mailbox's [`Ownership`], not synced, never over an existing file). Whatever fails, no file is left.
     ///
     /// # Errors
-    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`; others of `open` and `write`, and of `fsync` where the
-    /// directories have to be synced first.
+    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`.
+    /// Others of `open` and `write`, and of `fsync` where the directories have to be synced first.
     pub fn write_tmp(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<()> {
         self.write_tmp_open(name, parts).map(drop)
     }
@@ -224,7 +225,7 @@ impl Maildir {
     /// Removes a file from `tmp/`.
     ///
     /// # Errors
-    /// Those of `unlink`: `NotFound`, ...
+    /// Errors of `unlink`, such as `NotFound`.
     pub fn remove_tmp(&self, name: &str) -> io::Result<()> {
         check_name(name)?;
         Ok(posthaste_fsops::unlinkat(&self.tmp, name, AtFlags::empty())?)
@@ -249,16 +250,17 @@ impl Maildir {
     /// Removes a message.
     ///
     /// # Errors
-    /// Those of `unlink`: `NotFound` if it was moved or removed meanwhile.
+    /// Errors of `unlink`: `NotFound` if it was moved or removed meanwhile.
     pub fn remove(&self, dir: Subdir, name: &str) -> io::Result<()> {
         check_name(name)?;
         Ok(posthaste_fsops::unlinkat(self.dir(dir), name, AtFlags::empty())?)
     }
 
-    /// Makes one message durable, bytes and name, by fsync of the file and of the directories that its name is and was in: for mounts whose `syncfs` is not to be trusted.
+    /// Makes one message durable, bytes and name, by fsync of the file and of the directories that its name is and was
+    /// in. For mounts whose `syncfs` is not to be trusted.
     ///
     /// # Errors
-    /// Those of `open` and `fsync`; after an error of `fsync` the file must be written anew.
+    /// Errors of `open` and `fsync`; after an error of `fsync` the file must be written anew.
     pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
         self.sync_way()?;
         posthaste_fsops::fsync(self.open_message(dir, name)?)?;
@@ -289,7 +291,7 @@ impl Maildir {
     /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
     ///
     /// # Errors
-    /// Those of `fsync`, for this mailbox from then on: a second fsync of a directory would prove nothing.
+    /// Errors of `fsync`, for this mailbox from then on: a second fsync of a directory would prove nothing.
     pub fn sync_names(&self) -> io::Result<()> {
         self.dir_sync.sync_dir(self.new.as_fd())?;
         self.dir_sync.sync_dir(self.cur.as_fd())
@@ -299,7 +301,7 @@ impl Maildir {
     /// (what stands before the first `,` or `:`). One `stat` if it still lies in `new/` under exactly `name`, else a scan of both directories.
     ///
     /// # Errors
-    /// Those of `open`, `getdents` and `stat`.
+    /// Errors of `open`, `getdents` and `stat`.
     pub fn find(&self, name: &str) -> io::Result<Option<Found>> {
         if check_name(name).is_ok()
             && let Some(found) = self.stat_message(Subdir::New, name)?
@@ -314,7 +316,7 @@ impl Maildir {
     /// A message that moves while the scan runs may be missed by `getdents`, so when some are missing both are scanned once more.
     ///
     /// # Errors
-    /// Those of `open`, `getdents` and `stat`.
+    /// Errors of `open`, `getdents` and `stat`.
     pub fn find_many<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> io::Result<HashMap<String, Found>> {
         let mut wanted: std::collections::HashSet<&str> = names.into_iter().map(key_of).collect();
         let mut all = HashMap::with_capacity(wanted.len());
@@ -354,7 +356,7 @@ impl Maildir {
     /// Opens a message for reading; no link is followed.
     ///
     /// # Errors
-    /// Those of `open`: `NotFound` if it was moved or removed meanwhile.
+    /// Errors of `open`: `NotFound` if it was moved or removed meanwhile.
     pub fn open_message(&self, dir: Subdir, name: &str) -> io::Result<File> {
         check_name(name)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -14,19 +14,22 @@ const EXT4: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 const BTRFS: u64 = 0x9123_683E;
 
-/// What is known of a mounted file system.
+/// Durability properties of a mounted file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountFacts {
     /// The device number that its files show (`st_dev`).
     pub device: u64,
     /// `statfs`'s type number.
     pub fs_type: u64,
-    /// Whether 0 from `syncfs` means that everything written is on stable storage: ext4, XFS or btrfs, on Linux 5.17 or
-    /// later (earlier kernels lose the error of the file system's own `sync_fs`). Elsewhere each file and directory is fsynced.
+    /// True if a successful `syncfs` proves that everything written is on stable storage: ext4, XFS or btrfs, on Linux
+    /// 5.17 or later. Earlier kernels lose the error of the file system's own `sync_fs`. Elsewhere each file and
+    /// directory is fsynced.
     pub syncfs_trusted: bool,
-    /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable too: as with the logs of ext4 and XFS.
+    /// True if changes of names reach the disk in order, so that an fsync makes all earlier ones durable too, as with
+    /// the logs of ext4 and XFS.
     pub ordered_log: bool,
-    /// It is ext2, or ext4 without a journal as far as the kernel tells: its `syncfs` writes names behind the flush that it asks of the disk.
+    /// True for ext2, and for ext4 not known to have a journal: `syncfs` writes names after its flush of the disk's
+    /// cache.
     pub lacks_journal: bool,
 }
 
@@ -34,7 +37,7 @@ impl MountFacts {
     /// Looks at the file system that `fd` is on.
     ///
     /// # Errors
-    /// Those of `fstat` and `fstatfs`.
+    /// Errors of `fstat` and `fstatfs`.
     pub fn of(fd: impl AsFd) -> io::Result<Self> {
         let device = rustix::fs::fstat(&fd)?.st_dev;
         let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
@@ -53,7 +56,7 @@ impl MountFacts {
     }
 }
 
-/// Whether the file system that `fd` is on is known to keep times to a tick of the kernel's clock.
+/// True if the file system is known to keep times to a tick of the kernel's clock.
 pub(crate) fn keeps_precise_times(fd: impl AsFd) -> io::Result<bool> {
     Ok(matches!(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF, EXT4 | XFS | BTRFS))
 }
@@ -65,7 +68,7 @@ fn has_journal_once(device: u64, fsid: u64) -> bool {
     *known.entry((device, fsid)).or_insert_with(|| has_journal(Path::new("/sys"), device))
 }
 
-/// Whether the ext4 on this device has a journal; not so if nobody says it. ext2 has the same type number.
+/// True if sysfs shows a journal for the ext4 on this device. ext2 has the same type number and shows none.
 fn has_journal(sys: &Path, device: u64) -> bool {
     let place = sys.join(format!("dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
     let Ok(target) = std::fs::read_link(place) else { return false };
@@ -90,9 +93,9 @@ fn release_at_least(release: &str, least: (u32, u32)) -> bool {
 
 /// A descriptor for `syncfs` on one mount.
 ///
-/// The kernel tells a writeback error once to each descriptor, and only errors that happen after it was opened. So
-/// open it before the first write that it is to vouch for, and give it to *one* owner: were two threads to share it, the
-/// error that concerns both would be told to whichever asks first. After an error, drop it and open another.
+/// The kernel reports a writeback error once to each descriptor, and only errors after it was opened. So open it before
+/// the first write that it is to vouch for, and give it to *one* owner. Of two threads that share it, only one would
+/// see an error that concerns both. After an error, drop it and open another.
 #[derive(Debug)]
 pub struct Mount {
     descriptor: OwnedFd,
@@ -109,7 +112,7 @@ impl Mount {
     /// Opens a descriptor of its own on the file system of `dir`, which must be a directory that can be read.
     ///
     /// # Errors
-    /// Those of `open`, `fstat` and `fstatfs`.
+    /// Errors of `open`, `fstat` and `fstatfs`.
     pub fn of_dir(dir: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(dir, ".", flags, Mode::empty())?;
@@ -117,7 +120,7 @@ impl Mount {
         Ok(Self { descriptor, facts })
     }
 
-    /// What is known of the file system.
+    /// Durability properties of the file system.
     pub fn facts(&self) -> MountFacts {
         self.facts
     }

@@ -15,7 +15,7 @@ use crate::name::key_of;
 
 /// Names that are tried where the message's own is taken in the other Maildir.
 const NAMES_MAX: u32 = 1000;
-/// How often a message is tried that other programs rename at the same time.
+/// Attempts for a message that other programs rename at the same time.
 const RENAMES_MAX: usize = 8;
 /// Bytes copied at once between file systems.
 const COPY_BYTES: usize = 256 * 1024;
@@ -28,7 +28,7 @@ impl Maildir {
     /// The keys of its messages: one scan of `new/` and `cur/`, for any number of moves.
     ///
     /// # Errors
-    /// Those of `open` and `getdents`.
+    /// Errors of `open` and `getdents`.
     pub fn keys(&self) -> io::Result<Keys> {
         let mut keys = HashSet::new();
         for dir in [Subdir::New, Subdir::Cur] {
@@ -39,18 +39,20 @@ impl Maildir {
         Ok(Keys(keys))
     }
 
-    /// Moves a message into the same directory (`new/`, `cur/`) of another Maildir, and returns its name there. Flags stay; keywords get the letters that they
-    /// have there. What mbsync keeps in a name (`,U=`) does not stay: it counts in the old place only. No file is ever replaced, and a key that is among
-    /// `taken` gets a number: the same message may be there under other flags. The new key is added.
+    /// Moves a message into the same directory (`new/`, `cur/`) of another Maildir, and returns its name there. Flags
+    /// stay; keywords get the other Maildir's letters. mbsync's field (`,U=`) is dropped: it counts in the old place
+    /// only. No file is ever replaced. A key that is among `taken` gets a number, since the same message may be there
+    /// under other flags. The new key is added to `taken`.
     ///
-    /// A message that another program has renamed meanwhile is found by its key. At no moment is the message in neither of them, on disk too. Where names may
-    /// reach the disk in any order it lies in both until that of the new place is durable. Otherwise not synced: [`sync_names`](Self::sync_names) of both is for
-    /// that. From one file system to another the message is copied, with mode and time; the old file is removed when the copy is durable, and a crash
-    /// in between leaves both.
+    /// A message renamed meanwhile by another program is found by its key. At every moment the message is in at least
+    /// one of the two, on disk too. Where names may reach the disk in any order, it is in both until the new name is
+    /// durable. Otherwise not synced: call [`sync_names`](Self::sync_names) of both. Between file systems the message
+    /// is copied, with mode and time. The old file is removed once the copy is durable; a crash in between leaves both.
     ///
     /// # Errors
-    /// `NotFound` if the message is gone; `Unsupported` for what is no regular file (a relative link would lead elsewhere); `InvalidFilename`; `ResourceBusy` if
-    /// others rename it again and again; others of `open`, `read`, `write`, `rename`, `link`, `unlink`, `fsync`. The message is then where it was.
+    /// `NotFound` if the message is gone; `Unsupported` unless it is a regular file (a relative link would lead
+    /// elsewhere); `InvalidFilename`; `ResourceBusy` if others keep renaming it. Others of `open`, `read`, `write`,
+    /// `rename`, `link`, `unlink`, `fsync`. The message then stays in its old place.
     pub fn move_to(&self, found: &Found, target: &Self, taken: &mut Keys) -> io::Result<Found> {
         let place = |maildir: &Self| rustix::fs::fstat(maildir.new_dir()).map(|stat| identity(&stat));
         if place(self)? == place(target)? {

@@ -123,12 +123,13 @@ impl UniqueName {
         self.field("W=")
     }
 
-    /// Whether the file is to be served byte for byte (`W` equals `S`) and not LF to CRLF; `None` if the name does not say.
+    /// True if the file is to be served byte for byte (`W` equals `S`) and not LF to CRLF; `None` if the name does not
+    /// say.
     pub fn is_verbatim(&self) -> Option<bool> {
         Some(self.disk_size()? == self.wire_size()?)
     }
 
-    /// The letters behind `:2,`; empty if there are none.
+    /// The letters after `:2,`; empty if there are none.
     pub fn flag_letters(&self) -> &str {
         self.0.split_once(":2,").map_or("", |(_, flags)| flags)
     }

@@ -165,7 +165,7 @@ mod tests {
         (metadata.uid(), metadata.gid())
     }
 
-    /// What this process may give a file to: anybody if it is root, else a group that it is a member of.
+    /// An owner that this process may give a file to: anybody for root, else a group that it is a member of.
     fn may_give_to() -> Ownership {
         let own_groups = rustix::process::getgroups().expect("own groups");
         let (uid, gid) = match rustix::process::geteuid().is_root() {

@@ -26,8 +26,8 @@ const SUBSCRIPTIONS_BYTES_MAX: u64 = 1 << 20;
 /// An open Maildir that nothing is made in. Files get other names by [`give_other_key`](Self::give_other_key) and [`rename_to_cur`](Self::rename_to_cur), or leave by [`remove`](Self::remove)
 /// and [`GoneDir::take`](crate::GoneDir::take).
 ///
-/// No symbolic link is followed, and no call waits for anything but the disk: a FIFO in place of a message is opened without waiting for a writer, and is then
-/// no message.
+/// No symbolic link is followed, and no call waits for anything but the disk. A FIFO in place of a message is opened
+/// without waiting for a writer, then rejected.
 #[derive(Debug)]
 pub struct MaildirReader {
     dir: OwnedFd,
@@ -89,7 +89,7 @@ impl MailRoot {
     /// The file in which Dovecot lists the names that an account is subscribed to, up to 1 MiB; `None` if there is none. A symbolic link is not followed.
     ///
     /// # Errors
-    /// Those of `open` and `read`; `InvalidData` if it is longer, or no file.
+    /// Errors of `open` and `read`; `InvalidData` if it is longer, or no file.
     pub fn subscriptions(&self, inbox: &MailboxPath) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let dir = match self.open_dir(inbox) {
@@ -139,24 +139,25 @@ impl MaildirReader {
     /// When `new/` and `cur/` last changed.
     ///
     /// # Errors
-    /// Those of `stat`.
+    /// Errors of `stat`.
     pub fn stamps(&self) -> io::Result<[Stamp; 2]> {
         Ok([Stamp::of(&rustix::fs::fstat(&self.new)?), Stamp::of(&rustix::fs::fstat(&self.cur)?)])
     }
 
-    /// How long ago a directory must have changed for its next change to have another [`Stamp`] for certain.
+    /// Minimum age of a directory's last change for which the next change is certain to have another [`Stamp`].
     ///
     /// # Errors
-    /// Those of `statfs`.
+    /// Errors of `statfs`.
     pub fn settle_time(&self) -> io::Result<Duration> {
         Ok(if keeps_precise_times(&self.new)? { Duration::from_millis(100) } else { Duration::from_secs(2) })
     }
 
-    /// Calls `each` for every entry of `new/` or `cur/` whose name does not begin with a dot, in the directory's own order, and returns how many
-    /// names were left out as they are not UTF-8. A file renamed meanwhile may come twice or not at all.
+    /// Calls `each` for every entry of `new/` or `cur/` whose name does not begin with a dot, in the directory's own
+    /// order. Returns the number of names skipped because they are not UTF-8. A file renamed meanwhile may come twice
+    /// or not at all.
     ///
     /// # Errors
-    /// Those of `open` and `getdents`.
+    /// Errors of `open` and `getdents`.
     pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(ListedName<'_>)) -> io::Result<usize> {
         let mut left_out = 0;
         entries(self.subdir(subdir), |name, kind, inode| {
@@ -173,7 +174,7 @@ impl MaildirReader {
     /// Looks at a message's file; `None` if it is gone or no regular file.
     ///
     /// # Errors
-    /// Those of `stat`.
+    /// Errors of `stat`.
     pub fn facts(&self, subdir: Subdir, name: &str) -> io::Result<Option<FileFacts>> {
         match rustix::fs::statat(self.subdir(subdir), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(facts(&stat)),
@@ -185,7 +186,7 @@ impl MaildirReader {
     /// Opens a message's file; `None` if it is gone or no regular file.
     ///
     /// # Errors
-    /// Those of `open`, such as `PermissionDenied`.
+    /// Errors of `open`, such as `PermissionDenied`.
     pub fn open(&self, subdir: Subdir, name: &str) -> io::Result<Option<(File, FileFacts)>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match open_file(self.subdir(subdir).as_fd(), name, flags) {
@@ -238,7 +239,7 @@ impl MaildirReader {
     /// When Dovecot's list of UIDs last changed; `None` if there is none.
     ///
     /// # Errors
-    /// Those of `stat`.
+    /// Errors of `stat`.
     pub fn uid_list_stamp(&self) -> io::Result<Option<Stamp>> {
         match rustix::fs::statat(&self.dir, UIDLIST_FILE, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Stamp::of(&stat))),
@@ -289,7 +290,7 @@ impl MaildirReader {
     /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
     ///
     /// # Errors
-    /// Those of `fsync`; a second one would prove nothing.
+    /// Errors of `fsync`; a second call would prove nothing.
     pub fn sync_names(&self) -> io::Result<()> {
         posthaste_fsops::fsync(&self.new)?;
         Ok(posthaste_fsops::fsync(&self.cur)?)

@@ -33,7 +33,7 @@ impl MailRoot {
     /// Opens a directory that exists. Links in `path` itself are followed: it is the operator's.
     ///
     /// # Errors
-    /// Those of `open` and `statfs`; `NotADirectory` for anything else.
+    /// Errors of `open` and `statfs`; `NotADirectory` for anything else.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path.as_ref(), flags, Mode::empty())?;
@@ -43,7 +43,7 @@ impl MailRoot {
         Ok(Self { dir, facts, mounts, failed_dirs: FailedDirs::default(), owners: Owners::default() })
     }
 
-    /// What is made from now on gets the owner and mode that `owners` says. What is there keeps its own.
+    /// Files and directories made from now on get the owner and mode that `owners` returns. Existing ones keep theirs.
     #[must_use]
     pub fn with_owners(self, owners: Owners) -> Self {
         Self { owners, ..self }
@@ -59,13 +59,14 @@ impl MailRoot {
         self.facts
     }
 
-    /// Opens a mailbox, making it and the directories above it if need be (mode 0700, or what [`with_owners`](Self::with_owners) has been told). Nothing is synced: where `syncfs` is
-    /// trusted, a new mailbox is durable with the next sync; elsewhere the first write fsyncs it, with every directory above it. If that
-    /// fails, no mailbox below that directory can be written to until the root is opened again.
+    /// Opens a mailbox, making it and the directories above it if need be (mode 0700, or as set by
+    /// [`with_owners`](Self::with_owners)). Nothing is synced: where `syncfs` is trusted, a new mailbox is durable with
+    /// the next sync. Elsewhere the first write fsyncs it, with every directory above it. If that fails, no mailbox
+    /// below that directory can be written to until the root is opened again.
     ///
     /// # Errors
-    /// Those of `mkdir`, `fchown`, `fchmod` and `openat`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
-    /// in its place, `PermissionDenied`, `StorageFull`.
+    /// Errors of `mkdir`, `fchown`, `fchmod` and `openat`: `FilesystemLoop` (ELOOP) for a symbolic link on the way,
+    /// `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`.
     pub fn mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
         let (dir, created) = self.open_or_create(path)?;
         let ownership = self.owners.of(path.as_str());

@@ -17,7 +17,7 @@ impl Maildir {
     /// that is renamed meanwhile may come twice or not at all (POSIX leaves that open).
     ///
     /// # Errors
-    /// Those of `open` and `getdents`.
+    /// Errors of `open` and `getdents`.
     pub fn for_each_name(&self, dir: Subdir, each: impl FnMut(&str)) -> io::Result<()> {
         for_each_file(self.dir(dir), each)
     }
@@ -25,7 +25,7 @@ impl Maildir {
     /// The names of all messages in `new/` and `cur/`.
     ///
     /// # Errors
-    /// Those of `open` and `getdents`.
+    /// Errors of `open` and `getdents`.
     pub fn scan(&self) -> io::Result<Vec<(Subdir, String)>> {
         let mut all = Vec::new();
         for dir in [Subdir::New, Subdir::Cur] {
@@ -35,8 +35,8 @@ impl Maildir {
     }
 }
 
-/// Calls `each` for the regular files of a directory, through a descriptor of its own (a directory's read position
-/// belongs to the descriptor, and other threads may be scanning too).
+/// Calls `each` for the regular files of a directory. Opens a descriptor for itself, since the read position belongs to
+/// the descriptor and other threads may be scanning too.
 pub(crate) fn for_each_file(dir: impl AsFd, mut each: impl FnMut(&str)) -> io::Result<()> {
     for_each_entry(dir, |name, kind| {
         // Unknown: the file system does not tell without a stat. Then the name decides.

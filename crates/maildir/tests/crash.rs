@@ -115,12 +115,12 @@ fn what_is_replaced_where_its_owner_has_just_moved_it_has_one_name_wherever_the_
     }
 }
 
-/// What happens to a message that was replaced and then moved to `cur/`.
+/// Next step for a message that was replaced and then moved to `cur/`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Synced,
     ReplacedAgain,
-    /// Synced there; its owner marks it as new, as mutt does it, and it is replaced.
+    /// Synced there; its owner marks it as new by moving it back, as mutt does, and it is replaced.
     MovedBack,
 }
 

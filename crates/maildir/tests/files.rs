@@ -323,7 +323,7 @@ fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
     assert_eq!(maildir.scan().expect("scanned"), []);
 }
 
-/// Nothing is trusted here but an fsync of each.
+/// A machine whose `syncfs` is not trusted: only an fsync of each file and directory counts.
 fn machine_without_syncfs() -> Machine {
     Machine::boot(&Tree::default(), false, false).expect("a directory")
 }

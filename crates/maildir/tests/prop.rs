@@ -15,7 +15,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// What the rule says, one byte at a time.
+/// The definition of a bare CR or LF, applied byte by byte.
 fn has_bare(body: &[u8]) -> bool {
     let cr = |at: usize| body.get(at) == Some(&b'\r');
     let lf = |at: usize| body.get(at) == Some(&b'\n');

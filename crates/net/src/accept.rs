@@ -45,9 +45,9 @@ pub struct Connection {
 /// The last bytes for a refused client. They must fit any socket buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Goodbye {
-    /// What is sent before closing; if empty, the connection is closed at once.
+    /// Bytes sent before closing. If empty, the connection is closed at once.
     pub bytes: Vec<u8>,
-    /// How long the client's data is still read, as a reset could discard these bytes before the client reads them.
+    /// Time for which the client's data is still read: a reset could discard these bytes before the client reads them.
     pub linger: Duration,
 }
 
@@ -139,7 +139,7 @@ struct Shared {
     phases: Phases,
 }
 
-/// What belongs to one listener.
+/// State of one listener.
 struct Door<S> {
     shared: Arc<Shared>,
     admission: Arc<Admission>,

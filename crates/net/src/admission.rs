@@ -1,4 +1,4 @@
-//! Who may connect to a listener, by whom it is passed on, and how many at a time.
+//! Admission to a listener: permitted networks, trusted proxies, connection limits.
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,12 +46,13 @@ impl From<Excess> for Refusal {
     }
 }
 
-/// What applies to the clients of a listener.
+/// Rules for the clients of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Networks whose clients may connect; `None`: all. Who has no address, behind a UNIX socket, may: the socket's mode decides.
+    /// Networks whose clients may connect; `None`: all. Clients of a UNIX socket have no address and may always: the
+    /// socket's mode decides.
     pub allow: Option<Vec<IpNet>>,
-    /// Whether proxies connect here, and not clients. Default: clients.
+    /// Trusted proxies. If set, only proxies connect here, no clients. Default: `None`.
     pub proxies: Option<Proxies>,
     /// Limits beside those that all listeners have together. Default: none.
     pub limits: Limits,
@@ -63,17 +64,18 @@ impl Default for Rules {
     }
 }
 
-/// Who says with the PROXY protocol whose connection it passes on. The client's address then counts wherever one does.
+/// Proxies that name the client of each connection with the PROXY protocol. The client's address then counts as the
+/// peer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxies {
     /// Networks of the proxies; nobody else may connect. Over a UNIX socket its mode decides.
     pub trusted: Vec<IpNet>,
-    /// How long a header is waited for.
+    /// Timeout of a header.
     pub header_patience: Duration,
 }
 
 impl Proxies {
-    /// Those of these networks, with 5 s for a header: longer than a lost packet takes to come again.
+    /// Trusts these networks, with a timeout of 5 s for a header: longer than the retransmission of a lost packet.
     pub fn new(trusted: Vec<IpNet>) -> Self {
         Self { trusted, header_patience: Duration::from_secs(5) }
     }
@@ -128,7 +130,7 @@ impl Permits {
 }
 
 impl Rules {
-    /// Whether a client may connect, however many there are.
+    /// Checks a client against the permitted networks; limits are not counted here.
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
         let allowed = peer.ip().is_none_or(|ip| self.allow.as_ref().is_none_or(|allow| is_in(allow, ip)));
         if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }

@@ -14,8 +14,8 @@ use crate::{Backlog, Bound, Limits, UnixAccess};
 pub enum Place {
     /// `host:port`; port 0 takes a free one. A name with several addresses is listened on at each.
     Tcp(String),
-    /// A UNIX socket. A socket left behind by a dead server is replaced, any other file is an error; our name is removed at the end
-    /// unless somebody else has it by then.
+    /// A UNIX socket. A socket left behind by a dead server is replaced, any other file is an error. Our name is
+    /// removed at the end unless another process has taken it over.
     Unix(PathBuf, UnixAccess),
     /// A socket that is already bound and listening.
     BoundTcp(std::net::TcpListener),
@@ -89,7 +89,7 @@ fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> 
 pub struct ListenError {
     /// Its address or path.
     pub place: String,
-    /// What the system said.
+    /// Error of the system call.
     pub error: io::Error,
 }
 

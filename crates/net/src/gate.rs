@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::networks::{ByNetwork, IpNet};
 use crate::peer::customer;
 
-/// How many connections are served at once.
+/// Limits on simultaneous connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// In all.

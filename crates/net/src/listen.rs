@@ -14,17 +14,17 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::{Peer, Stream};
 
-/// How many connections may wait to be accepted. A burst beyond that meets a silent SYN timeout.
+/// Limit on connections that wait to be accepted. A burst beyond it meets a silent SYN timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// What the server would like: as many as it may have connections, and 4096 at most, which it accepts in a moment.
+    /// Requested backlog: the connection limit, at most 4096, which the server accepts in a moment.
     pub wanted: u32,
-    /// What the kernel grants: the whole of `net.core.somaxconn`.
+    /// Backlog that the kernel grants: the whole of `net.core.somaxconn`.
     pub granted: u32,
 }
 
 impl Backlog {
-    /// Whether `net.core.somaxconn` is the limit and ought to be raised to [`Backlog::wanted`].
+    /// True if `net.core.somaxconn` is the limit and ought to be raised to [`Backlog::wanted`].
     pub fn is_limited_by_somaxconn(&self) -> bool {
         self.granted < self.wanted
     }
@@ -43,7 +43,7 @@ impl Backlog {
     }
 }
 
-/// Who may connect to a UNIX socket: the right to write decides (unix(7)).
+/// Access to a UNIX socket: clients with write permission may connect (unix(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnixAccess {
     /// Permission bits. Default 0o660.
@@ -162,7 +162,7 @@ impl Bound {
     /// Hands the socket to the current runtime.
     ///
     /// # Errors
-    /// What the system says, such as that there are too many open files.
+    /// Errors of the system, such as too many open files.
     pub fn listen(self) -> io::Result<Listener> {
         Ok(Listener(match self.0 {
             Socket::Tcp(listener) => {
@@ -207,7 +207,7 @@ struct SocketFile {
     inode: (u64, u64),
 }
 
-/// What tells a file from any other, whatever its name: device and number.
+/// Identity of a file whatever its name: device and inode number.
 fn inode_of(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

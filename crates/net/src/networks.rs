@@ -13,12 +13,12 @@ pub enum NetworkError {
         "`{0}` is not a network: write an address, such as 192.0.2.7, or a network, such as 10.0.0.0/8 or 2001:db8::/32"
     )]
     NotANetwork(String),
-    /// The address goes on behind the prefix, so either of the two may be wrong.
+    /// Address bits after the prefix are set, so either the address or the prefix may be wrong.
     #[error(
         "`{written}` has bits behind its prefix: write {network} for the network, or {address} for the one address"
     )]
     HostBits {
-        /// What was written.
+        /// The network as written.
         written: String,
         /// With these bits cleared.
         network: IpNet,
@@ -59,7 +59,7 @@ impl<T> ByNetwork<T> {
         Self { default, networks }
     }
 
-    /// What applies to a client; one without an address, of a UNIX socket, has the default.
+    /// Value for a client. A client without an address, of a UNIX socket, has the default.
     pub fn get(&self, ip: Option<IpAddr>) -> &T {
         self.of_network(ip).map_or(&self.default, |(_, value)| value)
     }
@@ -75,7 +75,7 @@ impl<T> ByNetwork<T> {
         std::iter::once(&self.default).chain(self.networks.iter().map(|(_, value)| value))
     }
 
-    /// The same networks with other values.
+    /// Applies `change` to all values; the networks stay.
     pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> ByNetwork<U> {
         let networks = self.networks.into_iter().map(|(network, value)| (network, change(value))).collect();
         ByNetwork { default: change(self.default), networks }
@@ -88,7 +88,7 @@ impl<T> From<T> for ByNetwork<T> {
     }
 }
 
-/// Whether an address is in one of `networks`.
+/// True if the address is in one of `networks`.
 pub(crate) fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&ip.to_canonical()))
 }

@@ -1,10 +1,10 @@
-//! Who is connected, and to what.
+//! Addresses of the two ends of a connection.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// Over TCP.
@@ -40,7 +40,7 @@ impl Peer {
         }
     }
 
-    /// What limits for each client count by: the IPv4 address, or the /64 of the IPv6 address, which is one customer's.
+    /// Key of the limits for each client: the IPv4 address, or the /64 of the IPv6 address, which is one customer's.
     pub fn network(&self) -> Option<IpAddr> {
         self.ip().map(customer)
     }

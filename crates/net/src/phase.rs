@@ -7,21 +7,21 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// What all listeners and connections are doing.
+/// Stage of a server's life, shared by all listeners and connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Serving.
     Running,
     /// No new connections, no new transactions; open transactions go on.
     Draining,
-    /// Nothing more is read.
+    /// No more input is read.
     Ending,
-    /// Whatever is left is dropped.
+    /// Remaining connections are dropped.
     Gone,
 }
 
-/// The phase to look at, which every connection does on every wait: a load and no lock. The task that polls a connection wakes it when the phase
-/// changes.
+/// The current phase. Every connection reads it on every wait, so it costs a load and no lock. The task that polls a
+/// connection wakes it when the phase changes.
 #[derive(Debug)]
 pub struct CurrentPhase(AtomicU8);
 
@@ -33,13 +33,13 @@ impl Default for CurrentPhase {
 }
 
 impl CurrentPhase {
-    /// Whether `phase` or a later one has begun.
+    /// True if `phase` or a later one has begun.
     pub fn reached(&self, phase: Phase) -> bool {
         self.0.load(Ordering::Acquire) >= phase as u8
     }
 }
 
-/// What a task waits with for a phase. Each task keeps one, so that a shutdown can tell when all have ended.
+/// A task's subscription to phases. Each task keeps one, so a shutdown knows when all have ended.
 pub(crate) type PhaseWatch = watch::Receiver<Phase>;
 
 /// Moves from phase to phase.

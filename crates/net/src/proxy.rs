@@ -9,13 +9,13 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::Stream;
 
-/// What a header says.
+/// A parsed PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Client, and the address that it connected to. `None`: the connection is the proxy's own, such as a health check (LOCAL), or it does not say
-    /// (UNKNOWN), or the client has no IP address.
+    /// Client, and the address that it connected to. `None` for the proxy's own connection, such as a health check
+    /// (LOCAL), an unknown client (UNKNOWN), or one without an IP address.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
-    /// Octets of the header. The client's own begin behind them.
+    /// Octets of the header. The client's own data follow.
     pub bytes: usize,
 }
 
@@ -23,10 +23,10 @@ pub struct ProxyHeader {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// What came is no header.
+    /// The connection does not begin with a header.
     #[error("no PROXY header at the start of the connection")]
     NoHeader,
-    /// It is one and says nothing that can be understood.
+    /// The header is malformed.
     #[error("the PROXY header is malformed: {0}")]
     Malformed(&'static str),
     /// It is longer than [`HEADER_BYTES_MAX`], or of version 1 and longer than 107 octets.
@@ -81,7 +81,7 @@ impl ProxyHeader {
     }
 }
 
-/// Whether `bytes` begin with `expected` as far as they go.
+/// True if `bytes` agree with `expected` as far as both go.
 fn begins(bytes: &[u8], expected: &[u8]) -> bool {
     let both = bytes.len().min(expected.len());
     bytes[..both] == expected[..both]

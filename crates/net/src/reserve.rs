@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// Open descriptors that are given up when the process has no other left, so that a client can still be accepted, told
-/// 421 and closed, instead of hanging in the backlog.
+/// Spare open descriptors, closed when the process has no other left. Then a client can still be accepted, told 421 and
+/// closed, instead of hanging in the backlog.
 #[derive(Debug)]
 pub(crate) struct Reserve(Mutex<Vec<File>>);
 

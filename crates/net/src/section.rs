@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{IpNet, network};
 
 keys! {
-    /// What of `[limits]` counts connections.
+    /// Connection limits in `[limits]`.
     pub struct ConnectionLimits, overridden by ConnectionLimitOverrides {
         /// Simultaneous connections, over all listeners. Each needs a file descriptor: the server raises its soft limit to the hard limit, and warns when
         /// that is too low.
@@ -23,7 +23,7 @@ keys! {
 }
 
 keys! {
-    /// What of `[[listener]]` is about its socket: where it is, and who may connect.
+    /// The keys of `[[listener]]` for its socket: address, and access.
     pub struct Socket {
         /// IP address or host name, and port: `"0.0.0.0:25"`, `"[::]:25"`, `"localhost:25"`. Port 0 takes a free port, which is printed. A name is
         /// resolved once, at the start.

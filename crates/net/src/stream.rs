@@ -33,7 +33,7 @@ impl Stream {
     /// Waits until there may be something to read, without needing a buffer for it.
     ///
     /// # Errors
-    /// What the socket says; reading will say the same.
+    /// Errors of the socket; reading will fail with the same error.
     pub fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx),
@@ -63,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Whether all that was written has gone to the socket.
+    /// True if all written bytes have gone to the socket.
     pub fn is_flushed(&self) -> bool {
         match self {
             Self::Tcp(_) | Self::Unix(_) => true,
@@ -73,7 +73,7 @@ impl Stream {
         }
     }
 
-    /// Whether a handshake has failed, so that nothing can be said any more.
+    /// True after a failed handshake: nothing can be written any more.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Tcp(_) | Self::Unix(_) => false,
@@ -178,7 +178,7 @@ pub struct TlsFacts {
 /// A certificate by which a client has shown who it is. Its chain has been verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// As it came, in DER: the client's own first, then those that lead to an authority.
+    /// Certificates in DER as received: the client's own first, then those that lead to an authority.
     pub chain: Vec<Vec<u8>>,
     /// The DNS names in the client's own (subjectAltName, RFC 5280 section 4.2.1.6).
     pub dns_names: Vec<String>,
@@ -205,7 +205,7 @@ impl CurrentCertificate {
     }
 }
 
-/// What the server shows to those who want TLS. Without the feature `tls` there is none.
+/// The server's certificate for TLS. Without the feature `tls` there is none.
 #[derive(Clone, Default)]
 pub struct Certificate {
     #[cfg(feature = "tls")]
@@ -216,7 +216,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// What `config` has. See [`tls::server_config`](crate::tls::server_config) for one from PEM files.
+    /// Takes the certificate of `config`. [`tls::server_config`](crate::tls::server_config) makes one from PEM files.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn new(config: Arc<rustls::ServerConfig>) -> Self {
@@ -234,7 +234,7 @@ impl Certificate {
         Ok(Self { validations: Some((certificates.clone(), config)), ..self })
     }
 
-    /// Whether there is one.
+    /// True if there is a certificate.
     pub fn is_there(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.acceptor.is_some();
@@ -313,8 +313,9 @@ impl std::fmt::Debug for Certificate {
     }
 }
 
-/// Writes the last replies, says that nothing more will come, and reads until the client has closed too, for at most `linger`:
-/// closing with unread input would reset the connection, and the client might never see the replies that it has not read yet.
+/// Writes the last replies, shuts down the sending side, and reads until the client has closed too, for at most
+/// `linger`. Closing with unread input would reset the connection, and the client might lose replies that it has not
+/// read yet.
 pub async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration) {
     const READ_BYTES: usize = 1 << 10;
     let deadline = after(Instant::now(), linger);

@@ -11,12 +11,13 @@ use rustls::server::ResolvesServerCert;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-/// Which certificates are good to a client.
+/// Certificates that a client trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsTrust {
-    /// Those signed by the authorities in this PEM file, such as `/etc/ssl/certs/ca-certificates.crt`.
+    /// Certificates signed by the authorities in this PEM file, such as `/etc/ssl/certs/ca-certificates.crt`.
     Authorities(PathBuf),
-    /// All: for test servers with self-signed certificates. An attacker in between reads everything, passwords included.
+    /// All certificates: for test servers with self-signed ones. An attacker in between reads everything, passwords
+    /// included.
     Anything,
 }
 
@@ -70,8 +71,8 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result
     }))
 }
 
-/// The server's side of TLS 1.2 and 1.3, from PEM files: the chain of certificates, leaf first, and its private key in
-/// PKCS #8, PKCS #1 or SEC 1.
+/// The server's side of TLS 1.2 and 1.3, from PEM files: the chain of certificates, leaf first, and the private key.
+/// The key is in PKCS #8, PKCS #1 or SEC 1.
 ///
 /// # Errors
 /// When a file cannot be read, or the two do not fit each other.
@@ -129,7 +130,7 @@ pub fn server_config_from(
     server_config_with(Arc::new(SingleCertAndKey::from(one)))
 }
 
-/// What the system says, without the library's words around it.
+/// The system's error, without the library's words around it.
 fn plain(error: &pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),

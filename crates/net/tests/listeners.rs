@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Timeout of a wait; only a hang takes this long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Says who the client is, and then what it says, until there is a shutdown.

@@ -8,7 +8,7 @@ use crate::tokens::{Tokens, random_key};
 /// One word in this many may be new before an HTML alternative counts as saying something else.
 const NEW_WORDS_SHARE: usize = 20;
 
-/// Whether `html` has words that `plain` lacks, beyond a small share.
+/// True if `html` has more words that `plain` lacks than a small share.
 pub(super) fn says_more(html: &str, plain: &str) -> bool {
     let mut token = String::new();
     let key = random_key();

@@ -1,6 +1,6 @@
 //! Reads one message for the index: header fields decoded, body parts as text, names of attachments.
 //!
-//! Nothing that a message holds is an error here. What cannot be decoded is passed over, and [`Extracted::problem`] says so.
+//! A malformed message is never an error here. Undecodable parts are skipped, and [`Extracted::problem`] says so.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,7 @@ pub fn extract_with(message: &[u8], headers: &HeaderNames) -> Extracted {
     read(message, false, headers)
 }
 
-/// The same for a reader instead of the index: nothing is left out of the text.
+/// Like [`extract`], for a reader instead of the index: the text is complete.
 pub fn extract_whole(message: &[u8]) -> Extracted {
     read(message, true, &HeaderNames::default())
 }
@@ -186,12 +186,12 @@ fn leaf(this: Part<'_, '_>, media_type: &str, out: &mut Extracted, encoded: u32)
     }
 }
 
-/// Whether a leaf is read as text: so is a multipart without a single boundary.
+/// True if a leaf is read as text: a text type, or a multipart without a single boundary.
 pub(super) fn is_text(part: Part<'_, '_>, media_type: &str) -> bool {
     part.kind() == Kind::Leaf && ["text/", "multipart/"].iter().any(|kind| media_type.starts_with(kind))
 }
 
-/// Whether a leaf of this type is a message that has to be decoded first.
+/// True for types of an enclosed message, which has to be decoded first.
 pub(super) fn is_message(media_type: &str) -> bool {
     matches!(media_type, "message/rfc822" | "message/global")
 }
@@ -217,7 +217,7 @@ fn note_file(this: Part<'_, '_>, media_type: &str, out: &mut Extracted) {
     }
 }
 
-/// Whether the sender says that it is an attachment.
+/// True if the sender marked it as attachment.
 pub(super) fn is_marked(part: Part<'_, '_>) -> bool {
     part.disposition().is_some_and(|disposition| disposition == "attachment")
 }

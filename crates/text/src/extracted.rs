@@ -1,9 +1,9 @@
-//! What is searched and shown of one message.
+//! Searchable and displayed content of one message.
 
 /// Attachments, recipients and references that are looked at in one message.
 pub(super) const ITEMS_MAX: usize = 4096;
 
-/// What is searched and shown of one message.
+/// Searchable and displayed content of one message.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Extracted {
     /// `Name <address>, ...`, decoded.
@@ -28,15 +28,15 @@ pub struct Extracted {
     pub files: Vec<String>,
     /// Media types of all leaf parts, in lower case, each once.
     pub mimes: Vec<String>,
-    /// Whether `body` also holds what is not worth indexing: armour and encoded data.
+    /// True if `body` also holds parts not worth indexing: armour and encoded data.
     pub is_whole: bool,
     /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
     pub body: String,
     /// Header fields that were asked for, by the names that were asked for: decoded and unfolded, in the order they stand.
     pub headers: Vec<(String, String)>,
-    /// What kind of message it is.
+    /// Attachment, signature and other properties.
     pub traits: Traits,
-    /// How urgent the sender says it is.
+    /// Urgency stated by the sender.
     pub priority: Priority,
     /// Why the message is not fully indexed.
     pub problem: Option<&'static str>,

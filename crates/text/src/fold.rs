@@ -1,7 +1,8 @@
-//! What one character is to the index: part of a word, a unit of a script without spaces, nothing, or a border.
+//! Character classes of the index: part of a word, unit of a script without spaces, ignored, or a word boundary.
 //!
-//! Folding makes letters that a person takes for the same the same: case, accents, width, ligatures (compatibility
-//! decomposition, Unicode Standard Annex 15), and a few letters that do not decompose (`ß` is `ss`, `ø` is `o`).
+//! Folding maps letters that people treat as equal to one form: case, accents, width, ligatures (compatibility
+//! decomposition, Unicode Standard Annex 15). It also maps a few letters that do not decompose (`ß` is `ss`, `ø` is
+//! `o`).
 
 use unicode_normalization::UnicodeNormalization;
 

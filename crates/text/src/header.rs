@@ -9,7 +9,8 @@ use posthaste_message::mime::{
 use crate::extracted::{Extracted, ITEMS_MAX, Priority};
 use crate::header_names::{HeaderNames, OTHER_HEADERS};
 
-/// What the index wants of a message's own header, read in one pass. Of fields that may stand only once the first that says something counts.
+/// Header fields for the index, read in one pass. If a field that may occur once is repeated, the first usable value
+/// counts.
 #[derive(Default)]
 pub(super) struct Head {
     pub from: AddressText,
@@ -126,7 +127,7 @@ pub fn is_trace(name: &[u8]) -> bool {
     is_arc || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// What decides once all fields are known.
+/// Fields whose meaning depends on others, evaluated at the end.
 #[derive(Default)]
 struct Others {
     received: Option<i64>,
@@ -137,7 +138,7 @@ struct Others {
     list_id: String,
     list_post: String,
     mailing_list: String,
-    /// What `Priority`, `X-Priority` and `Importance` say, of which the first that says something counts.
+    /// Values of `Priority`, `X-Priority` and `Importance`; the first one that is set counts.
     levels: [Option<Priority>; 3],
     is_bulk: bool,
 }
@@ -190,7 +191,7 @@ fn word(field: Field<'_>) -> String {
 #[derive(Default)]
 pub(super) struct AddressText {
     pub text: String,
-    /// How many there were, of which [`ITEMS_MAX`] are kept.
+    /// Addresses seen, of which [`ITEMS_MAX`] are kept.
     pub count: usize,
     opens_group: bool,
     is_in_group: bool,
@@ -292,7 +293,8 @@ fn is_word(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Whether an address can stand without brackets: a quoted local part and a literal (RFC 5321 section 4.1.3) may have special characters.
+/// True if an address can stand without brackets: a quoted local part and a literal (RFC 5321 section 4.1.3) may have
+/// special characters.
 fn is_plain(address: &str) -> bool {
     let rest = match address.strip_prefix('"') {
         Some(local) => {

@@ -36,7 +36,7 @@ impl HeaderNames {
         self.0.iter().map(String::as_str)
     }
 
-    /// Whether there is none.
+    /// True if there are no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -58,10 +58,10 @@ impl std::fmt::Display for HeaderNames {
     }
 }
 
-/// Says what is wrong with a name, if something is: it has letters, digits, `-`, `_` and `.`, and is not too long. [`OTHER_HEADERS`] is fine, too.
+/// Validates a header's name: letters, digits, `-`, `_` and `.`, of limited length. [`OTHER_HEADERS`] is also valid.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, in words.
 pub fn check_header_name(name: &str) -> Result<(), String> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name == OTHER_HEADERS {

@@ -1,15 +1,15 @@
 //! HTML to text, for searching and for reading in a terminal: what a browser would show, and nothing that it would run.
 //!
-//! No tree is built. Input may be cut off anywhere and nested in any way: each byte is looked at once, and the result is
-//! never longer than the input by more than a line end for each tag.
+//! No tree is built. Input may be truncated anywhere and nested to any depth. Each byte is read once, and the output
+//! exceeds the input by at most a line end for each tag.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use memchr::memchr2;
 
-/// The text of an HTML document: block elements on lines of their own, cells apart, entities decoded; `head` (but for the
-/// title), `style`, `script`, `template` and comments left out; `alt` texts kept.
+/// Converts an HTML document to text. Block elements get lines of their own, cells are separated, entities decoded,
+/// `alt` texts kept. Left out are `head` (except the title), `style`, `script`, `template` and comments.
 pub fn html_to_text(html: &str) -> String {
     let mut text = Text { out: String::with_capacity(html.len() / 2), space: false, keep_spaces: 0 };
     let mut rest = html;
@@ -105,7 +105,8 @@ const NAME_BYTES_MAX: usize = 32;
 /// Digits of a number that matter: with more it is none of a character.
 const DIGITS_MAX: usize = 10;
 
-/// What a character reference at the begin of `rest` stands for, and its length (HTML standard, sections 13.2.5.72 to 13.2.5.80). `None`: it is none.
+/// Decodes the character reference at the start of `rest`; returns its text and length (HTML standard, sections
+/// 13.2.5.72 to 13.2.5.80). `None` if there is no reference.
 fn reference(rest: &str, is_attribute: bool) -> Option<(String, usize)> {
     let bytes = rest.as_bytes();
     if bytes.get(1) == Some(&b'#') {
@@ -150,7 +151,7 @@ fn numbered(digits: &str, radix: u32) -> String {
     }
 }
 
-/// What a named reference stands for, without `&` and `;`.
+/// Looks up a named reference, given without `&` and `;`.
 fn named(name: &str) -> Option<String> {
     let at = ENTITIES.binary_search_by_key(&name, |(name, _)| name).ok()?;
     ENTITIES[at].1.split(' ').map(|code| u32::from_str_radix(code, 16).ok().and_then(char::from_u32)).collect()
@@ -254,7 +255,7 @@ fn tag_end(attributes: &str) -> usize {
     attributes.find('>').unwrap_or(attributes.len())
 }
 
-/// What follows `</name`, or nothing if the element is never closed.
+/// Returns the text after `</name>`, or an empty one if the element is never closed.
 fn skip_element<'a>(rest: &'a str, name: &str) -> &'a str {
     let mut from = rest;
     while let Some(at) = from.find("</") {

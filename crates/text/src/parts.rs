@@ -9,11 +9,11 @@ use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, with_line
 /// A leaf part, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// As the sender wrote it: may be empty, a path, or anything else. See [`safe_file_name`].
+    /// File name as written by the sender: may be empty, a path, or anything else. See [`safe_file_name`].
     pub name: Option<String>,
     /// Lower case, such as `image/png`.
     pub media_type: String,
-    /// Whether it is marked as attachment, or has a name.
+    /// True if it is marked as attachment, or has a name.
     pub is_attachment: bool,
     /// The octets of the file: the transfer encoding undone, the charset of a text kept. Borrowed if there is no transfer encoding.
     pub content: Cow<'a, [u8]>,
@@ -76,8 +76,8 @@ fn collect_html(bytes: &[u8], html: &mut String, encoded: u32) {
     }
 }
 
-/// A name that can be used for a file in a directory of one's own: no path, no control or invisible characters, no leading dot, at
-/// most 200 bytes. `fallback` if nothing is left.
+/// Turns a sender's file name into one that is safe to create. It has no path, no control or invisible characters, no
+/// leading dot, and at most 200 bytes. Returns `fallback` if nothing is left.
 pub fn safe_file_name(name: &str, fallback: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or("");
     let is_bad = |c: char| {

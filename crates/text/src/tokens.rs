@@ -12,7 +12,7 @@ use crate::runs::{ascii_runs, eight_at};
 /// Bytes of a token; what goes beyond is cut off, in the index and in queries alike.
 pub const TOKEN_BYTES_MAX: usize = 64;
 
-/// What a token is made of. A query needs to know.
+/// Kind of a token, which decides how a query matches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A whole word.
@@ -35,8 +35,8 @@ pub struct Tokens<'a> {
     start: usize,
 }
 
-/// The octets of a token as numbers of eight each, the first octet the lowest, with zeros after the last: so they are compared and copied
-/// eight at a time.
+/// A token as little-endian numbers of eight octets, zero-padded, so that comparing and copying take eight octets a
+/// step.
 #[derive(Debug, Clone, Copy)]
 pub struct Octets<'a> {
     /// The first eight.
@@ -68,7 +68,7 @@ impl<'a> Octets<'a> {
         each(Octets { first: eight(0), rest: &rest[..count], length });
     }
 
-    /// How many numbers there are after the first.
+    /// Length of `rest` for a token of `length` octets.
     #[inline]
     pub fn rest_of(length: usize) -> usize {
         length.saturating_sub(1) / 8

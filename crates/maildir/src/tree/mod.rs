@@ -1,11 +1,12 @@
-//! Trees of Maildirs, as they are found in home directories: for programs that read mail which somebody else keeps.
+//! Trees of Maildirs in home directories, for programs that read mail owned by another program.
 //!
-//! Unlike [`MailRoot`](crate::MailRoot), which owns what lies below it and follows no link, a tree is another program's: symbolic links to
-//! directories and files are followed (each directory is visited once), folders may be nested in any way, beside each other (Maildir++) or
-//! in each other, and what mail programs leave lying around is passed over.
+//! Unlike [`MailRoot`](crate::MailRoot), which owns its directory and follows no link, a tree is another program's.
+//! Symbolic links to directories and files are followed; each directory is visited once. Folders may be side by side
+//! (Maildir++) or nested. Other files of mail programs are ignored.
 //!
-//! Three ways to look at a folder, from cheap to dear. A directory's [`Stamp`] tells whether anything was added, removed or renamed
-//! since the last look; [`Folder::for_each_name`] lists names and inode numbers without looking at files; [`stat_files`] looks at each file.
+//! Three ways to look at a folder, from cheap to dear. A directory's [`Stamp`] shows if anything was added, removed or
+//! renamed since the last look. [`Folder::for_each_name`] lists names and inode numbers without touching the files.
+//! [`stat_files`] looks at each file.
 
 mod read;
 mod stat;

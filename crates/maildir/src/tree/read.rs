@@ -61,7 +61,7 @@ impl FileReader {
         }
     }
 
-    /// Whether files are read many at once.
+    /// True if files are read in batches through io_uring.
     pub fn is_batched(&self) -> bool {
         #[cfg(feature = "io-uring")]
         return self.ring.is_some();
@@ -95,7 +95,8 @@ impl FileReader {
         }
     }
 
-    /// Whether this batch tells how files are read from here on. That some are cached does not mean that all are.
+    /// True if this batch is a sample that decides how later files are read. One batch does not settle it: some files
+    /// may be cached while others are not.
     #[cfg(feature = "io-uring")]
     fn takes_a_sample(&mut self, is_empty: bool) -> bool {
         let Some(batches) = self.undecided.as_mut().filter(|_| !is_empty) else { return false };
@@ -103,7 +104,7 @@ impl FileReader {
         *batches % SAMPLE_EVERY == 1
     }
 
-    /// From what waits on, files are read many at once, if that is to be had.
+    /// Switches to reading in batches, from the waiting files on, if io_uring is available.
     #[cfg(feature = "io-uring")]
     fn read_batched(&mut self) {
         self.undecided = None;

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use super::IoMethod;
 use super::walk::open_dir;
 
-/// What the file system knows of a file.
+/// File attributes that an index compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileFacts {
     /// Inode number.
@@ -20,19 +20,19 @@ pub struct FileFacts {
     pub mtime_ns: i64,
 }
 
-/// Looks at files of one directory, in the order of their inode numbers, which is the order they lie in on disk: on a cold cache
-/// that is the difference between reading the inode table once and reading it everywhere.
+/// Looks at files of one directory in the order of their inode numbers, which is their order on disk. On a cold cache
+/// the inode table is then read once, in sequence, instead of in random order.
 ///
-/// `files` is `(name, inode)` as [`Folder::for_each_name`](super::Folder::for_each_name) gives them; it is sorted by inode, and the
-/// answer has the same order. `None` for a file that is gone.
+/// `files` is `(name, inode)` as [`Folder::for_each_name`](super::Folder::for_each_name) gives them. It is sorted by
+/// inode, and the result has the same order. `None` for a file that is gone.
 ///
 /// # Errors
-/// Those of opening the directory, and of `statx` but for `ENOENT`.
+/// Errors of opening the directory, and of `statx` except `ENOENT`.
 pub fn stat_files(dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
     stat_files_with(IoMethod::Best, dir, files)
 }
 
-/// The same in a given way.
+/// Like [`stat_files`], with a given method.
 ///
 /// # Errors
 /// As [`stat_files`].
@@ -76,11 +76,11 @@ pub(super) fn bytes_read() -> u64 {
     bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Looks for files of these names in one directory. What is not there is left out, and what is no regular file or link to one;
-/// a directory that is not there has none.
+/// Looks up files by name in one directory. Leaves out missing files, and all but regular files and links to them. A
+/// missing directory has no files.
 ///
 /// # Errors
-/// Those of opening the directory and of `stat`, but for `ENOENT`.
+/// Errors of opening the directory and of `stat`, except `ENOENT`.
 pub fn look_up<'a>(dir: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<Vec<(String, FileFacts)>> {
     let dir = match open_dir(CWD, dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

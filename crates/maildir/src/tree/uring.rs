@@ -1,7 +1,8 @@
 //! Many system calls at once, through io_uring(7): the only unsafe code of this crate.
 //!
-//! The kernel reads names from memory of ours and writes answers into it until it says that it is done. So everything that it was told of lies in one owner
-//! ([`Memory`]), which does not move, is not touched while anything is in flight, and is given up (leaked) rather than freed should the kernel stop answering.
+//! The kernel reads names from our memory and writes results into it until it reports completion. So all of that memory
+//! has one owner ([`Memory`]). It does not move, is not touched while requests are in flight, and is leaked rather than
+//! freed if the kernel stops answering.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -17,7 +18,7 @@ use super::{Contents, DISABLE_IO_URING, FileFacts};
 
 /// Files looked at in one go. More gained nothing.
 const STAT_BATCH: usize = 16_384;
-/// What a file may have to be read through the ring; most messages are smaller, the others are read by ordinary calls.
+/// Largest file read through the ring. Most messages are smaller; larger ones are read by ordinary calls.
 const READ_BYTES: usize = 32 << 10;
 
 /// `None` where the kernel or the environment says no.
@@ -28,15 +29,15 @@ fn ring(entries: usize) -> Option<IoUring> {
     IoUring::builder().dontfork().build(u32::try_from(entries).ok()?).ok()
 }
 
-/// What the kernel reads and writes while requests are in flight.
+/// Memory that the kernel reads and writes while requests are in flight.
 struct Memory {
     names: Vec<CString>,
     facts: Shared<libc::statx>,
     buffers: Shared<u8>,
 }
 
-/// Values that are reached through one pointer, taken once: a reference to all of them, even for a moment, would claim that nobody else, the
-/// kernel included, writes to any of them.
+/// Values reached through one pointer that is taken once. A reference to all of them, even for a moment, would claim
+/// that nobody else writes to any, but the kernel does.
 struct Shared<T> {
     // Keeps the memory. Not used otherwise.
     _owner: Vec<T>,

@@ -17,11 +17,11 @@ use crate::maildir::Subdir;
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Directories nested deeper than this are passed over: something is wrong with them.
 const DEPTH_MAX: usize = 64;
-/// A directory that changed less than this before it was looked at may change again without its mtime moving: file systems
-/// keep it to a tick of the clock, some only to two seconds.
+/// Minimum age of a change before its mtime can be trusted. Within one tick of the file system's clock, up to two
+/// seconds, a directory may change again without a new mtime.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What to walk into.
+/// Directories to enter.
 #[derive(Debug, Clone, Default)]
 pub struct TreeOptions {
     /// Also look below directories that hold a file `.noupdate`.
@@ -37,7 +37,7 @@ pub enum TreeError {
     Root {
         /// The root as it was given.
         root: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         error: io::Error,
     },
 }
@@ -83,14 +83,14 @@ impl Stamp {
         Self { inode: stat.st_ino, mtime_ns: stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos) }
     }
 
-    /// Whether the directory had come to rest when it was looked at: only then does the same stamp later mean the same content.
+    /// True if the directory was at rest when looked at: only then does the same stamp later mean the same content.
     ///
     /// `looked_at` is a time before the directory was opened.
     pub fn is_settled(self, looked_at: SystemTime) -> bool {
         self.is_older_than(SETTLE, looked_at)
     }
 
-    /// Whether the last change was more than `age` before `looked_at`.
+    /// True if the last change was more than `age` before `looked_at`.
     pub fn is_older_than(self, age: Duration, looked_at: SystemTime) -> bool {
         let before = looked_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(age);
         i128::from(self.mtime_ns) < i128::try_from(before.as_nanos()).unwrap_or(0)
@@ -163,7 +163,7 @@ impl Walker<'_> {
     }
 }
 
-/// What a directory holds, as far as the walk cares.
+/// Entries of a directory that matter to the walk.
 #[derive(Default)]
 struct Inside {
     noindex: bool,
@@ -193,7 +193,7 @@ impl Inside {
     }
 }
 
-/// What mail programs keep among folders.
+/// True for files and directories that mail programs keep among folders, and that are no folders.
 fn is_furniture(name: &str) -> bool {
     name.starts_with("dovecot")
         || name.starts_with('#')
@@ -211,7 +211,7 @@ impl Folder {
     /// at, except links and on file systems that do not tell what an entry is. A file renamed meanwhile may come twice or not at all.
     ///
     /// # Errors
-    /// Those of `open` and `getdents`; a directory that is not there has no messages.
+    /// Errors of `open` and `getdents`; a missing directory has no messages.
     pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(&str, u64)) -> io::Result<()> {
         let dir = match open_dir(CWD, &self.dir.join(subdir.as_str())) {
             Ok(dir) => dir,
