@@ -1,9 +1,11 @@
-//! Checks of passwords: how many at a time, and what becomes of clients that guess.
+//! Password checks: a limit on those at a time, and the defence against guessing.
 //!
-//! A check takes tens of milliseconds of a processor and about 19 MiB of memory, which a client costs one line. So few run at a time, on threads of their own, few
-//! wait, and not all of one client; who has guessed wrong too often is turned away for a while without a check.
+//! A check takes tens of milliseconds of CPU and about 19 MiB of memory, and costs a client one line. So few checks run
+//! at a time, on threads of their own, and few wait, not all of one client. A client with too many wrong guesses is
+//! refused for a while without a check.
 //!
-//! At an account that many guess at, networks without a login wait before each check. Nobody is locked out of an account by the guesses of others.
+//! On an account with many wrong guesses, networks without an earlier login wait before each check. Nobody is locked
+//! out of an account by the guesses of others.
 
 mod scram;
 mod status;
@@ -176,7 +178,8 @@ impl LoginGate {
         self.known.save()
     }
 
-    /// Checks a password. A refusal comes at the next whole second after the question, so its time does not tell how long the check took, and thus not which names there are.
+    /// Checks a password. A refusal is sent at the next whole second after the request. So its delay does not show how
+    /// long the check took, and thus not which names exist.
     ///
     /// # Errors
     /// See [`LoginFailure`].

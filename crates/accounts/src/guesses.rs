@@ -36,7 +36,7 @@ pub(crate) fn prefix48(ip: IpAddr) -> Option<Ipv6Addr> {
 }
 
 impl Network {
-    /// Those of a client, the smallest first.
+    /// Networks that a client counts in, smallest first.
     fn all(client: Option<IpAddr>) -> impl Iterator<Item = Self> {
         client.map(Self::Client).into_iter().chain(client.and_then(prefix48).map(Self::Prefix48))
     }
@@ -71,8 +71,9 @@ struct Counted {
     /// When the first of the failures was.
     since: Instant,
     failures: u32,
-    /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has, and why it was refused: a program that
-    /// has an old password says the same for ever, and learns nothing. Of a [`Network::Client`] only.
+    /// Digest of the last wrong guess and the hash it was checked against, and the reason of its refusal. A program
+    /// with an outdated password repeats one guess and learns nothing, so a repetition does not count. The digest's key
+    /// is known to this process only. Kept for a [`Network::Client`] only.
     last: Option<(u64, &'static str)>,
     /// By door, so that one does not fill the other.
     in_flight: [u32; LoginDoor::COUNT],
@@ -89,7 +90,7 @@ impl Counted {
 pub(crate) struct Attempt<'a> {
     guesses: &'a Guesses,
     door: LoginDoor,
-    /// Those in which it is in flight, the client first.
+    /// Networks in which it counts as in flight, the client first.
     networks: Vec<Network>,
 }
 
@@ -252,13 +253,13 @@ impl Drop for Attempt<'_> {
 
 /// Attempts of one client at a time at each door, the delay of an answer included.
 pub(crate) const IN_FLIGHT_MAX: u32 = 16;
-/// The same of a /48.
+/// Attempts of one /48 at a time at each door.
 const PREFIX_IN_FLIGHT_MAX: u32 = 32;
 /// Wrong guesses of a client within [`GUESSES_FOR`].
 pub(crate) const FAILURES_MAX: u32 = 10;
-/// The same of a /48.
+/// Wrong guesses of a /48 within [`GUESSES_FOR`].
 pub(crate) const PREFIX_FAILURES_MAX: u32 = 80;
-/// How long wrong guesses count, and how long a client is turned away then.
+/// Time for which wrong guesses count, and for which a client is refused then.
 pub(crate) const GUESSES_FOR: Duration = Duration::from_secs(600);
 /// Networks of which wrong guesses, and logins, are remembered: about a megabyte each.
 pub(crate) const NETWORKS_MAX: usize = 10_000;

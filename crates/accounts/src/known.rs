@@ -21,7 +21,8 @@ pub(crate) struct KnownNetworks {
     /// Where they outlive a restart, if anywhere. Locked while it is written.
     file: Option<Mutex<PathBuf>>,
     opened: Instant,
-    /// The same as a time since 1970. From there on the system's clock may be set without anybody being forgotten.
+    /// `opened` as a time since 1970. Later times are computed from it, so setting the system's clock makes no login
+    /// look old.
     opened_at: Duration,
 }
 

@@ -112,7 +112,8 @@ impl Logins {
         self.by_name.get(name)
     }
 
-    /// What a password is checked against for a name that nobody has, so that the answer takes as long as for any other; `None` if nobody can log in at all.
+    /// Hash to check a password against when the name does not exist, so that the refusal takes as long as for a real
+    /// account. `None` if there are no accounts.
     pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
         self.decoy.as_ref()
     }

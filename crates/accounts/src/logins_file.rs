@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 
 use crate::logins::{Logins, LoginsError};
 
-/// The file of passwords, open for a change: others who change it in this way wait.
+/// The file of passwords, open for a change. Other `LoginsFile`s of the same file wait.
 #[derive(Debug)]
 pub struct LoginsFile {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub struct LoginsFile {
     /// Owner, group and mode.
     owner: (u32, u32),
     mode: Mode,
-    /// Of its directory.
+    /// Lock on the file's directory.
     _lock: File,
 }
 

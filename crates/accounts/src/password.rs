@@ -111,18 +111,18 @@ impl PasswordHash {
         Ok(Self { hash, cost: u64::from(params.m_cost()) * u64::from(params.t_cost()) })
     }
 
-    /// As the file of passwords has it.
+    /// The hash in the format of the password file.
     pub fn text(&self) -> String {
         self.hash.to_string()
     }
 
-    /// What a check takes, in a unit of its own.
+    /// Relative cost of a check: memory in KiB times passes.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Whether it is the hash of this password. Takes tens of milliseconds of a processor, and the memory that the hash names; the comparison takes the same time
-    /// wherever the two differ.
+    /// True if it is the hash of this password. Takes tens of milliseconds of CPU, and the memory that the hash names.
+    /// The comparison runs in constant time.
     pub fn is_of(&self, password: &str) -> bool {
         Argon2::default().verify_password(password.as_bytes(), &self.hash).is_ok()
     }

@@ -1,6 +1,6 @@
-//! How many recipients each login, and each user of this machine, may send to.
+//! Limits on the recipients that each login, and each user of this machine, may send to.
 //!
-//! The only guard once a password is stolen or a web page is abused: whoever has it sends to so many and no more.
+//! This is the only guard once a password is stolen or a web page is abused: it caps the damage.
 
 use std::collections::HashMap;
 use std::fmt;

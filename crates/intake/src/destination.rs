@@ -27,12 +27,12 @@ pub trait Destination: Send + Sync {
         DestinationFigures::default()
     }
 
-    /// What keeps its mail from going on, for the operator.
+    /// Problems that keep its mail waiting, for the operator.
     fn troubles(&self) -> Vec<Trouble> {
         Vec::new()
     }
 
-    /// Tries at once what waits for a retry: the operator has reloaded the configuration, and may have mended the cause.
+    /// Retries all waiting mail at once: the operator has reloaded the configuration, and may have fixed the cause.
     fn retry(&self) {}
 
     /// Begins nothing more, waits until `deadline` for what is under way, and ends. The rest waits for the next opening. Blocks.
@@ -228,7 +228,7 @@ pub struct DestinationFigures {
     pub failed_attempts: u64,
     /// Copies of messages that wait now.
     pub waiting: u64,
-    /// None of its places works.
+    /// True if all of its places have failed.
     pub stands_still: bool,
 }
 

@@ -194,8 +194,8 @@ async fn in_time<S: Incoming, R, T: Send>(
     })
 }
 
-/// The pieces of a body. Small ones are joined, so that their number is bounded by the body's size and not by how it was cut: a
-/// piece of one octet would cost a hundred, and keep the whole buffer alive that it was read into.
+/// Pieces of a body. Small ones are joined, so that their number is bounded by the body's size, not by the client's
+/// segmentation. A piece of one octet would cost a hundred, and keep the whole buffer alive that it was read into.
 #[derive(Default)]
 struct Parts {
     done: Vec<Bytes>,

@@ -1,9 +1,9 @@
 //! Memory for messages on their way in.
 //!
-//! What is allowed is cut in four: one part for small bodies and large envelopes while they arrive, one for the buffers of large ones that go to files, and
-//! two for what is accepted and not yet in its mailboxes, which the store counts. Nothing waits for memory: a body that finds no
-//! room goes to a file. The number of bodies that write to files at a time is bounded: the next one waits for a slot, with a timeout. If slots are short, a body
-//! whose client pauses gives its slot back.
+//! The budget is cut in four. One part is for small bodies and large envelopes while they arrive, one for the buffers
+//! of large bodies that go to files. Two are for accepted mail that is not yet in its mailboxes, which the store
+//! counts. Nothing waits for memory: a body without room goes to a file. A limited number of bodies write to files at a
+//! time; others wait for a slot, with a timeout. If slots are short, a body whose client pauses gives its slot back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::time::timeout;
 /// A body that grows beyond this is written to a file of its own while it arrives.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
 
-/// Octets for all messages where the configuration does not say: a sixteenth of the machine's memory, or of what its cgroup may have, but at least 256 MiB
-/// and at most 4 GiB.
+/// Default budget in octets: a sixteenth of the machine's memory, or of its cgroup's limit. At least 256 MiB and at
+/// most 4 GiB.
 pub fn default_memory_bytes() -> u64 {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     share_of(&read("/proc/meminfo"), &read("/sys/fs/cgroup/memory.max"))
@@ -29,7 +29,7 @@ fn share_of(meminfo: &str, cgroup_max: &str) -> u64 {
     (most / 16).clamp(256 << 20, 4 << 30)
 }
 
-/// What all bodies in memory share.
+/// Memory budget shared by all bodies.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
@@ -50,7 +50,7 @@ impl MemoryBudget {
         Self { units: Arc::new(Semaphore::new(units)), spools: Arc::new(Semaphore::new(spools)), spools_max: spools }
     }
 
-    /// What the store may hold, of the same `bytes` octets.
+    /// The store's part of a budget of `bytes` octets.
     pub fn of_store(bytes: u64) -> u32 {
         u32::try_from(bytes / 2).unwrap_or(u32::MAX).max(8 * LARGE_BODY_BYTES as u32)
     }
@@ -75,13 +75,13 @@ impl MemoryBudget {
         }
     }
 
-    /// Waits for one of the places for bodies that are written to files; `None` if there is none in time.
+    /// Waits for a slot to write a body to a file; `None` after a timeout.
     pub async fn place_to_spool(&self) -> Option<OwnedSemaphorePermit> {
         let place = timeout(SPOOL_PATIENCE, Arc::clone(&self.spools).acquire_owned()).await.ok()?;
         Some(place.expect("the semaphore is never closed"))
     }
 
-    /// Whether more than half of those places are taken. Then sessions that only wait for their clients give theirs back.
+    /// True if more than half of the slots are taken. Then sessions that only wait for their clients give theirs back.
     pub fn places_are_scarce(&self) -> bool {
         2 * self.spools.available_permits() < self.spools_max
     }
@@ -111,7 +111,7 @@ fn units_of(bytes: usize) -> usize {
 }
 
 const UNIT_BYTES: usize = 4096;
-/// What a body on its way to a file holds: a read buffer and a write buffer.
+/// Buffers of a body on its way to a file: one to read, one to write.
 const SPOOL_BYTES: usize = 512 << 10;
 const SPOOLS_MIN: usize = 16;
 /// Long enough for others to finish, short enough for the client, who waits ten minutes (RFC 5321 section 4.5.3.2.6).

@@ -1,4 +1,4 @@
-//! What each client may hold of the spool: one that begins large messages and lets them stall must leave room for others.
+//! Each client's share of the spool: a client with many stalled large messages must leave room for others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,11 +15,11 @@ pub struct SpoolShares(Arc<Mutex<Held>>);
 struct Held {
     by_network: HashMap<IpAddr, u64>,
     all: u64,
-    /// What was free at the last look, and what messages under way had taken of it.
+    /// Octets free at the last look, plus those that messages under way had taken by then.
     space: u64,
 }
 
-/// How much a client may hold.
+/// Limit on a client's share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// Its share.
@@ -75,7 +75,7 @@ impl SpoolShares {
         held.space = bytes.saturating_add(held.all);
     }
 
-    /// Whether a message of that size could begin.
+    /// Checks that a message of that size could begin.
     ///
     /// # Errors
     /// The client may not hold that much more.
@@ -109,7 +109,7 @@ impl Held {
     }
 }
 
-/// What one message holds, given back on drop.
+/// Space that one message holds, given back on drop.
 #[derive(Debug)]
 pub struct HeldSpace {
     shares: SpoolShares,

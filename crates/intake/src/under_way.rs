@@ -15,12 +15,12 @@ pub(crate) struct UnderWay(Mutex<Stage>);
 
 #[derive(Debug, Default)]
 enum Stage {
-    /// Nothing is in the spool.
+    /// No batch was appended yet.
     #[default]
     Prepared,
     /// The batch is written, or waits for that.
     Appended(Ticket),
-    /// Nothing is appended any more.
+    /// The message was given up: no batch may be appended any more.
     GivenUp,
 }
 

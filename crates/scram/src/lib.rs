@@ -23,7 +23,8 @@ pub const ITERATIONS_MAX: u32 = 600_000;
 
 type Key = [u8; 32];
 
-/// What a server keeps of a password. Written and read as `SCRAM-SHA-256$4096:salt$StoredKey:ServerKey` with the last three in base64, as PostgreSQL and others do.
+/// The server's keys for one password. Their text form is `SCRAM-SHA-256$4096:salt$StoredKey:ServerKey`, the last three
+/// in base64, as in PostgreSQL and others.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramKeys {
     salt: Vec<u8>,
@@ -33,7 +34,8 @@ pub struct ScramKeys {
 }
 
 impl ScramKeys {
-    /// Those of a new password: with a random salt. Takes milliseconds for each ten thousand `iterations`, of which there are [`ITERATIONS_MIN`] at least.
+    /// Derives keys from a new password, with a random salt. `iterations` is at least [`ITERATIONS_MIN`]; each ten
+    /// thousand take milliseconds.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -297,7 +299,7 @@ pub struct ScramClient {
     exporter: Option<TlsExporter>,
     bare: String,
     nonce: String,
-    /// What the server has to show at the end.
+    /// Signature that the server has to send at the end.
     server_signature: Option<Key>,
 }
 
@@ -338,7 +340,7 @@ impl ScramClient {
     /// The client's last message for the server's first.
     ///
     /// # Errors
-    /// What is wrong with the latter.
+    /// The mistake in the server's message.
     pub fn last(&mut self, server_first: &str) -> Result<String, &'static str> {
         let mut parts = server_first.split(',');
         let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name));
@@ -360,7 +362,7 @@ impl ScramClient {
         Ok(format!("{without_proof},p={}", BASE64.encode(proof)))
     }
 
-    /// Whether the server's last message shows that it knows the password.
+    /// True if the server's last message proves that it knows the password.
     pub fn is_shown(&self, server_final: &str) -> bool {
         let shown = server_final.strip_prefix("v=").and_then(|shown| BASE64.decode(shown).ok());
         match (shown.and_then(|shown| Key::try_from(shown).ok()), self.server_signature) {

@@ -53,7 +53,7 @@ impl Bucket {
         self.paid_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
-    /// The same bucket after a change of its rate: as many tokens are missing as before, at most the new burst.
+    /// Returns the bucket with another rate: as many tokens are missing as before, at most the new burst.
     pub fn with_rate(&self, rate: Rate, now: u64) -> Bucket {
         let missing = self.debt(now).div_ceil(self.rate.interval());
         Bucket::restore(rate, rate.cost(u32::try_from(missing).unwrap_or(u32::MAX)), now)
@@ -99,7 +99,7 @@ impl Bucket {
         }
     }
 
-    /// How many tokens are in the bucket.
+    /// Number of tokens in the bucket.
     pub fn available(&self, now: u64) -> u32 {
         let missing = self.debt(now).div_ceil(self.rate.interval());
         self.rate.burst().saturating_sub(u32::try_from(missing).unwrap_or(u32::MAX))

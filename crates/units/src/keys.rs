@@ -115,11 +115,11 @@ macro_rules! key_overrides {
     ($vis:vis struct $name:ident of $base:ident {
         $($(#[$key_meta:meta])* $key:ident: $type:ty = $default:expr, $read:path;)*
     }) => {
-        #[doc = concat!("What is set in place of [`", stringify!($base), "`].")]
+        #[doc = concat!("Overrides of [`", stringify!($base), "`].")]
         #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
         $vis struct $name {
             $(
-                #[doc = concat!("In place of [`", stringify!($base), "::", stringify!($key), "`].")]
+                #[doc = concat!("Overrides [`", stringify!($base), "::", stringify!($key), "`].")]
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub $key: Option<$type>,
             )*
@@ -133,7 +133,7 @@ macro_rules! key_overrides {
                 merged
             }
 
-            /// Whether nothing is set.
+            /// True if no key is set.
             pub fn is_empty(&self) -> bool {
                 *self == Self::default()
             }
@@ -143,7 +143,7 @@ macro_rules! key_overrides {
     };
 }
 
-/// What [`keys`] and [`key_overrides`] share.
+/// Shared part of [`keys`] and [`key_overrides`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! impl_keys {
@@ -197,7 +197,7 @@ mod tests {
     crate::keys! {
         /// Keys of another.
         struct Second {
-            /// How many.
+            /// Some count.
             count: u32 = 3, values::count;
         }
     }

@@ -40,7 +40,7 @@ pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> S
     format!("{number} {noun}{}", if number == N::from(1) { "" } else { "s" })
 }
 
-/// Whether `text` can be the name of a tenant, campaign or pool: 1 to 100 visible ASCII characters.
+/// True if `text` can name a tenant, campaign or pool: 1 to 100 visible ASCII characters.
 pub fn is_name(text: &str) -> bool {
     const BYTES_MAX: usize = 100;
     (1..=BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())

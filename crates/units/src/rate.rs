@@ -8,10 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::A_YEAR;
 
-/// How many of something are allowed in a time, and how many at once: `100/minute`, `5/second, burst 20`, `1000/15m`.
+/// A rate with a burst: `100/minute`, `5/second, burst 20`, `1000/15m`.
 ///
-/// Without a burst it is what one second allows, rounded up. One token comes each [`interval`](Self::interval); it is rounded up to whole
-/// nanoseconds, so the rate is never exceeded.
+/// Without a burst, the rate allows one second's worth at once, rounded up. One token comes each
+/// [`interval`](Self::interval), which is rounded up to whole nanoseconds, so the rate is never exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     count: u32,
@@ -48,7 +48,7 @@ impl Rate {
         (u64::from(self.seconds) * 1_000_000_000).div_ceil(u64::from(self.count))
     }
 
-    /// How many are allowed in [`seconds`](Self::seconds).
+    /// Tokens in [`seconds`](Self::seconds).
     pub fn count(self) -> u32 {
         self.count
     }
@@ -58,7 +58,7 @@ impl Rate {
         self.seconds
     }
 
-    /// How many may be taken at once.
+    /// Tokens that may be taken at once.
     pub fn burst(self) -> u32 {
         self.burst
     }
@@ -68,7 +68,8 @@ impl Rate {
         self.interval().saturating_mul(u64::from(tokens))
     }
 
-    /// Reads a rate as [`FromStr`] does, but without a burst all of it may be taken at once: for people, who write to many at one time and to nobody for hours.
+    /// Reads a rate as [`FromStr`] does, except that without a burst the whole count is the burst. For people, who
+    /// write to many at one time and to nobody for hours.
     ///
     /// # Errors
     /// As [`FromStr`].

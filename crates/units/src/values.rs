@@ -28,7 +28,7 @@ pub fn secs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error>
     deserializer.deserialize_any(Number { expecting: "a time, such as 30, \"30s\" or \"5m\"", read })
 }
 
-/// How many of something.
+/// Reads a count.
 pub fn count<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     let read = |_: &str| Err("a whole number without quotes, such as 1000".to_owned());
     deserializer.deserialize_any(Number { expecting: "a whole number, such as 1000", read }).and_then(fits)
@@ -38,7 +38,7 @@ fn fits<T: TryFrom<u64>, E: de::Error>(number: u64) -> Result<T, E> {
     T::try_from(number).map_err(|_| E::custom(format!("{number} is too large")))
 }
 
-/// Of a key that need not be set. What is expected is said of the value, and not of an option of it.
+/// Reads an optional key. An error describes the value that is expected, not an `Option` of it.
 pub fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
@@ -84,7 +84,7 @@ pub fn account<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 /// Visits text, or a number that `number` makes text of.
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
-    /// What an error says of anything else: `a name in quotes`.
+    /// The expected value, as an error names it: `a name in quotes`.
     pub expecting: &'static str,
     /// `None` for a number: it is not possible here.
     pub number: fn(i64) -> Option<String>,

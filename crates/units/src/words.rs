@@ -44,7 +44,7 @@ fn split_name<'a>(rest: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
     rest.rsplit_once("`, expected ").filter(|_| mark == "`, ").or_else(|| rest.rsplit_once(mark))
 }
 
-/// What stands between back quotes.
+/// Returns the parts of `text` between back quotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -136,7 +136,7 @@ impl From<usize> for Key {
 pub struct Problem {
     /// The way from the top of the file to the value.
     pub at: Vec<Key>,
-    /// What is wrong.
+    /// The mistake, in words.
     pub message: String,
 }
 
@@ -146,7 +146,7 @@ impl Problem {
         Self { at: at.into(), message: message.into() }
     }
 
-    /// The same, one or more steps further out.
+    /// Returns the problem with `above`, one or more keys, before its path.
     pub fn within(self, above: impl Into<Vec<Key>>) -> Self {
         Self { at: [above.into(), self.at].concat(), ..self }
     }
@@ -159,12 +159,12 @@ pub struct Mistake<'a> {
     pub file: &'a Path,
     /// Where, if it is at one place.
     pub position: Option<&'a Position>,
-    /// What is wrong.
+    /// The mistake, in words.
     pub message: &'a str,
 }
 
 impl Mistake<'_> {
-    /// As it displays, but for the line of the file and the mark below it.
+    /// Formats the mistake without the line of the file and the mark below it.
     pub fn in_one_line(&self) -> String {
         let file = self.file.display();
         match self.position {

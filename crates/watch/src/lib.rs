@@ -2,8 +2,9 @@
 //!
 //! For any program with threads or tasks that may hang. It reads no clock and starts no thread.
 //!
-//! A worker says which step it is in, by a [`Pulse`]: one store in memory, without a look at a clock. Somebody outside of its threads looks now and then, by [`Watcher::look`]: a worker that is in the same step since an earlier look, for longer than its patience, is stuck. Each is told of once, with the nested states that it is in, and
-//! once more when it goes on or ends.
+//! A worker reports its current step through a [`Pulse`]: one store in memory, no look at a clock. A thread outside
+//! calls [`Watcher::look`] now and then. A worker is stuck if it has stayed in one step across looks for longer than
+//! its patience. Each is reported once, with its nested states, and once more when it goes on or ends.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -39,14 +40,14 @@ struct Workers {
 #[derive(Debug)]
 struct WorkerState {
     name: String,
-    /// What it is in, between its name and its step.
+    /// Inner state, shown between its name and its step.
     within: Mutex<String>,
     steps: &'static [&'static str],
     patience: Duration,
     pulse: Arc<AtomicU64>,
 }
 
-/// A worker; it is not watched any more when this is dropped.
+/// A watched worker; dropping it ends the watch.
 #[derive(Debug)]
 pub struct Worker {
     of: Watch,
@@ -55,7 +56,7 @@ pub struct Worker {
     pulse: Pulse,
 }
 
-/// What a worker does: the number of its step, and how often it has changed. Written by one thread at a time.
+/// A worker's progress: the number of its step, and a count of changes. Written by one thread at a time.
 #[derive(Debug, Clone)]
 pub struct Pulse(Arc<AtomicU64>);
 
@@ -66,7 +67,7 @@ impl Pulse {
         self.0.store(count << STEP_BITS | u64::from(step), Ordering::Relaxed);
     }
 
-    /// Whether it has nothing to do.
+    /// True if the worker has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.0.load(Ordering::Relaxed) & STEP_MASK == 0
     }
@@ -125,18 +126,18 @@ impl WorkerState {
     }
 }
 
-/// What a look has found.
+/// A finding of [`Watcher::look`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The states that the worker is, or was, in, the outermost first.
     pub states: String,
     /// For how long, as far as looks have seen.
     pub time: Duration,
-    /// What has become of it.
+    /// Change since the last report.
     pub what: Became,
 }
 
-/// What has become of a worker.
+/// Change of a worker's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Became {
     /// It is stuck: told once.
@@ -179,7 +180,7 @@ impl Watcher {
         &self.watch
     }
 
-    /// What is new. Those that are stuck for the longest come first.
+    /// Returns the news since the last look, longest stuck first.
     pub fn look(&self, now: Instant) -> Vec<Found> {
         let workers: HashMap<u64, Arc<WorkerState>> = self.watch.workers().clone();
         let mut all_seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

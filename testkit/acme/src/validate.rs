@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Validates `http-01` at this address.
 ///
 /// # Errors
-/// What was found instead.
+/// The mismatch found.
 pub fn by_http(at: SocketAddr, challenge: &Challenge) -> Result<(), String> {
     let asked = || {
         let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
@@ -49,7 +49,7 @@ pub fn by_http(at: SocketAddr, challenge: &Challenge) -> Result<(), String> {
 /// Validates `tls-alpn-01` at this address: the protocol, the one certificate, and the digest in it (RFC 8737 section 3).
 ///
 /// # Errors
-/// What was found instead.
+/// The mismatch found.
 pub fn by_tls(at: SocketAddr, challenge: &Challenge) -> Result<(), String> {
     let handshake = || {
         let ring = Arc::new(provider::default_provider());

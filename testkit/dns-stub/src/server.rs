@@ -101,7 +101,7 @@ impl Server {
         self.shared.lock().asked.clone()
     }
 
-    /// How often this was asked, over UDP or TCP.
+    /// Number of times this was asked, over UDP or TCP.
     pub fn asked(&self, name: &str, kind: Kind) -> usize {
         let name = name.to_ascii_lowercase();
         self.shared.lock().asked.iter().filter(|asked| asked.name == name && asked.kind == kind).count()

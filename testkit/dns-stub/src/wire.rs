@@ -121,7 +121,7 @@ impl Question {
     }
 }
 
-/// What the server answers.
+/// The server's answer to a question.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub code: u8,

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::wire::{self, Answer, Kind, Labels, NXDOMAIN, Record, SERVFAIL, labels};
 
-/// What the server knows. Names are in any case, with or without a final dot.
+/// Records and behaviour of the server. Names are in any case, with or without a final dot.
 #[derive(Debug, Clone)]
 pub struct Zone {
     ttl: u32,

@@ -14,15 +14,15 @@ use posthaste_watch::Found;
 
 /// Called before the spool is.
 pub trait Hooks: Send + Sync {
-    /// Refuses the batch if it says so.
+    /// Refuses the batch on an error.
     ///
     /// # Errors
-    /// What the caller of [`Spool::append`] is to get.
+    /// The error for the caller of [`Spool::append`].
     fn append(&self, _batch: &Batch) -> Result<(), AppendError> {
         Ok(())
     }
 
-    /// What the spool is to call in the place of `then`: nothing else calls that.
+    /// Replaces the spool's callback `then`. The replacement has to call it, as nothing else does.
     fn then(&self, then: Then) -> Then {
         then
     }
@@ -32,18 +32,18 @@ pub trait Hooks: Send + Sync {
         None
     }
 
-    /// Refuses a large body if it says so.
+    /// Refuses a large body on an error.
     ///
     /// # Errors
-    /// What the caller of [`Spool::upload`] is to get.
+    /// The error for the caller of [`Spool::upload`].
     fn upload(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Fails the replay of a stream if it says so.
+    /// Fails the replay of a stream on an error.
     ///
     /// # Errors
-    /// Outcome for the caller of [`Spool::replay`].
+    /// The error for the caller of [`Spool::replay`].
     fn replay(&self, _stream: StreamId) -> Result<(), ReplayError> {
         Ok(())
     }

@@ -47,9 +47,10 @@ impl Program {
         Program { binary: binary.into(), help: HashMap::new() }
     }
 
-    /// What is wrong with a command, given by its words behind the program's name: a subcommand or an option that the program does not have.
+    /// Returns the mistake in a command: a subcommand or an option that the program does not have. `words` are those
+    /// after the program's name.
     ///
-    /// What stands behind the first word `--` is not looked at, and of short options only their first letter.
+    /// Words after the first `--` are ignored. Of short options only the first letter is checked.
     pub fn mistake(&mut self, words: &[String]) -> Option<String> {
         let words = words.split(|word| word == "--").next().unwrap_or_default();
         let mut subcommands = Vec::new();
@@ -72,8 +73,8 @@ impl Program {
             .map(|option| format!("`{}` has no option `{option}`", subcommands.join(" ")))
     }
 
-    /// What is wrong with a document: commands of this program, and options that stand alone in a span of code, that the program does not have.
-    /// Options of other programs are `foreign`.
+    /// Returns the mistakes in a document: commands of this program with mistakes, and unknown options that stand alone
+    /// in a span of code. Options of other programs are `foreign`.
     pub fn mistakes(&mut self, document: &str, name: &str, foreign: &[&str]) -> Vec<String> {
         let mut mistakes: Vec<String> =
             commands(document, name).iter().filter_map(|words| self.mistake(words)).collect();

@@ -7,8 +7,8 @@ pub fn links(document: &str) -> Vec<String> {
     targets.map(str::to_owned).collect()
 }
 
-/// The anchors of a document's headings, as GitHub and its like make them: in lower case, a hyphen for each blank, without punctuation,
-/// and with a number behind each but the first of those that are alike.
+/// The anchors of a document's headings, in GitHub's form: lower case, a hyphen for each blank, no punctuation.
+/// Repeated headings get a number, except the first.
 pub fn anchors(document: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut is_code = false;

@@ -80,7 +80,7 @@ struct Expected {
     body: Vec<u8>,
 }
 
-/// What a stream needs.
+/// Batches and bodies that a stream still needs.
 #[derive(Clone, Default, Debug, PartialEq)]
 struct Needs {
     position: u64,
@@ -109,7 +109,7 @@ struct Run<K: SpoolKind> {
     streams: Vec<StreamId>,
     batches: BTreeMap<u64, Expected>,
     needs: Vec<Needs>,
-    /// As the last checkpoint says.
+    /// State at the last checkpoint.
     durable: Vec<Needs>,
     through: u64,
     /// Written and cancelled, and no checkpoint has come since.
@@ -256,7 +256,7 @@ impl<K: SpoolKind> Run<K> {
         }
     }
 
-    /// What is so durable that no power cut takes it away is what a kill leaves, too.
+    /// Models a kill, which leaves exactly the state that survives any power cut.
     fn killed(&mut self) {
         // A kill before the cancel entry is durable brings the batch back: the window that is documented.
         self.batches.append(&mut self.cancelled);

@@ -1,4 +1,4 @@
-//! What a spool promises, one thing at a time.
+//! The promises of a spool, one by one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

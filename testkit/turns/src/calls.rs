@@ -1,4 +1,5 @@
-//! What the C library is asked for: answered here for threads that take turns, and by the C library for all others.
+//! Replacements of C library functions: simulated for threads that take turns, passed on to the C library for all
+//! others.
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
@@ -48,7 +49,7 @@ fn find(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Whether it is the address of a static.
+/// True if it is the address of a static.
 fn is_static(address: usize) -> bool {
     unsafe extern "C" {
         // The linker's, for where the program lies in memory.
@@ -59,7 +60,8 @@ fn is_static(address: usize) -> bool {
 }
 
 /// # Safety
-/// That of the system call. It is declared with as many arguments as any has; those that a caller has left out are not looked at.
+/// As for the system call. It is declared with the most arguments of any; those that a caller has left out are not
+/// read.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -112,7 +114,7 @@ unsafe extern "C" fn syscall(
 type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread is to do, and as whom.
+/// Body of a new thread, and its identity in the schedule.
 struct Begin {
     member: Member,
     start: Start,
@@ -126,7 +128,7 @@ extern "C" fn begin(begin: *mut c_void) -> *mut c_void {
 }
 
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     handle: *mut pthread_t,
@@ -160,7 +162,7 @@ unsafe extern "C" fn pthread_create(
 }
 
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_join(handle: pthread_t, value: *mut *mut c_void) -> c_int {
     type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
@@ -179,7 +181,7 @@ unsafe extern "C" fn pthread_join(handle: pthread_t, value: *mut *mut c_void) ->
 }
 
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
     type Gettime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
@@ -200,7 +202,7 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_i
 }
 
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_nanosleep(
     clock: clockid_t,
@@ -235,7 +237,7 @@ extern "C" fn sched_yield() -> c_int {
 /// As many processors everywhere, because threads are started for each.
 ///
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sched_getaffinity(process: libc::pid_t, bytes: size_t, set: *mut c_void) -> c_int {
     type Affinity = unsafe extern "C" fn(libc::pid_t, size_t, *mut c_void) -> c_int;
@@ -254,7 +256,7 @@ unsafe extern "C" fn sched_getaffinity(process: libc::pid_t, bytes: size_t, set:
 }
 
 /// # Safety
-/// That of the C library's.
+/// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut c_void, bytes: size_t, flags: c_uint) -> ssize_t {
     type Getrandom = unsafe extern "C" fn(*mut c_void, size_t, c_uint) -> ssize_t;

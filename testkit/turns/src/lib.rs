@@ -1,15 +1,17 @@
-//! Threads that run one at a time, in turns that a seed decides, on a clock of their own: so a run of threads follows from its seed.
+//! Deterministic threads: they run one at a time, in an order that a seed decides, on a simulated clock.
 //!
-//! For tests of programs that use the standard library's threads, locks and channels, and tokio on top of them, as they are. A test that depends on
-//! this crate has another `pthread_create`, futex, clock and `getrandom` than the C library's: threads below [`in_turns`] are answered here, all others
-//! by the C library. A turn ends where a thread must wait, and wherever it may let another go first: when it wakes another, starts
-//! one, or yields. So where a thread calls [`yield_now`](std::thread::yield_now), the others may come in between in any order. When all wait, the clock
-//! goes on to the next moment that one of them waits for.
+//! For tests of programs that use the standard library's threads, locks and channels, and tokio on top of them,
+//! unchanged. This crate replaces the C library's `pthread_create`, futex, clock and `getrandom` in a test that depends
+//! on it. Threads below [`in_turns`] are simulated; all others still use the C library. A turn ends where a thread must
+//! wait, and where it may let another go first: when it wakes another, starts one, or yields. So at a
+//! [`yield_now`](std::thread::yield_now), the others may come in between in any order. When all wait, the clock
+//! advances to the earliest deadline.
 //!
-//! Not decided by the seed: what a program asks the kernel for past the C library, as `rustix` does, and in which order a file system lists a directory.
-//! Nothing below [`in_turns`] may wait in the kernel for another thread: pipes, sockets, locks of files. Locks in statics belong to all runs at a time and
-//! to everybody else (the standard library takes one whenever a thread begins or ends): they are waited for in the kernel as well, so nothing may let another
-//! go first while it holds one. Linux with glibc only.
+//! Not decided by the seed: system calls made past the C library, as `rustix` does, and the order in which a file
+//! system lists a directory. A thread below [`in_turns`] must not wait in the kernel for another: no pipes, sockets,
+//! file locks. Locks in statics are shared with other runs and threads (the standard library takes one whenever a
+//! thread begins or ends). They are waited for in the kernel as well, so a holder must not let another go first. Linux
+//! with glibc only.
 #![allow(unsafe_code, reason = "it stands in for functions of the C library")]
 
 mod calls;
@@ -23,7 +25,7 @@ use schedule::{Member, Turns};
 /// Runs `act` and every thread that it starts in turns that `seed` decides. Threads that are left when `act` ends go on like any others.
 ///
 /// # Panics
-/// With what `act` panics with; and ends the process if all threads wait for each other for good.
+/// Panics as `act` does. Ends the process if all threads wait for each other for good.
 pub fn in_turns<T: Send>(seed: u64, act: impl FnOnce() -> T + Send) -> T {
     let first = Member { turns: Arc::new(Turns::new(seed)), id: 0 };
     // A thread of its own, which nothing has been decided for yet: it asks for the seeds of its hash maps anew.

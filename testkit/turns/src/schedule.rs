@@ -1,4 +1,4 @@
-//! Whose turn it is, what each thread waits for, and what the clock shows.
+//! The scheduler: the running thread, the event that each thread waits for, and the clock.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ pub struct State {
 
 pub struct Thread {
     pub waits: Waits,
-    /// What it waited for did not come in time.
+    /// True if its wait timed out.
     is_late: bool,
     turn: Arc<Condvar>,
     /// The C library's for it.
@@ -116,9 +116,9 @@ impl State {
 const START: Duration = Duration::from_secs(1000);
 /// No scenario takes so long.
 const END: Duration = Duration::from_secs(100_000);
-/// What the wall clock shows at the clock's moment 0: November 2023.
+/// Wall-clock time at the clock's moment 0: November 2023.
 pub const EPOCH: Duration = Duration::from_secs(1_700_000_000);
-/// How long a look at the clock takes.
+/// Duration of a look at the clock.
 pub const LOOK: Duration = Duration::from_micros(1);
 /// For somebody who takes no turns, in real time, before it counts as a deadlock.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -214,7 +214,7 @@ impl Member {
         }
     }
 
-    /// Whether it came, and not the end of its time.
+    /// Waits for an event. False if the time ran out first.
     pub fn wait(&self, mut state: MutexGuard<'_, State>, waits: Waits) -> bool {
         state.threads[self.id].waits = waits;
         state.threads[self.id].is_late = false;

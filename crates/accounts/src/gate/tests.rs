@@ -30,7 +30,7 @@ fn directory() -> Directory {
     Directory::new(&[Domain::open_to_any("example.org")], "Maildir").unwrap()
 }
 
-/// As the listeners tell it.
+/// The client's network, as the listeners pass it: for IPv6 the /64.
 fn network(ip: &str) -> Option<IpAddr> {
     Some(match ip.parse().unwrap() {
         IpAddr::V6(ip) => std::net::Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),

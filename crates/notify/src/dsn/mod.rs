@@ -50,7 +50,7 @@ use text::{folded, header_field, one_line, quoted_printable};
 use wording::{RECIPIENTS, filled};
 pub use wording::{Template, TemplateError, Wording, WordingError};
 
-/// What became of a recipient (RFC 3464 section 2.3.3).
+/// Outcome for a recipient (RFC 3464 section 2.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// It will not be delivered.
@@ -67,8 +67,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether the sender is to be told: what NOTIFY asked for (RFC 3461 section 4.1; bits of [`notify`], 0 if it was not said: of failures alone). An empty
-    /// sender is told nothing (RFC 5321 section 6.1).
+    /// True if the sender is to be notified. `asked` are the bits of NOTIFY ([`notify`], RFC 3461 section 4.1); 0,
+    /// without NOTIFY, asks for failures alone. The empty sender is never notified (RFC 5321 section 6.1).
     pub fn is_told(self, sender: &str, asked: u8) -> bool {
         let asked = if asked == 0 { notify::FAILURE } else { asked };
         let wanted = match self {
@@ -96,7 +96,7 @@ pub struct Recipient<'a> {
     pub address: &'a str,
     /// ORCPT as received, `type;xtext`; empty for none.
     pub orcpt: &'a str,
-    /// What became of it.
+    /// Outcome for the recipient.
     pub action: Action,
     /// The enhanced status code (RFC 3463).
     pub status: (u8, u16, u16),
@@ -108,7 +108,7 @@ pub struct Recipient<'a> {
     pub last_attempt: DateTime,
 }
 
-/// What is returned of the message.
+/// Part of the message that is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returned<'a> {
     /// All of it, in pieces.
@@ -117,7 +117,7 @@ pub enum Returned<'a> {
     Header(&'a [u8]),
 }
 
-/// What is to be said. `id` must be random: it separates the parts, and no message may know it.
+/// Content of a notification. `id` separates the MIME parts. It must be random, so that no message can contain it.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification<'a> {
     /// Our own name.
@@ -136,9 +136,9 @@ pub struct Notification<'a> {
     pub id: u128,
     /// At least one.
     pub recipients: &'a [Recipient<'a>],
-    /// What is returned.
+    /// Part of the message that is returned.
     pub returned: Returned<'a>,
-    /// How it is said to a reader.
+    /// Templates for the human-readable part.
     pub wording: &'a Wording,
 }
 
@@ -303,7 +303,7 @@ impl Notification<'_> {
     }
 }
 
-/// Whether a message, in pieces from its beginning, is a notification to somebody who gets those of double bounces.
+/// True if a message, in pieces from its beginning, is a notification of a double bounce.
 pub fn is_double_bounce(message: &[Bytes]) -> bool {
     let header = header_of(message, OWN_HEADER_BYTES_MAX);
     let prefix = format!("{DOUBLE_BOUNCE}:");

@@ -90,7 +90,7 @@ pub(super) fn quoted_printable(text: &str) -> String {
     out
 }
 
-/// What is told of a reply or an address.
+/// Octets of a reply or an address that a notification quotes.
 const BYTES_MAX: usize = 1000;
 const LINE_BYTES: usize = 76;
 /// Below the 998 of RFC 5322 section 2.1.1.

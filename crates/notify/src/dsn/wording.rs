@@ -1,4 +1,4 @@
-//! What notifications say to a reader: templates, built in or from files.
+//! Templates of the human-readable part of notifications, built in or from files.
 //!
 //! A template is `Subject: …`, an empty line, and a text. `${host}` and others are filled in; [`RECIPIENTS`] stands on a line of its own. Nothing that is
 //! filled in can add a line to a header.
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub struct Wording {
     /// Some recipients have failed.
     pub failed: Template,
-    /// None has failed, some are late.
+    /// No recipient has failed, some are late.
     pub delayed: Template,
     /// All were delivered, or handed on.
     pub delivered: Template,
@@ -36,7 +36,7 @@ pub enum WordingError {
     /// A file or the directory cannot be read.
     #[error("{}: {error}", path.display())]
     Read {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
         /// Why not.
         error: io::Error,
@@ -44,7 +44,7 @@ pub enum WordingError {
     /// A file has a name that no template has.
     #[error("{}: no template has this name: they are {}", path.display(), NAMES.join(", "))]
     Name {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
     /// A template is wrong.
@@ -52,18 +52,18 @@ pub enum WordingError {
     Template {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistake and its line.
         error: TemplateError,
     },
 }
 
-/// What is wrong in a template.
+/// A mistake in a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TemplateError {
     /// In which line, from 1.
     pub line: usize,
-    /// What.
+    /// The mistake, in words.
     pub what: String,
 }
 
@@ -178,7 +178,7 @@ pub(super) fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> Stri
     out
 }
 
-/// What is wrong in a line that has no list of recipients.
+/// Returns the mistake in a line without a list of recipients.
 fn mistake(line: &str) -> Option<String> {
     if let Some(letter) = line.chars().find(|letter| letter.is_control() || is_line_or_direction(*letter)) {
         return Some(format!("the control character {}", letter.escape_unicode()));
@@ -202,7 +202,7 @@ fn mistake(line: &str) -> Option<String> {
     None
 }
 
-/// What ends a line for some programs, or turns the direction of a text around.
+/// True for characters that some programs take for a line end, and for those that change the direction of text.
 pub(super) fn is_line_or_direction(letter: char) -> bool {
     matches!(letter, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
