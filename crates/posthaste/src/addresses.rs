@@ -56,7 +56,7 @@ enum Format {
     MuttAb,
 }
 
-/// What mutt shows above the addresses.
+/// First line of the output for mutt, which mutt shows above the addresses.
 pub fn addresses_found(count: usize) -> String {
     if count == 1 { "1 address".to_owned() } else { format!("{count} addresses") }
 }

@@ -44,8 +44,7 @@ impl Alone {
         command
     }
 
-    /// What the line asks of it. `None` if that is help, the version, or nothing that it understands: of these the whole program's options have
-    /// to say.
+    /// Parses the line. `None` for help, the version, or a mistake: these need the options of the whole program.
     pub fn parse(&self, command: clap::Command, line: &[OsString]) -> Option<Command> {
         let matches = command.try_get_matches_from(line.get(1..)?).ok()?;
         (self.read)(&matches).ok()
@@ -58,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// Those that are named here, and no others, have words that are a query.
+    /// The commands of [`Alone::named`] are those that take a query as words.
     #[test]
     fn a_command_alone_has_the_options_that_it_has_among_the_others() {
         let mut cli = crate::Cli::command();

@@ -14,7 +14,7 @@ use posthaste_search::{Indexer, Message, Searcher, UpdateOptions};
 use crate::search_common::{Failure, IndexDir, waiting};
 use crate::terminal::{complain, harmless, print};
 
-/// What to do with one message.
+/// Changes to one message.
 pub struct Task<'a> {
     pub message: &'a Message,
     pub add: Flags,
@@ -24,12 +24,12 @@ pub struct Task<'a> {
     pub remove_keywords: &'a [String],
 }
 
-/// What to do with all of them.
+/// Options for all messages of the run.
 #[derive(Default)]
 pub struct Change<'a> {
     /// The folder to move them to as the index names it, `/Archive`.
     pub folder: Option<&'a str>,
-    /// Only say it.
+    /// Print the changes without making them.
     pub dry_run: bool,
 }
 
@@ -150,7 +150,7 @@ fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<Pat
 #[derive(Default)]
 struct Open {
     maildirs: HashMap<PathBuf, Maildir>,
-    /// Of those that messages are moved to.
+    /// Keys taken in the Maildirs that messages are moved to.
     taken: HashMap<PathBuf, Keys>,
 }
 
@@ -194,11 +194,11 @@ fn unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// How long a lock is waited for.
+/// Timeout for a lock.
 const LOCKED_MAX: Duration = Duration::from_secs(10);
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where the message lies then; `None` if that is where it lies.
+/// Changes one message, and returns its new path; `None` if it stays in its place.
 fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io::Result<Option<PathBuf>> {
     let &Task { message, mut add, mut remove, .. } = task;
     let invalid = || io::Error::from(io::ErrorKind::InvalidFilename);

@@ -1,4 +1,4 @@
-//! Which messages a command is about: files that are named, or what a query finds.
+//! Messages for a command: files named as arguments, or the matches of a query.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use posthaste_search::{Bitmap, Message, Searcher, Sort};
 
 use crate::search_common::{Failure, IndexDir, parse};
 
-/// How many of the messages that a query finds, and in which order.
+/// Number and order of the matches to use.
 #[derive(Clone, Copy)]
 pub struct Choice {
     pub limit: usize,
@@ -32,7 +32,7 @@ pub fn files(words: &[String], index: &IndexDir, choice: Choice) -> Result<Vec<P
     Ok(messages(&searcher, &query, choice)?.into_iter().map(|message| message.path).collect())
 }
 
-/// What a query finds.
+/// Returns the matches of a query.
 pub fn messages(searcher: &Searcher, query: &Query, choice: Choice) -> Result<Vec<Message>, Failure> {
     let Choice { limit, reverse, entire_thread } = choice;
     let mut page = searcher.page(&searcher.find(query)?, Sort::Date, reverse && !entire_thread, 0, limit)?;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdout};
 
 use unicode_width::UnicodeWidthChar;
 
-/// How many cells a line of the terminal has, if a person is looking.
+/// Width of the terminal in cells; `None` if standard output is no terminal.
 pub fn of_terminal() -> Option<usize> {
     let out = stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok())??;
@@ -45,7 +45,7 @@ pub fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// How many cells a text takes.
+/// Width of a text in cells.
 pub fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()
 }

@@ -75,7 +75,7 @@ pub fn run(args: Complete) -> Result<(), Failure> {
     Ok(print(&lines.collect::<String>())?)
 }
 
-/// What is in the index, sorted.
+/// Names in the index, sorted.
 struct IndexNames {
     tags: Vec<String>,
     queries: Vec<String>,
@@ -97,7 +97,7 @@ impl IndexNames {
     }
 }
 
-/// What the last word of the line may become. Of names with blanks none: how they are quoted is the shell's affair.
+/// Completions of the last word of the line. Names with blanks are left out: each shell quotes them in its own way.
 fn candidates(line: &str, known: &IndexNames) -> Vec<String> {
     let (before, word) = line.rsplit_once(char::is_whitespace).unwrap_or(("", line));
     let words: Vec<&str> = before.split_whitespace().collect();

@@ -31,7 +31,7 @@ impl ConfigArg {
         self.config.clone()
     }
 
-    /// The same, with another file if none was named.
+    /// Returns the argument, with `file` as its default.
     pub fn or(&self, file: Option<PathBuf>) -> Self {
         Self { config: self.config.clone().or(file) }
     }

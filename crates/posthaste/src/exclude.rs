@@ -27,7 +27,7 @@ enum ExcludeMode {
 }
 
 impl Exclude {
-    /// What the options ask for.
+    /// The exclusion that the options describe.
     pub fn rule(&self) -> Exclusion {
         let tags = if self.exclude == ExcludeMode::False { Vec::new() } else { self.exclude_tags.clone() };
         Exclusion { tags, from_threads: self.exclude == ExcludeMode::All }

@@ -20,7 +20,7 @@ use crate::pager::PagerOption;
 use crate::search_common::{Failure, Reader, Source, nothing_found, parse};
 use crate::terminal::{complain, harmless, is_colourful, print, print_json};
 
-/// What is shown unless `--fields` says otherwise.
+/// Default of `--fields`.
 const FIELDS: &str = "date,from,subject,tags";
 
 #[derive(Args)]
@@ -238,7 +238,7 @@ fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Fail
     Ok(found)
 }
 
-/// What notmuch calls the output, each value once.
+/// The values of a notmuch `--output`, each once.
 fn values(output: Output, messages: &[Message], as_trees: bool, is_json: bool) -> Vec<String> {
     if let Output::Tags = output {
         return messages

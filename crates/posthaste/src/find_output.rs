@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::search_common::{Failure, Reader, local};
 use crate::terminal::{print, print_foreign};
 
-/// What can stand on a line.
+/// Columns of a line of output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     Date,

@@ -1,4 +1,4 @@
-//! What users of mu and notmuch type by habit and is not here: one sentence says what to type instead.
+//! Commands and options of mu and notmuch that do not exist here, each with a sentence on the replacement.
 
 use std::ffi::OsString;
 
@@ -63,14 +63,14 @@ const OPTIONS: [(&[&str], &str); 15] = [
     (&["--deduplicate"], "each address is listed once; leave it out"),
 ];
 
-/// What to type instead of an option, which may have a value (`--duplicate=1`).
+/// The replacement of an option, which may have a value (`--duplicate=1`).
 pub fn instead_of_option(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     let (_, instead) = OPTIONS.iter().find(|(names, _)| names.contains(&name))?;
     Some(format!("no {name}: {instead}"))
 }
 
-/// What to type instead of a command line that could not be read.
+/// The replacement for a command line that could not be parsed.
 pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(name)) => Some(name.as_str()),

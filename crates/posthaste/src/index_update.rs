@@ -76,7 +76,7 @@ impl Update {
         }
     }
 
-    /// Whether anything was asked for but which index.
+    /// True if there is any option besides the choice of the index.
     pub fn says_something(&self) -> bool {
         !self.roots.is_empty()
             || !self.headers.is_empty()
@@ -95,7 +95,7 @@ impl Update {
             || !matches!(self.io, Io::Best)
     }
 
-    /// What is wrong with the settings is said before anything is done. Headers that were named are kept in them.
+    /// Validates the settings before anything is done, and saves the headers given as options.
     pub fn prepare(&self, dir: &Path) -> Result<(), Failure> {
         Settings::check(dir)?;
         Ok(add_headers(dir, &self.headers)?)
@@ -155,7 +155,7 @@ pub fn update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<ExitCode, Fa
     after(args, &report)
 }
 
-/// What could not be read.
+/// Reports the directories and files that could not be read.
 pub fn tell_troubles(report: &Report) {
     for (path, trouble) in &report.troubles {
         complain(&format!("{}: {trouble}", path.display()));
@@ -218,7 +218,7 @@ fn run_update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<Report, Fail
     Ok(report)
 }
 
-/// What a run changed, as `5 new, 1 gone`; `with_bytes` how much mail was new, too.
+/// Summary of a run's changes, as `5 new, 1 gone`; with `with_bytes` also the size of new mail.
 pub fn changes(report: &Report, with_bytes: bool) -> String {
     let size = match with_bytes && report.added > 0 {
         true => format!(" ({})", posthaste_units::about_bytes(report.bytes)),

@@ -90,12 +90,12 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Those that are there, sorted.
+/// Existing folders, sorted.
 pub fn folders(directory: &Directory) -> BTreeSet<&str> {
     directory.folders.iter().filter(|folder| folder.present).map(|folder| folder.path.as_str()).collect()
 }
 
-/// What `config.toml` says; nothing where there is none.
+/// Lines about the settings in `config.toml`; none if there is no such file.
 fn settings_lines(dir: &Path) -> Vec<String> {
     let path = dir.join(SETTINGS_FILE);
     if !path.exists() {

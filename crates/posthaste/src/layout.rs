@@ -95,7 +95,7 @@ fn is_wide(c: char) -> bool {
     cells(c.encode_utf8(&mut [0; 4])) == 2
 }
 
-/// What belongs to the character before it: combining marks, and marks that close a sentence.
+/// True for characters that stay with the one before: combining marks, and marks that close a sentence.
 fn holds_on(c: char) -> bool {
     cells(c.encode_utf8(&mut [0; 4])) == 0 || "、。，．！？：；）」』】".contains(c)
 }

@@ -166,7 +166,7 @@ impl Load {
         }
     }
 
-    /// What is asked for, with the server started by us as the target if there is one.
+    /// The plan that the options describe. Its target is the server started by us, if there is one.
     fn plan(&self, own: Option<&ScratchServer>) -> Result<(Plan, Option<String>), AnyError> {
         let (pace, session, mail) = (&self.pace, &self.session, &self.mail);
         let own_target = own.map(|server| self.own_target(server)).transpose()?;
@@ -325,7 +325,7 @@ const CORPUS_OCTETS_MAX: usize = 1 << 30;
 /// A server of ours for one run; ended before its directory is removed.
 struct OwnServer {
     server: ScratchServer,
-    /// What it has promised and not delivered.
+    /// Directory with the mail that the server has accepted and not delivered.
     spool: PathBuf,
     _scratch: Scratch,
 }
@@ -340,7 +340,7 @@ impl OwnServer {
     }
 }
 
-/// What is seen while the run goes on: a view on a terminal, lines elsewhere.
+/// Progress display: a view on a terminal, lines elsewhere.
 struct Show {
     live: Live,
     bar: Option<ProgressBar>,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use posthaste_message::mime::{DecodedAddress, Encoding, Header, Kind, Message as Mail, Part};
 use serde_json::{Map, Value, json};
 
-/// Which parts are told with their content.
+/// Parts that are printed with their content.
 #[derive(Clone, Copy)]
 pub struct Contents {
     pub html: bool,

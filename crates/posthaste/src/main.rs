@@ -318,7 +318,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line asks for.
+/// Parses the command line; exits after help or a mistake.
 fn command(mut line: Vec<OsString>) -> Command {
     if let Some(alone) = line.get(1).and_then(|name| Alone::named(name)) {
         let command = alone.command();
@@ -366,7 +366,7 @@ fn parse(line: Vec<OsString>) -> Cli {
     })
 }
 
-/// What the standard library says of numbers that are none, in other words.
+/// Replaces the standard library's messages about malformed numbers by instructions.
 fn in_words(text: String) -> String {
     [
         ("invalid digit found in string", "write a whole number"),

@@ -1,4 +1,4 @@
-//! What notmuch prints, for front ends and scripts that were written for it.
+//! notmuch's output format, for front ends and scripts written for it.
 
 use posthaste_search::state::bits;
 use posthaste_search::{Message, split_addresses};

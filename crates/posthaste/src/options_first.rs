@@ -64,8 +64,9 @@ pub fn options_first(command: &Command, line: &[OsString]) -> Option<Vec<OsStrin
     Some(options).filter(|options| options != line)
 }
 
-/// The line of `tag`, or of `query save`, with the long options that the command knows before its words: there `-word` is a tag to be removed, or a part of a query, so short ones
-/// stay where they are, and so does all behind `--`. `None` if all stand right, or it is another command.
+/// Moves long options of `tag` or `query save` in front of the command's words. There `-word` removes a tag or is part
+/// of a query, so short options stay in place, as does everything after `--`. `None` if all stand right, or it is
+/// another command.
 pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
     let new = || Command::new("posthaste");
     let (place, mut command) = match line.get(1)?.to_str()? {

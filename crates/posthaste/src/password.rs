@@ -58,7 +58,7 @@ fn ask(prompt: &str) -> Result<String, Box<dyn std::error::Error>> {
     if password.contains(INTERRUPT) { Err("interrupted".into()) } else { Ok(password) }
 }
 
-/// What Ctrl-C sends.
+/// The character that Ctrl-C sends.
 const INTERRUPT: char = '\u{3}';
 
 /// Reads up to a line feed or `ends`, and returns the line without its line end.

@@ -173,7 +173,7 @@ fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
     joined
 }
 
-/// Whether an address can stand in an answer: what could not be parsed may have any characters.
+/// True if an address can stand in a reply: an unparsable one may contain any characters.
 fn is_usable(address: &str) -> bool {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     let is_quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
@@ -248,7 +248,7 @@ fn quoted(mail: &Mail<'_>, bytes: &[u8]) -> String {
     out
 }
 
-/// Whether it is part of a message within the message.
+/// True if the part belongs to a message within the message.
 fn is_enclosed(part: Part<'_, '_>) -> bool {
     std::iter::successors(part.parent(), |part| part.parent()).any(|around| around.kind() == Kind::Message)
 }

@@ -1,4 +1,4 @@
-//! What the commands around the search index share: where it is, how trouble is told, how things are printed.
+//! Shared by the commands on the search index: its place, error messages, output.
 
 use std::env::VarError;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::foreign::instead_of_option;
 use crate::progress::{progress_bar, show};
 use crate::terminal::complain;
 
-/// What ends a command. `main` prints it and exits with 2.
+/// A fatal error. `main` prints it and exits with 2.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// An index that stays open until the process ends, which closes all its files at once: one by one takes a tenth as long as a search.
@@ -216,7 +216,8 @@ pub fn now() -> jiff::Zoned {
     jiff::Timestamp::now().to_zoned(zone())
 }
 
-/// The local time zone, from the one file that says it: to look for a name in the database lists dozens of directories, which takes as long as a search.
+/// The local time zone, read from the one file that defines it. A look-up by name lists dozens of directories of the
+/// database, which takes as long as a search.
 fn zone() -> TimeZone {
     static ZONE: OnceLock<TimeZone> = OnceLock::new();
     let read = || {

@@ -20,7 +20,7 @@ use crate::sendmail_options::{Mode, Options, parse};
 use crate::terminal::harmless;
 use crate::terminal::print;
 
-/// What `--help` shows.
+/// Arguments of `sendmail`, parsed by our own rules.
 #[derive(Args)]
 #[command(after_help = OPTIONS)]
 pub struct Sendmail {
@@ -51,7 +51,7 @@ Options of sendmail:
 Exit status 0 once the message is on stable storage, otherwise as in sysexits.h: 64 misuse, 65 bad message, 67 unknown
 recipient, 69 refused, 75 try again later, 78 bad configuration. Accepted without effect: -A -G -L -O -U -X -c -d -e -h -m -n -o -p -s -v.";
 
-/// By what name the program was started.
+/// Name under which the program was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Sendmail,
@@ -163,7 +163,8 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// What programs have handed over and the server has not taken, as `mailq` shows it. `is_short`: nothing if there is none.
+/// Lists mail that programs have handed over and the server has not taken yet, in the form of `mailq`. With `is_short`,
+/// prints nothing if there is none.
 fn not_taken(directory: &Directory, is_short: bool) -> String {
     let path = harmless(&directory.path().display().to_string());
     let file = |entry: &DirEntry| {
@@ -219,7 +220,7 @@ fn send_message(name: Name, options: Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the server would answer for a recipient whom it refuses for good: told now, when somebody listens.
+/// The server's permanent refusal of a recipient, known without asking it: reported now, while a user is present.
 fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
     match loaded.directory.recipient(path) {
         Route::Refused(Refusal::Relay) if loaded.config.relay.local_users => None,

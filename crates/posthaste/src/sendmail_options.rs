@@ -8,7 +8,7 @@ use posthaste_pickup::Submission;
 use posthaste_smtp::command::{encode_xtext, parse_date_time};
 use posthaste_smtp::{Notify, Ret};
 
-/// What is to be done.
+/// Mode of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A message from standard input.
@@ -46,7 +46,7 @@ const WITH_ATTACHED: &str = "dq";
 /// Reads the words behind the program's name.
 ///
 /// # Errors
-/// What is wrong, as a sentence without a full stop.
+/// The mistake, as a sentence without a full stop.
 pub fn parse(words: &[OsString]) -> Result<Options, String> {
     let mut options = Options { submission: Submission::default(), ..Options::default() };
     let mut words = words.iter().map(|word| word.to_str().ok_or_else(|| format!("{} is not UTF-8", word.display())));

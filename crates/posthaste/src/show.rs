@@ -134,7 +134,7 @@ struct Threads {
     messages: Vec<Message>,
     is_hit: Vec<bool>,
     files: Vec<Vec<String>>,
-    /// Of all files: each has its own flags.
+    /// Tags of each message over all its files, since each file has its own flags.
     tags: Vec<BTreeSet<String>>,
     /// Indexes of those that begin a thread, thread by thread.
     tops: Vec<Vec<usize>>,
@@ -255,7 +255,7 @@ impl Threads {
         json!([rows[index], below])
     }
 
-    /// What cannot be read is null, as notmuch has it for what it does not show: the answers hang below it.
+    /// Prints null for an unreadable message, as notmuch does for one it does not show; the replies hang below it.
     fn message_json(&self, index: usize, contents: Option<Contents>, reader: &mut Reader) -> Value {
         let message = &self.messages[index];
         let Some(bytes) = reader.read_any(self.files[index].iter().map(Path::new)) else { return Value::Null };

@@ -193,7 +193,7 @@ fn rules(args: &SinkArgs) -> Result<RuleFile, Box<dyn std::error::Error>> {
     Ok(rules)
 }
 
-/// What ends the run, and what is shown meanwhile.
+/// Conditions that end the run, and the interval of the display.
 struct Watch {
     count: Option<u64>,
     duration: Option<Duration>,
@@ -201,9 +201,9 @@ struct Watch {
 }
 
 impl Watch {
-    /// How often the end is looked for, and a terminal is written to.
+    /// Interval between checks for the end, and between updates of a terminal.
     const TICK: Duration = Duration::from_millis(100);
-    /// How often the account goes to the kernel.
+    /// Interval between writes of the account file to the kernel.
     const FLUSH: Duration = Duration::from_secs(1);
 
     async fn until_the_end(
@@ -257,7 +257,7 @@ impl Watch {
     }
 }
 
-/// What was seen when last told.
+/// The counts last reported.
 struct Rate {
     counts: Counts,
     at: Instant,

@@ -15,7 +15,7 @@ use crate::terminal::harmless;
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// What waits for transports and is to be dropped: a message, for one recipient or for all that have not got it.
+/// Mail for transports that is to be dropped: a message, for one recipient or for all that have not got it.
 pub struct Doomed {
     message: Lsn,
     targets: Vec<Unreached>,

@@ -16,7 +16,7 @@ pub struct Exporter {
     exported: Exported,
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Default)]
 pub struct Exported {
     pub batches: u64,
@@ -73,7 +73,7 @@ impl Exporter {
     }
 }
 
-/// What an entry says, where we know its format; else its bytes in hex.
+/// Decodes an entry whose format is known; others are shown in hex.
 fn entry_json(stream: &str, payload: &[u8]) -> Value {
     let hex = || payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     if stream == posthaste_transport::STREAM {
@@ -96,7 +96,7 @@ fn entry_json(stream: &str, payload: &[u8]) -> Value {
     }
 }
 
-/// What a message for transports is, and who was to get it.
+/// Decodes a message for transports, with its recipients.
 fn transport_json(payload: &[u8]) -> Option<Value> {
     let TransportEntry::Deliver(deliver) = TransportEntry::decode(payload.to_vec().into())? else { return None };
     let targets: Vec<Value> = deliver

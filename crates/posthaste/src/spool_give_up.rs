@@ -13,7 +13,7 @@ use crate::spool_inspect::{damage_json, damage_text};
 use crate::spool_waiting::{Waiting, all, date};
 use crate::terminal::harmless;
 
-/// What nothing waits for any more.
+/// Data that was given up: no stream waits for it any more.
 #[derive(Default)]
 pub struct GivenUp {
     /// Segments of the log that are missing, and what was in them.
@@ -26,7 +26,7 @@ pub struct GivenUp {
 struct LostBody {
     batch: Lsn,
     why: String,
-    /// What is left of it, if anything is.
+    /// Copy of the rest of the body, if there is any.
     kept: Option<PathBuf>,
     /// The message, if a mailbox or transport waited for it.
     message: Option<Waiting>,

@@ -25,7 +25,7 @@ pub struct Waiting {
 struct Unreached {
     /// Path of the Maildir, or the transport.
     place: Arc<str>,
-    /// Whom a transport gets it for.
+    /// The recipient, for a transport.
     recipient: Option<Arc<str>>,
     /// Why, if it was tried in vain.
     trouble: Option<Trouble>,
@@ -112,7 +112,7 @@ fn uncertain() -> Trouble {
     Trouble { attempts: 0, next_try_secs: 0, held: Some(Held::Uncertain), error }
 }
 
-/// How much waits for each mailbox and why.
+/// Waiting mail and its trouble, for each mailbox.
 pub fn text(undelivered: &[Waiting]) -> String {
     let mut out = format!("mail: {} not in all mailboxes yet\n", count(undelivered.len(), "message"));
     for total in by_mailbox(undelivered) {
@@ -158,7 +158,7 @@ pub fn messages(undelivered: &[Waiting]) -> String {
     out
 }
 
-/// What waits for each mailbox. Attempts, next try and error are `null` for mail that was on its way.
+/// Waiting mail for each mailbox. Attempts, next try and error are `null` for mail on its way.
 pub fn totals_json(undelivered: &[Waiting]) -> Vec<Value> {
     let total = |total: Total<'_>| {
         let mut value = json!({
@@ -196,7 +196,7 @@ fn put_trouble(value: &mut Value, trouble: Option<&Trouble>) {
     value["error"] = trouble.map(|trouble| &*trouble.error).into();
 }
 
-/// What waits for one mailbox.
+/// Waiting mail of one mailbox.
 struct Total<'a> {
     mailbox: &'a str,
     messages: usize,
@@ -204,7 +204,7 @@ struct Total<'a> {
     oldest_secs: u64,
     /// The first that is not held, if there is one.
     trouble: Option<&'a Trouble>,
-    /// Those that are, each with the time of reception, the oldest first.
+    /// Held ones, each with the time of reception, oldest first.
     held: Vec<(Held, &'a Trouble, u64)>,
 }
 

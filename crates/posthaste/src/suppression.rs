@@ -76,7 +76,7 @@ pub struct WantedArgs {
     source: Option<SourceArg>,
 }
 
-/// What puts an address on the list.
+/// Sources of suppression entries.
 #[derive(Clone, Copy, ValueEnum)]
 enum SourceArg {
     Operator,
@@ -94,7 +94,7 @@ impl From<SourceArg> for Source {
     }
 }
 
-/// What an entry says besides its address.
+/// Fields of an entry besides its address.
 #[derive(Args)]
 pub struct OfArgs {
     /// For the mail of this tenant; default: for everybody's
@@ -171,7 +171,7 @@ pub fn run(command: SuppressionCommand) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// What a line of a file says; nothing for an empty line or a comment.
+/// Parses a line of a file; `None` for an empty line or a comment.
 fn entry_of(number: usize, line: io::Result<String>, of: &OfArgs) -> Result<Option<Suppressed>, AnyError> {
     let line = line.map_err(|error| format!("line {number}: {error}"))?;
     match line.trim() {

@@ -15,7 +15,7 @@ pub fn paint(colour: &str, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("\x1b[{colour}m{text}\x1b[0m") }
 }
 
-/// Whether a person is looking: then there may be colours.
+/// True if standard output is a terminal and NO_COLOR is unset: then colours are used.
 pub fn is_colourful() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -48,7 +48,7 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What of a text a terminal gets. Our own colours pass if `ours` says that the text is made by us.
+/// Replaces characters that would control the terminal. Our own colours pass if `ours` is true, for text that we made.
 fn tamed(text: &str, ours: bool) -> Cow<'_, str> {
     if !text.contains(|c: char| is_harmful(c) && c != '\n' && c != '\t') {
         return Cow::Borrowed(text);
@@ -145,7 +145,7 @@ pub fn confirmed(question: &str) -> io::Result<bool> {
 
 const ANSWER_BYTES_MAX: u64 = 256;
 
-/// What the system says of an error, without ` (os error 2)` behind it.
+/// Formats an error of the system without the ` (os error 2)` at its end.
 pub fn without_error_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -94,7 +94,7 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
     Ok(reader.exit_code())
 }
 
-/// What parts two messages: a rule on a terminal, a form feed elsewhere.
+/// Prints the separator of two messages: a rule on a terminal, a form feed elsewhere.
 fn between(pager: &mut Pager, line_cells: Option<usize>) -> std::io::Result<bool> {
     match line_cells {
         Some(cells) => pager.write(&format!("\n{}\n", "─".repeat(cells))),

@@ -34,7 +34,7 @@ impl Key {
         Self(digest(&SHA256, &all).as_ref()[..16].try_into().expect("a digest has 32 octets"))
     }
 
-    /// As it is displayed.
+    /// Parses the displayed form.
     pub fn parse(text: &str) -> Option<Self> {
         u128::from_str_radix(text, 16).ok().map(|number| Self(number.to_be_bytes()))
     }
@@ -51,7 +51,7 @@ impl std::fmt::Display for Key {
 pub struct Batch {
     pub mailbox: String,
     pub uid_validity: u32,
-    /// None of them gets a lower UID.
+    /// Lower bound for the UIDs of its messages.
     pub from: u32,
     /// Key and SHA-256 of each.
     pub messages: Vec<(String, String)>,

@@ -118,7 +118,7 @@ impl<'a> Importer<'a> {
     /// Imports everything.
     ///
     /// # Errors
-    /// Nothing more can be imported now. What was imported is on record.
+    /// The import has to stop. Messages imported so far are on record.
     pub fn run(&mut self, source: &'a Source) -> Result<(), AnyError> {
         self.settle_doubt()?;
         match source {

@@ -1,7 +1,7 @@
 //! Mail in files that other programs keep: a Maildir with its folders, a directory of `.eml` files, an mbox file.
 //!
-//! Whoever owns these files may have put anything there, and root may be reading: below the path that was named no link is followed, and only regular files are
-//! read.
+//! The owner of these files may have put anything there, and root may be reading. So below the named path no link is
+//! followed, and only regular files are read.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

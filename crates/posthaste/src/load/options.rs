@@ -160,7 +160,7 @@ pub struct ResultOptions {
 }
 
 impl ResultOptions {
-    /// Whether results can go where they shall go: better known before the run than after it.
+    /// Checks before the run that results can be written to their places.
     ///
     /// # Errors
     /// The first place that cannot be used.

@@ -169,7 +169,7 @@ pub enum QueueCommand {
     },
 }
 
-/// What `queue summary` counts by.
+/// Key that `queue summary` counts by.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ByArg {
     /// Their domain
@@ -349,7 +349,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// What is said where nothing fits.
+/// Message when no recipient matches.
 fn nothing_of(which: &Which) -> String {
     match which {
         Which { message: Some(id), .. } => {

@@ -86,7 +86,7 @@ pub fn connect_or_open<C: 'static>(
 /// Where data directories are usual, and a server is not the one that is meant.
 pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
-/// None if no server listens.
+/// `None` if no server listens.
 fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
     let path = data.join(SOCKET);
     match UnixStream::connect(&path) {

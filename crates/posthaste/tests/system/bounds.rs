@@ -1,4 +1,4 @@
-//! What one client can make the server hold, and what others notice of it.
+//! Limits on what one client can make the server hold, and their effect on others.
 
 use std::io::BufRead;
 use std::path::Path;

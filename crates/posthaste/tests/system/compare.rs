@@ -31,7 +31,7 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// How many hits the reasons with this sign allow: in `>E12 >P <S3` it is 12 for `>`.
+/// Hits that the reasons with this sign allow: in `>E12 >P <S3` it is 12 for `>`.
 fn allowed(reasons: &str, sign: char) -> usize {
     let counts = reasons.split_whitespace().filter_map(|reason| reason.strip_prefix(sign));
     counts.map(|reason| reason.trim_start_matches(char::is_alphabetic).parse().unwrap_or(0)).sum()

@@ -1,4 +1,4 @@
-//! What the shells themselves complete, where they are installed.
+//! Completion by real shells, where they are installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn place() -> Place {
     place
 }
 
-/// What a shell's script prints, by line and sorted; `None` where there is no such shell.
+/// Runs a script and returns its lines, sorted; `None` if the shell is not installed.
 fn ask(dir: &Path, shell: &str, script: &str) -> Option<Vec<String>> {
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new(shell);

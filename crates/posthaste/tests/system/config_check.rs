@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::support::{PATIENCE, command};
 
-/// What `serve` says before it ends with an error.
+/// Output of a `serve` that refuses to start.
 fn refused_start(dir: &Path) -> Output {
     let mut command = command(dir, &["serve"]);
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

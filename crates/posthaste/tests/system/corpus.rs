@@ -1,5 +1,5 @@
-//! Every message of the corpus goes in through a real server by SMTP and comes out of the Maildir unchanged, but for the
-//! trace fields in front and the line ends; or it is refused with the reply that `docs/smtp.md` names.
+//! Every message of the corpus goes through a real server by SMTP and comes out of the Maildir unchanged, except for
+//! trace fields and line ends. Or it is refused with the reply that `docs/smtp.md` names.
 //!
 //! A file with no CR is text as a mail client has it, and goes over the wire with CRLF. Any other file is taken to be in
 //! wire form already and is sent as it is. Refused are, by default:
@@ -84,7 +84,7 @@ pub fn messages_in(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What the client sends between DATA and the final dot, dots not yet doubled. It ends in CRLF unless it is empty.
+/// Data between DATA and the final dot, dots not yet doubled. It ends in CRLF unless it is empty.
 pub fn to_wire(file: Vec<u8>) -> Vec<u8> {
     let mut wire = if file.contains(&b'\r') { file } else { to_crlf(&file) };
     if !wire.is_empty() && !wire.ends_with(b"\r\n") {

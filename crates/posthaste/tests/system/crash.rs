@@ -1,5 +1,5 @@
-//! kill -9 in the middle of load, start again, account for every 250: each acknowledged message is there exactly once,
-//! byte for byte; of the others each is there at most once.
+//! kill -9 under load, restart, account for every 250. Each acknowledged message is there exactly once, byte for byte;
+//! each other one at most once.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ fn every_acknowledged_message_survives_kill_9_exactly_once() {
     println!("{} messages accounted for", ledger.acknowledged.lock().unwrap().len());
 }
 
-/// What was sent, and which of it was answered with 250.
+/// Messages answered with 250.
 #[derive(Default)]
 struct Ledger {
     acknowledged: Mutex<HashSet<(usize, usize)>>,
@@ -95,7 +95,7 @@ fn message(sender: usize, number: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// How often each message lies in each mailbox. A message that is not as it was sent ends the test.
+/// Copies of each message in each mailbox. A message that differs from its original fails the test.
 fn found(dir: &Path) -> HashMap<(&'static str, usize, usize), usize> {
     let mut found = HashMap::new();
     for user in USERS {

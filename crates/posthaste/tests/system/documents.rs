@@ -1,4 +1,4 @@
-//! What the documents say is there: files, places in documents, commands and their options, keys of examples, crates.
+//! Documents against reality: files, links, commands and their options, keys of examples, crates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -370,7 +370,7 @@ fn contents(address: SocketAddr, mailbox: &str) -> (String, String) {
     (names, told.replace(" \\Recent", "").replace("\\Recent", ""))
 }
 
-/// What was answered with OK is there after a kill, and the files of the Maildir follow.
+/// Changes answered with OK survive a kill, and the files of the Maildir follow.
 #[test]
 fn changes_by_imap_survive_a_kill_9() {
     let dir = tempfile::tempdir().unwrap();

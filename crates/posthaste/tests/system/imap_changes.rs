@@ -79,7 +79,7 @@ for box in ["INBOX", "Work"]:
 imap.logout()
 "#;
 
-/// Nothing but the files is left.
+/// The mailstore's directory is removed; only the Maildir's files are left.
 #[test]
 fn internal_dates_stay_without_the_table() {
     let dir = tempfile::tempdir().unwrap();

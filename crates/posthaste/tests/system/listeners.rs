@@ -1,4 +1,4 @@
-//! What is set for one listener, or for one network, acts there and nowhere else, also after a reload.
+//! Settings of one listener, or for one network, act there and nowhere else, also after a reload.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -53,7 +53,7 @@ const LIMITS: &str = "limits = { message_bytes = 4096, header_bytes = 1024, reci
                       command_line_bytes = 600, text_line_bytes = 2000, discard_bytes = 100000, errors = 2, \
                       deferred_recipients = 1, idle_commands = 5, hops = 1 }";
 
-/// What a client meets of [`LIMITS`].
+/// Replies of a listener with [`LIMITS`].
 #[derive(Debug, PartialEq, Eq)]
 struct Limits {
     size: String,
@@ -139,7 +139,7 @@ fn is_open_behind_a_long_refused_message(at: At<'_>) -> bool {
 /// Policies, each the opposite of what applies elsewhere.
 const POLICY: &str = "policy = { bare_newlines = \"accept\", nul_octets = \"accept\", long_lines = \"accept\", forbidden_commands = [] }";
 
-/// What a client meets of [`POLICY`].
+/// Replies of a listener with [`POLICY`].
 #[derive(Debug, PartialEq, Eq)]
 struct Policy {
     bare_newline: u16,

@@ -1,5 +1,5 @@
-//! Files of the data directory that are removed, cut off or damaged while the server is down: it starts, at once or after the command that it names, says what is
-//! wrong, and loses and doubles nothing without a word.
+//! Files of the data directory are removed, truncated or damaged while the server is down. It starts, at once or after
+//! the command that it names, and says what is wrong. Nothing is lost or doubled silently.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -317,7 +317,7 @@ fn told_lost(text: &str) -> Vec<std::ops::RangeInclusive<u64>> {
     ranges.chain(single("batch ")).chain(single("batch=")).collect()
 }
 
-/// What the server said when it would not start: one line with the spool and a command, which is run then.
+/// Runs the repair command from the message of a server that refused to start: one line with the spool and a command.
 fn repaired(dir: &Path, what: &str) -> String {
     let refused = command(dir, &["serve"]).output().unwrap();
     let text = String::from_utf8(refused.stderr).unwrap();

@@ -1,4 +1,5 @@
-//! Each file of a server in which every stream is used, removed and cut off while it is down: it starts, the log names the file and the remedy, and the others serve.
+//! A server uses every stream. Each of its files is removed and truncated while it is down. It starts, the log names
+//! the file and the remedy, and the other streams serve.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
 use crate::support::{Server, command};
 use crate::{page, tenant_tokens};
 
-/// Mail was delivered here and there, by SMTP and by HTTP with a key, was read by IMAP and found; some waits for another host and for a transport. Then the server has stopped. Returns the secret of a token.
+/// Runs and stops a server that has used all streams: mail delivered locally and remotely, by SMTP and by HTTP with a
+/// key, read by IMAP and searched. Some mail waits for another host and for a transport. Returns the secret of a token.
 fn used_by_all(dir: &Path, next: &Server) -> String {
     fs::write(dir.join("passwords"), line(dir, "eve@here.example", "secret")).unwrap();
     fs::write(dir.join("secret"), "a secret for tests\n").unwrap();

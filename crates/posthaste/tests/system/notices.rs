@@ -1,4 +1,4 @@
-//! Who is told of what cannot be delivered, and in which words, with running servers.
+//! Notifications about undeliverable mail: recipients and wording, with running servers.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};

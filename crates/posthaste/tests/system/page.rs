@@ -1,4 +1,4 @@
-//! What the page asks of the server: the queue, the event log, messages, the system, events as they happen.
+//! The requests of the page: the queue, the event log, messages, the system, events as they happen.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! What the queue knows of mail besides its recipients: counts, content, why it waits, and when it leaves.
+//! The queue's data besides recipients: counts, content, reasons, and times.
 
 use std::io::Write;
 use std::path::Path;
@@ -32,7 +32,7 @@ servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"], "other.example" = ["127.0.0.1"] }
 "#;
 
-/// What a summary says of each name.
+/// Recipients and held recipients of each name in a summary.
 fn counts(dir: &Path, by: &str) -> Vec<(String, u64, u64)> {
     let number = |line: &Value, key: &str| line[key].as_u64().unwrap();
     let (_, text) = queue(dir, &["summary", "--by", by, "--json"]);

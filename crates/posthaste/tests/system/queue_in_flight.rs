@@ -1,4 +1,4 @@
-//! What an operator does to recipients that another host has in hand: it follows that host's reply.
+//! Operator commands on recipients in flight: the other host's reply decides.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -9,7 +9,7 @@ use crate::queue_content::{config, deferring, start};
 use crate::relaying::{list, queue, unused_port, wait_for_queue};
 use crate::support::{Server, command, configure};
 
-/// What an import says at its end.
+/// Imports, and returns the exit status and the summary.
 fn import(dir: &Path, args: &[&str]) -> (i32, Value) {
     let output = command(dir, &[&["queue", "import", "--json"], args].concat()).output().unwrap();
     let text = String::from_utf8_lossy(&[output.stdout.clone(), output.stderr].concat()).into_owned();
@@ -24,7 +24,7 @@ fn of(done: u64, recipients: u64, duplicates: u64) -> (i32, [Option<u64>; 4]) {
     (0, [Some(done), Some(recipients), Some(duplicates), Some(0)])
 }
 
-/// What may not change on the way.
+/// Fields that a transfer must keep.
 fn kept(dir: &Path) -> Vec<Vec<Value>> {
     let keys = ["recipient", "sender", "tenant", "campaign", "attempts", "status", "state", "why", "bytes"];
     let waiting = list(dir, &[]);

@@ -1,4 +1,4 @@
-//! How many recipients an account may send to.
+//! Limits on the recipients that an account may send to.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What a reader types, and what must not happen then.
+//! The commands that read messages: `view`, `extract` and others, also with mistaken arguments.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What clients of the server meet: recipients, bodies, limits, LMTP.
+//! The server as clients see it: recipients, bodies, limits, LMTP.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! What the event log has of mail to other hosts.
+//! Events about mail to other hosts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

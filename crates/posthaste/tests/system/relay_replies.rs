@@ -1,4 +1,4 @@
-//! What other hosts said last, for people who ask.
+//! Last replies of other hosts, as users see them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ impl Closing {
         Closing { port, is_gone }
     }
 
-    /// Nobody listens there any more.
+    /// Closes the listener and waits until connections are refused.
     fn end(self) {
         self.is_gone.store(true, Ordering::Relaxed);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {}

@@ -96,8 +96,8 @@ fn a_second_signal_waits_for_nothing() {
     server.stop();
 }
 
-/// A server that cannot get beyond its start until the returned pipe is read, and its log: a pipe in the place of the spool's lock cannot be
-/// opened for writing before somebody reads it. It has had one SIGTERM.
+/// Starts a server that hangs in its start until the returned pipe is read; also returns its log. The spool's lock is a
+/// pipe, which cannot be opened for writing before it is opened for reading. The server has had one SIGTERM.
 fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStderr>) {
     let pipe = dir.join("posthaste-data/spool/lock");
     std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What the server logs.
+//! The server's log.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

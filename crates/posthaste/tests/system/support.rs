@@ -29,7 +29,7 @@ pub struct Server {
     process: Process,
     /// Where it listens, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
-    /// What it printed before it was ready.
+    /// Output before it was ready.
     pub banner: String,
     dir: PathBuf,
     /// Its log.
@@ -147,7 +147,7 @@ impl Server {
         usize::try_from(octets).expect("it fits into memory")
     }
 
-    /// What lies in the mailbox `domain/user`, by file name.
+    /// Messages in the mailbox `domain/user`, by file name.
     pub fn mailbox(&self, domain: &str, user: &str) -> Vec<Stored> {
         mailbox(&self.dir, domain, user)
     }
@@ -157,8 +157,8 @@ impl Server {
         self.wait_for_mail_until(Instant::now() + PATIENCE, domain, user, count)
     }
 
-    /// The same for mail that has waited for its mailbox since `since`: tried after 1 s, 2 s, 4 s and so on, it may wait for as
-    /// long again.
+    /// Like [`wait_for_mail`](Self::wait_for_mail), for mail that has waited for its mailbox since `since`. Attempts
+    /// follow after 1 s, 2 s, 4 s and so on, so it may wait for as long again.
     pub fn wait_for_mail_that_waits(&self, since: Instant, domain: &str, user: &str, count: usize) -> Vec<Stored> {
         self.wait_for_mail_until(Instant::now() + since.elapsed() + PATIENCE, domain, user, count)
     }
@@ -178,8 +178,8 @@ impl Server {
 
 /// Writes `config` as the posthaste.toml of a server in `dir`.
 ///
-/// Unless it has segments of its own size, they are small: a server fills three with zeros for its first message, 192 MiB by
-/// default, and all tests that run at once would wait for the disk.
+/// Sets small segments unless `config` has a size. A server fills three with zeros for its first message, 192 MiB by
+/// default, and tests that run in parallel would wait for the disk.
 pub fn configure(dir: &Path, config: &str) {
     let mut config = config.to_owned();
     if !config.contains("segment_bytes") {
@@ -228,7 +228,7 @@ impl Stored {
     }
 }
 
-/// What lies in `new/` of the mailbox `domain/user` of the server in `dir`, by file name.
+/// Messages in `new/` of the mailbox `domain/user` of the server in `dir`, by file name.
 pub fn mailbox(dir: &Path, domain: &str, user: &str) -> Vec<Stored> {
     let new = dir.join("posthaste-data/mail").join(domain).join(user).join("Maildir/new");
     let Ok(entries) = std::fs::read_dir(new) else { return Vec::new() };

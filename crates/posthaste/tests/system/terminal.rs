@@ -1,4 +1,4 @@
-//! What a person sees: commands on a pseudo-terminal.
+//! Commands on a pseudo-terminal.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -244,8 +244,8 @@ fn threads_fit_the_terminal_and_keep_their_subject() {
     }
 }
 
-/// Asks for a password on a terminal where somebody types `keys`, each once the text before it has appeared; what the terminal shows, the exit status, and whether the
-/// terminal shows again what is typed.
+/// Runs `posthaste password` on a terminal and types `keys`, each once the text before it has appeared. Returns the
+/// screen, the exit status, and true if the terminal echoes input afterwards.
 fn password(dir: &Path, keys: &[(&str, &str)]) -> (String, i32, bool) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();

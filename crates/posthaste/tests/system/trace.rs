@@ -57,7 +57,7 @@ impl Watching {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// What is said in a session from its beginning up to a line that has this text.
+    /// Lines of a session from its beginning up to one with this text.
     pub fn until(&mut self, direction: &str, text: &str) -> Vec<Value> {
         let is_it = |line: &Value| line["direction"] == direction && line["line"].as_str().unwrap().contains(text);
         while !self.seen.iter().any(is_it) {

@@ -37,7 +37,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Status(u16),
-    /// None: the connection stays open until the client gives up.
+    /// No answer: the connection stays open until the client gives up.
     Silence,
 }
 
