@@ -1,6 +1,6 @@
-//! Measures how many messages/s the sink takes and what each costs it in processor time, beside Postfix's `smtp-sink` where
-//! that is installed, in turns: 10 KiB of text over 50 connections that stay open, from a generator that sends what was
-//! made before, so that the sink is the limit and not the client. Sink and generator are two processes.
+//! Measures messages/s that the sink takes, and its CPU time for each, beside Postfix's `smtp-sink` where that is
+//! installed, in turns. The load is 10 KiB of text over 50 connections that stay open. The generator sends prepared
+//! bytes, so that the sink is the limit and not the client. Sink and generator are two processes.
 //!
 //! - *lock step*: each command waits for the reply to the one before, as `smtp-source` does;
 //! - *pipelined*: a message's end and the next one's MAIL, RCPT and DATA travel together (RFC 2920).
@@ -137,7 +137,7 @@ fn be_the_sink(threads: usize) {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// What is sent, made once.
+/// Prepared bytes of a session.
 struct Script {
     commands: [&'static str; 3],
     body: Vec<u8>,
@@ -213,7 +213,7 @@ fn own_cpu() -> Duration {
 struct Client {
     stream: TcpStream,
     buffer: [u8; 4096],
-    /// What of a reply line has come so far.
+    /// The incomplete reply line.
     line: Vec<u8>,
 }
 

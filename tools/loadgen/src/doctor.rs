@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// No change needed.
     Good,
     /// Could be better; results suffer under high load only.
     Advice,
@@ -22,14 +22,14 @@ pub enum Severity {
     Serious,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What: a sysctl's name, or a few words.
+    /// Name of the check: a sysctl, or a few words.
     pub name: &'static str,
-    /// As it is.
+    /// Current value.
     pub value: String,
-    /// How much it matters.
+    /// Severity of the finding.
     pub severity: Severity,
     /// Why, and what it should be; empty when it is good.
     pub why: String,
@@ -49,7 +49,7 @@ impl Finding {
     }
 }
 
-/// What to check.
+/// Settings of the checks.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where mail or measurements will lie. It must exist.
@@ -58,7 +58,7 @@ pub struct Options {
     pub connections: u64,
     /// Times that an `fdatasync` is measured; 0 leaves it out.
     pub syncs: usize,
-    /// How long the neighbours are watched.
+    /// Time for which other processes are watched.
     pub watch: std::time::Duration,
 }
 

@@ -36,7 +36,7 @@ pub struct Found<'a> {
     pub path: &'a Path,
     /// The Maildir that it is in or in a folder of; the outermost, so the mailbox of one user.
     pub maildir: Option<&'a Path>,
-    /// Which message of its mbox, from 1; absent where the file is one message.
+    /// Position in its mbox, from 1; `None` where the file is one message.
     pub number: Option<usize>,
     pub octets: &'a [u8],
 }
@@ -44,8 +44,9 @@ pub struct Found<'a> {
 /// Calls `each` with every message under `path`, until `each` returns `false`.
 ///
 /// A file that starts with `From ` is an mbox (mboxrd, RFC 4155 apart from the quoting), any other file one message. A
-/// directory is read with all below it; where `cur` and `new` lie beside each other it is a Maildir, of which these two
-/// are read and its folders, while `tmp` and the files beside them are not mail. No mail are files that begin with a dot, such as the server's `.posthaste-mount`. Directories are read in order of names.
+/// directory is read recursively. With `cur` and `new` it is a Maildir: only these two and its folders are read, not
+/// `tmp` or other files. Files that begin with a dot are not mail, such as the server's `.posthaste-mount`. Directories
+/// are read in order of names.
 ///
 /// # Errors
 /// When something cannot be read. A file that disappears while the tree is read (a Maildir lives) is passed over.

@@ -42,7 +42,7 @@ impl Latencies {
         self.0.value_at_quantile(share)
     }
 
-    /// How many there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -147,7 +147,7 @@ pub struct CurvePoint {
     pub us: u64,
 }
 
-/// What happened in one stretch of time.
+/// Figures of one stretch of time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stretch {
     /// Seconds since the run began.
@@ -245,12 +245,12 @@ impl Timeline {
         *self.at(time).errors.entry(class.to_owned()).or_default() += count;
     }
 
-    /// How long each stretch is, in seconds.
+    /// Length of a stretch in seconds.
     pub fn width_s(&self) -> f64 {
         self.width.as_secs_f64()
     }
 
-    /// When the last thing happened, in seconds: the last stretch may not have been whole.
+    /// Time of the last event, in seconds: the last stretch may be incomplete.
     pub fn end_s(&self) -> f64 {
         self.end.as_secs_f64()
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// Nothing here takes longer to start or to end unless it hangs.
+/// Timeout for a start or an end; only a hang takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Of the kernel's stack of a thread that is told of.
+/// Stack frames shown of each thread in the kernel.
 const FRAMES: usize = 6;
 /// Between two looks at a process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -72,12 +72,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has written to its standard output.
+    /// Its standard output so far.
     pub fn output(&self) -> String {
         read(&self.output)
     }
 
-    /// What it has written to its standard error.
+    /// Its standard error so far.
     pub fn log(&self) -> String {
         read(&self.log)
     }
@@ -215,7 +215,7 @@ fn read(file: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned()
 }
 
-/// Whether a connection can be made.
+/// True if a connection can be made.
 pub fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
 }

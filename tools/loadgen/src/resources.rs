@@ -1,4 +1,4 @@
-//! What processes cost while a run goes on, as Linux counts it under /proc; elsewhere there are no figures.
+//! Resource usage of processes during a run, from /proc; without Linux there are no figures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -26,7 +26,7 @@ pub struct Sample {
     pub device_flushes: u64,
 }
 
-/// What was used over the whole run.
+/// Resources used over the whole run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     pub cpu_s: f64,
@@ -46,11 +46,11 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Sampler {
     roots: Vec<u32>,
-    /// Whether their descendants count too.
+    /// True if descendants count too.
     follows: bool,
     begun: Instant,
     samples: Vec<Sample>,
-    /// What is counted by thread, when each was last seen, and of all threads since the beginning.
+    /// Counters of each thread at its last look, and the sum over all threads since the beginning.
     threads: HashMap<u32, OfThread>,
     threads_sum: OfThread,
     stride: usize,
@@ -59,11 +59,11 @@ pub struct Sampler {
     has_ended: bool,
     /// The last one taken, also if it was not kept.
     last: Sample,
-    /// What processes have used that others took the place of.
+    /// Resources used by earlier processes that others have replaced.
     before: Sample,
 }
 
-/// What is counted by thread.
+/// Counters that the kernel keeps for each thread.
 #[derive(Debug, Clone, Copy, Default)]
 struct OfThread {
     switches: u64,
@@ -180,7 +180,7 @@ impl Sampler {
     }
 }
 
-/// Whether there is such a process.
+/// True if there is such a process.
 pub fn process_exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}/stat")).is_ok()
 }

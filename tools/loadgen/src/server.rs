@@ -11,7 +11,7 @@ use crate::process::{Process, WaitError};
 pub struct Server {
     /// Its process.
     pub process: Process,
-    /// What it has printed.
+    /// Output before it was ready.
     pub banner: String,
     /// The TCP addresses that it listens on, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
@@ -106,7 +106,7 @@ connections_per_address = 20000
 address = \"127.0.0.1:0\"
 ";
 
-/// One more listener, of HTTP.
+/// Configuration of an additional HTTP listener.
 const HTTP: &str = "[[listener]]
 protocol = \"http\"
 address = \"127.0.0.1:0\"
@@ -122,7 +122,7 @@ pub struct StartOptions {
 }
 
 impl ScratchServer {
-    /// What is on stable storage when it says 250.
+    /// Durability of a message acknowledged with 250, for reports.
     pub const DURABILITY: &str = "spool synced before 250";
 
     /// Starts `program serve` in `dir`, with the configuration in `config` or one made there, and waits until it is ready.
@@ -220,8 +220,8 @@ impl Drop for ScratchServer {
     }
 }
 
-/// A port of loopback that no outgoing connection is given: a client that tries again and again to reach a server that is
-/// away could otherwise be given that very port, and so be connected to itself (RFC 9293 section 3.5).
+/// A port of loopback outside the range for outgoing connections. A client that keeps trying to reach a dead server
+/// could otherwise be given that very port, and connect to itself (RFC 9293 section 3.5).
 fn fixed_address() -> std::io::Result<SocketAddr> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let first: u16 = range.split_ascii_whitespace().next().and_then(|port| port.parse().ok()).unwrap_or(32768);

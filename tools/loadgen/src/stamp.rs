@@ -1,16 +1,16 @@
 //! The field that every generated message carries, so that it can be found again and its octets checked.
 //!
 //! `X-Posthaste-Load: <run>.<number> <digest>` is the first field of the message as generated; servers put trace fields
-//! in front of it. `run` is 16 lower-case hexadecimal digits, `number` decimal, `digest` the 16 lower-case hexadecimal
-//! digits of XXH3-64 over all octets after the field's line end, each line end counted as CRLF: a message kept with LF
-//! line ends compares equal.
+//! in front of it. `run` is 16 lower-case hexadecimal digits, `number` decimal. `digest` is XXH3-64 in 16 such digits,
+//! over all octets after the field's line end. Each line end counts as CRLF, so a message kept with LF line ends
+//! compares equal.
 
 use xxhash_rust::xxh3::Xxh3;
 
 /// The field's name with its colon and space.
 pub const FIELD: &str = "X-Posthaste-Load: ";
 
-/// Which message of which run.
+/// Identifies a message: its run and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     pub run: u64,

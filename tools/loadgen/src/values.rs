@@ -1,4 +1,4 @@
-//! What people write on the command line for sizes, times, targets and weights, read into types that cannot be wrong.
+//! Parsers of command-line values: sizes, times, targets and weights, as types that cannot be wrong.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -159,7 +159,7 @@ pub fn header_field(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// How many messages go over one connection.
+/// Messages over one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerConnection {
     /// The connection stays until the end of the run.

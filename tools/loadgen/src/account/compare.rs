@@ -9,12 +9,12 @@ use super::ledger::{Expected, Ledger};
 use super::stores::{AccountError, FoundCopies, Seen, places};
 use crate::stamp::{self, Id};
 
-/// How many copies of a message with several recipients a store keeps.
+/// Copies that a store keeps of a message with several recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Copies {
-    /// One for each recipient for whom it was acknowledged: mailboxes. In Maildirs each in one of its own: a second copy
-    /// in the same one is a duplicate and stands for no other recipient's.
+    /// One for each recipient for whom it was acknowledged: mailboxes. In Maildirs each is in one of its own: a second
+    /// copy in the same one is a duplicate and counts for no other recipient.
     PerRecipient,
     /// One, however many recipients: a sink, an archive, a hard link counted once.
     PerMessage,
@@ -77,7 +77,7 @@ pub struct Account {
     pub unexpected: Vec<Finding>,
     /// Messages whose connection was lost before the verdict, and that are there; either is right.
     pub uncertain_found: u64,
-    /// The same, and not there.
+    /// Messages whose connection was lost before the verdict, and that are absent; either is right.
     pub uncertain_absent: u64,
     /// Messages of other runs; not looked at.
     pub other_runs: u64,
@@ -223,12 +223,12 @@ impl Account {
         }
     }
 
-    /// Whether everything is there or promised still, once and unaltered, and nothing else.
+    /// True if every acknowledged message is stored or still queued, once and unaltered, and nothing else is.
     pub fn is_clean(&self) -> bool {
         self.lists().iter().all(|(_, list)| list.is_empty())
     }
 
-    /// Whether a later look may find what this one has missed: mail on its way, or a file that is being written.
+    /// True if a later look may find mail that this one missed: mail on its way, or a file that is being written.
     pub fn may_still_change(&self) -> bool {
         let is_whole = self.lost.is_empty() && self.altered.is_empty();
         !is_whole || !self.waiting.is_empty() || !self.unfinished.is_empty()
@@ -248,7 +248,7 @@ impl Account {
         ]
     }
 
-    /// What may explain the findings: several recipients, and no message there more than once.
+    /// A likely cause of the findings: several recipients, and no message stored more than once.
     pub fn hint(&self) -> Option<&'static str> {
         let is_short = self.copies == Copies::PerRecipient && self.expected > self.acked && !self.lost.is_empty();
         // Where a mailbox of its own has one recipient's copy, some message is there twice.

@@ -1,4 +1,4 @@
-//! What the server has promised: for each message of a run, how many copies must be there and how many may be.
+//! The ledger of promises: for each message of a run, the copies that must be there, and those that may be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::mailfiles::must_begin_with;
 
-/// What is known about one message.
+/// Copies expected of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expected {
     /// Recipients for whom the server has acknowledged it: so many copies must be there.
     pub acked: u16,
-    /// Recipients for whom nobody knows, as the connection was lost before the verdict: so many more may be there.
+    /// Recipients whose verdict is unknown, as the connection was lost before it: so many more copies may be there.
     pub uncertain: u16,
 }
 
@@ -60,7 +60,7 @@ impl Ledger {
         self.messages[index] = Expected { acked, uncertain };
     }
 
-    /// What is known about message `number`.
+    /// Copies expected of message `number`.
     pub fn get(&self, number: u64) -> Expected {
         usize::try_from(number).ok().and_then(|index| self.messages.get(index)).copied().unwrap_or_default()
     }
@@ -70,7 +70,7 @@ impl Ledger {
         (0..).zip(self.messages.iter().copied())
     }
 
-    /// Whether its run ended because it has as many messages as there may be.
+    /// True if its run ended at the limit of messages.
     pub fn is_full(&self) -> bool {
         self.messages.len() as u64 >= MESSAGES_MAX
     }

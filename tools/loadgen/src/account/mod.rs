@@ -1,4 +1,4 @@
-//! Whether everything that was acknowledged is there: once for each recipient, octet for octet.
+//! Accounts for acknowledged messages: each must be stored once for each recipient, octet for octet.
 
 mod compare;
 mod ledger;

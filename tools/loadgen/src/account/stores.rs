@@ -34,18 +34,18 @@ pub(super) struct Seen<'a> {
     pub unstamped: u64,
     /// Account files that end in the middle of a line.
     pub unfinished: Vec<String>,
-    /// Whether all stores so far are account files.
+    /// True if all stores so far are account files.
     pub all_are_lines: bool,
 }
 
-/// What was found of one message.
+/// Copies found of one message.
 #[derive(Debug, Default)]
 pub(super) struct FoundCopies {
     pub found: u32,
     pub altered: u32,
     /// Copies in a Maildir that has one already.
     pub surplus: u32,
-    /// Those that have one.
+    /// Maildirs that have a copy.
     pub maildirs: Vec<u32>,
 }
 
@@ -77,10 +77,10 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// What is to be known of a store besides its messages.
+/// Facts about a store besides its messages.
 struct Store {
     is_lines: bool,
-    /// It ends in the middle of a line: somebody is writing it, or was killed.
+    /// True if it ends in the middle of a line: it is being written, or its writer was killed.
     is_unfinished: bool,
 }
 

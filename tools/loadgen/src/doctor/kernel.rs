@@ -79,10 +79,10 @@ fn port_range(proc: &Path) -> Finding {
     }
 }
 
-/// How much may be written before somebody is made to wait for the disk.
+/// Amounts of dirty memory at which writeback begins, and at which writers wait for the disk.
 fn dirty_pages(proc: &Path) -> Option<Finding> {
     const NAME: &str = "vm.dirty_background_bytes";
-    /// A stall of writers begins at the limit; what writes back a gigabyte at once stalls syncs for seconds on a slow disk.
+    /// Writers stall at the limit, and a writeback of a gigabyte at once stalls syncs for seconds on a slow disk.
     const LARGE: u64 = 1 << 30;
     let memory_bytes = memory_bytes(proc)?;
     let share = |bytes: &str, ratio: &str| match read_number(proc, bytes)? {
@@ -106,7 +106,7 @@ fn memory_bytes(proc: &Path) -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
-/// What this process may open.
+/// Limit on open files of this process.
 pub(super) fn descriptors(connections: u64) -> Vec<Finding> {
     const NAME: &str = "open files";
     let limit = getrlimit(Resource::Nofile);
@@ -134,7 +134,7 @@ pub(super) fn descriptors(connections: u64) -> Vec<Finding> {
     }]
 }
 
-/// Whether processes may use io_uring.
+/// Availability of io_uring.
 pub(super) fn io_uring() -> Finding {
     const NAME: &str = "io_uring";
     let disabled = read_number(Path::new("/proc"), "kernel.io_uring_disabled");

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What bounds one round and how its messages are spread over time.
+/// Limits of one round, and the distribution of its messages over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
@@ -36,7 +36,7 @@ pub(super) struct Drawn {
     random: fastrand::Rng,
     mean_gap_s: f64,
     warmup: Duration,
-    /// Nothing is due from here on.
+    /// End of the round: no message is due later.
     end: Option<Duration>,
     /// Messages after the warm-up that may still be drawn.
     measured_left: Option<u64>,
@@ -73,7 +73,7 @@ impl Drawn {
         self.waiting.pop_front();
     }
 
-    /// How many of those that nobody has taken are due by `time`.
+    /// Messages due by `time` that are not taken yet.
     pub fn due_by(&mut self, time: Duration) -> u64 {
         while !self.is_complete && self.last <= time {
             self.draw();

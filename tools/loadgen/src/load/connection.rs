@@ -60,7 +60,7 @@ impl<T: Read + Write> Socket for T {}
 pub(super) enum ReadOutcome {
     /// Octets, and there may be more.
     Octets,
-    /// Nothing more for now.
+    /// No more input for now.
     Nothing,
 }
 
@@ -81,7 +81,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Whether the connection stands; asked when the socket is ready for the first time.
+    /// Finishes the connect and returns true if it succeeded. Called when the socket is first ready.
     pub fn finish_connect(&mut self) -> Result<bool, Failure> {
         if self.is_connected {
             return Ok(true);
@@ -105,7 +105,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the connection stands.
+    /// True once the connection is established.
     pub fn is_connected(&self) -> bool {
         self.is_connected
     }
@@ -119,7 +119,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a TLS handshake is going on.
+    /// True during a TLS handshake.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
@@ -147,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// What has been read and not taken.
+    /// Input read but not consumed.
     pub fn input(&self) -> &[u8] {
         &self.input[..self.filled]
     }

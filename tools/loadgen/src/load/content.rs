@@ -1,4 +1,4 @@
-//! What the messages say: a pool made before the run, so that sending costs no thought about content.
+//! Message bodies: a pool made before the run, so that sending spends no time on content.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -27,7 +27,7 @@ pub struct Pool {
 /// A message without its stamp.
 #[derive(Debug)]
 pub struct Message {
-    /// As it is stored: CRLF line ends, dots not stuffed.
+    /// The message as stored: CRLF line ends, dots not stuffed.
     pub plain: Bytes,
     /// As DATA carries it, without the final dot. The same memory as `plain` where no line starts with a dot.
     pub stuffed: Bytes,
@@ -74,7 +74,7 @@ fn stuffed(octets: Bytes) -> Bytes {
     Bytes::from(out)
 }
 
-/// What the receiver makes of `stuffed` (RFC 5321 section 4.5.2).
+/// Undoes dot-stuffing, as a receiver does (RFC 5321 section 4.5.2).
 fn unstuffed(stuffed: &Bytes) -> Bytes {
     let mut plain = Vec::with_capacity(stuffed.len());
     for line in stuffed.split_inclusive(|octet| *octet == b'\n') {
@@ -152,7 +152,7 @@ impl Pool {
         self.messages.iter().all(|message| std::str::from_utf8(&message.plain).is_ok())
     }
 
-    /// How many different messages there are.
+    /// Number of different messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }

@@ -1,9 +1,9 @@
-//! What can go wrong with a message or a connection, in classes that a person can count.
+//! Failures of messages and connections, in classes for counting.
 
 use std::fmt;
 use std::io;
 
-/// What the client was waiting for.
+/// The step that the client was waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     Connect,
@@ -37,7 +37,7 @@ pub enum Cause {
     Reset,
     /// The server closed the connection.
     Closed,
-    /// What came is no reply, or not one that belongs here.
+    /// The input is no reply, or an unexpected one.
     Garbage,
     /// The server lacks what the plan asks for.
     Unsupported,

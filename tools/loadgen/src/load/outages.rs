@@ -12,7 +12,7 @@ use super::failure::{Cause, Failure, Stage};
 #[derive(Debug, Default)]
 pub struct Outages {
     outages: Mutex<Vec<Outage>>,
-    /// Whether somebody asks for the first acknowledgement since the last one.
+    /// True while the first acknowledgement since the last outage is awaited.
     awaits_ack: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl Outages {
         self.last(|outage| outage.back = Some((Instant::now(), pid)));
     }
 
-    /// How many there were.
+    /// Number of outages.
     pub fn count(&self) -> usize {
         self.lock().len()
     }
@@ -72,15 +72,15 @@ impl Outages {
         self.lock().iter().rev().find_map(|outage| outage.back).map(|(_, pid)| pid)
     }
 
-    /// Whether the server is away now; otherwise when it last came back.
+    /// True if the server is away now, and the time of its last return.
     pub(super) fn state(&self) -> (bool, Option<Instant>) {
         let last = self.lock();
         let Some(last) = last.last() else { return (false, None) };
         (last.back.is_none(), last.back.map(|(at, _)| at))
     }
 
-    /// Whether a connection that was begun at `opened` ended with `failure` because the server was away. If so it is counted, with
-    /// `messages` that were under way on it.
+    /// True if a connection opened at `opened` ended with `failure` because of an outage. Then the outage counts it,
+    /// with its `messages` in flight.
     pub(super) fn explain(&self, opened: Instant, failure: &Failure, messages: usize) -> bool {
         let cause = failure.class.cause;
         if !matches!(cause, Cause::Refused | Cause::Reset | Cause::Closed | Cause::Handshake | Cause::System) {

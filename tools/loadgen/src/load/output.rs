@@ -1,4 +1,4 @@
-//! What a session has still to send: text, a body that is not copied, text.
+//! Output of a session: text, a body that is not copied, text.
 
 use std::io::IoSlice;
 
@@ -10,7 +10,7 @@ pub(super) struct Output {
     head: Vec<u8>,
     body: Bytes,
     tail: Vec<u8>,
-    /// How much of all three has been sent.
+    /// Bytes sent of all three.
     sent: usize,
 }
 
@@ -30,12 +30,12 @@ impl Output {
         }
     }
 
-    /// Whether all has been sent.
+    /// True if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.body.is_empty() && self.tail.is_empty()
     }
 
-    /// What is left; empty slices are possible.
+    /// Bytes still to send; slices may be empty.
     pub fn slices(&self) -> [IoSlice<'_>; 3] {
         let mut skip = self.sent;
         [&self.head[..], &self.body, &self.tail].map(|part| {

@@ -1,4 +1,4 @@
-//! What a run sends, to whom and how: everything that is decided before the first connection.
+//! The plan of a run: everything that is decided before the first connection.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::content::Pool;
 use super::outages::Outages;
 use crate::values::{Address, PerConnection, Protocol, TlsStart, WeightedDomain};
 
-/// How many commands go out without waiting for the reply to the one before (RFC 2920).
+/// Pipelining of commands (RFC 2920).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pipelining {
     /// One command, one reply
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Injecting {
 /// One server to load.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// As the report names it.
+    /// Name in the report.
     pub name: String,
     pub address: Address,
     pub protocol: Protocol,
@@ -64,7 +64,7 @@ pub struct Server {
     pub tls_name: Option<rustls::pki_types::ServerName<'static>>,
 }
 
-/// Who gets the messages.
+/// Recipients of the messages.
 #[derive(Debug, Clone)]
 pub enum Recipients {
     /// These addresses in turn, each named once.
@@ -74,7 +74,7 @@ pub enum Recipients {
 }
 
 impl Recipients {
-    /// How many recipients one message can have without naming one twice.
+    /// Recipients that one message can have without repetition.
     pub fn distinct(&self) -> usize {
         match self {
             Self::Listed(addresses) => addresses.len(),
@@ -133,7 +133,7 @@ pub struct Plan {
     pub pool: Arc<Pool>,
     /// For a connection, and for each reply.
     pub timeout: Duration,
-    /// How long messages under way, and those that an open loop owes, may still take after the end.
+    /// Grace time after the end, for messages in flight and for those that an open loop is late with.
     pub drain: Duration,
     /// When no connection could be made for so long, the run ends.
     pub give_up: Duration,

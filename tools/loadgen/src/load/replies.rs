@@ -9,7 +9,7 @@ pub(super) struct Reply<'a> {
     pub wire: &'a [u8],
 }
 
-/// What came is no reply.
+/// The input is not a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Garbage;
 

@@ -53,7 +53,7 @@ pub struct Round {
     pub latency: LatencySummary,
 }
 
-/// How often one class of error came.
+/// Count of one class of error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorCount {
     pub class: String,
@@ -106,7 +106,7 @@ pub struct Progress<'a> {
     pub recent: &'a LatencySummary,
     /// Errors so far by class.
     pub errors: &'a BTreeMap<String, (u64, String)>,
-    /// How often the server was killed on purpose.
+    /// Number of deliberate kills of the server.
     pub kills: usize,
 }
 
@@ -204,7 +204,7 @@ struct Gathered {
     seen: Seen,
 }
 
-/// What has come since the last look.
+/// State at the last look, to compute rates.
 struct Seen {
     at: Instant,
     acked: u64,

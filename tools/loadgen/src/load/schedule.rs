@@ -1,4 +1,4 @@
-//! Which message is sent when: one counter for all threads, so that a run has exactly the messages asked for.
+//! The schedule: one counter of messages for all threads, so that a run has exactly the messages asked for.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -12,7 +12,7 @@ use crate::account::MESSAGES_MAX;
 #[derive(Debug)]
 pub(super) struct Schedule {
     pace: Pace,
-    /// What was drawn of random arrivals.
+    /// Drawn times of random arrivals.
     drawn: Option<Mutex<Drawn>>,
     pub start: Instant,
     first: u64,
@@ -26,7 +26,7 @@ pub(super) struct Schedule {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Claim {
     Message(SendSlot),
-    /// None is due before.
+    /// The next message is due at this time.
     NotBefore(Instant),
     /// There are no more.
     Finished,
@@ -128,7 +128,7 @@ impl Schedule {
         }
     }
 
-    /// Whether there are no more messages, so that nobody needs a connection for one.
+    /// True if no message is left, so that no connection is needed for one.
     pub fn is_exhausted(&self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.start);
         let is_sent = match (&self.drawn, self.pace.rate) {
@@ -142,7 +142,7 @@ impl Schedule {
         is_sent || self.stop.is_asked()
     }
 
-    /// How many messages the whole round has (open loop).
+    /// Messages of the whole round (open loop).
     fn due_in_all(&self, rate: f64) -> u64 {
         let warmup = due_within(self.pace.warmup, rate);
         let by_count = self.pace.count.map_or(u64::MAX, |count| warmup + count);
@@ -150,7 +150,7 @@ impl Schedule {
         by_count.min(by_time)
     }
 
-    /// Messages that were due by `now` and have not been claimed: how far an open loop lags behind its schedule.
+    /// Messages due by `now` and not claimed: the lag of an open loop.
     pub fn behind(&self, now: Instant) -> u64 {
         let Some(rate) = self.pace.rate else { return 0 };
         let since = now.saturating_duration_since(self.start);
@@ -160,7 +160,7 @@ impl Schedule {
         due_within(since, rate).min(self.due_in_all(rate)).saturating_sub(self.claimed.load(Relaxed))
     }
 
-    /// Whether the round's time was up, or it was stopped, more than `drain` ago, or nothing shall be waited for.
+    /// True if the round ended or was stopped more than `drain` ago, or an immediate stop was asked for.
     pub fn is_over(&self, now: Instant, drain: Duration) -> bool {
         let stopped = self.stop.is_asked().then(|| *self.stopped_at.get_or_init(|| now));
         let end = self.pace.duration.map(|duration| self.start + self.pace.warmup + duration);
@@ -168,7 +168,7 @@ impl Schedule {
         self.stop.is_urgent() || stopped.into_iter().chain(end).any(is_late)
     }
 
-    /// How many numbers have been given out, the first of them [`Schedule::first`].
+    /// Numbers given out, the first of them [`Schedule::first`].
     pub fn claimed(&self) -> u64 {
         self.claimed.load(Relaxed)
     }
@@ -178,7 +178,7 @@ fn lock(drawn: &Mutex<Drawn>) -> MutexGuard<'_, Drawn> {
     drawn.lock().expect("nothing panics while it draws")
 }
 
-/// How many messages are due in the first `time` at `rate`: message k is due at k/rate, so the first at once.
+/// Messages due in the first `time` at `rate`: message k is due at k/rate, so the first at once.
 fn due_within(time: Duration, rate: f64) -> u64 {
     (time.as_secs_f64() * rate).ceil() as u64
 }

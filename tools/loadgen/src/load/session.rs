@@ -17,7 +17,7 @@ use crate::values::Protocol;
 mod message;
 mod opening;
 
-/// What the session wants after a reply.
+/// Next need of the session after a reply.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
     /// More replies.
@@ -36,7 +36,7 @@ pub(super) enum Event {
     Closed,
 }
 
-/// What became of a message.
+/// Outcome of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fate {
     pub turn: SendSlot,
@@ -123,12 +123,12 @@ impl Session {
         }
     }
 
-    /// Whether the connection is of no use after this message.
+    /// True if the connection is of no use after this message.
     pub fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Whether a message may begin now.
+    /// True if a message may begin now.
     pub fn is_idle(&self) -> bool {
         self.is_ready && self.current.is_none() && !self.is_closing && !self.expected.contains(&Expect::Quit)
     }
@@ -138,17 +138,17 @@ impl Session {
         usize::from(self.current.is_some()) + usize::from(self.ahead.is_some())
     }
 
-    /// Whether a reply is due.
+    /// True if a reply is due.
     pub fn is_waiting(&self) -> bool {
         !self.expected.is_empty()
     }
 
-    /// Whether QUIT is out.
+    /// True if QUIT has been sent.
     pub fn is_quitting(&self) -> bool {
         self.expected.back() == Some(&Expect::Quit)
     }
 
-    /// What the session waits for.
+    /// The step that the session waits for.
     pub fn stage(&self) -> Stage {
         match self.expected.front() {
             Some(Expect::Greeting) => Stage::Greeting,

@@ -22,12 +22,12 @@ impl Stop {
         self.urgent.store(true, Relaxed);
     }
 
-    /// Whether it was asked for, or urged.
+    /// True once a stop was asked for, immediate or not.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Relaxed)
     }
 
-    /// Whether it was urged.
+    /// True once an immediate stop was asked for.
     pub fn is_urgent(&self) -> bool {
         self.urgent.load(Relaxed)
     }

@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::schedule::{Claim, Schedule, SendSlot};
 use crate::values::PerConnection;
 
-/// What became of one message, for the figures and the account.
+/// Outcome of one message, for the figures and the account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
     pub number: u64,
@@ -34,12 +34,12 @@ pub(super) struct Record {
     pub latency: Duration,
 }
 
-/// What a worker tells every so often.
+/// Periodic report of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Tick {
     pub worker: usize,
     pub records: Vec<Record>,
-    /// How often each class of error came, and the first text seen.
+    /// Count of each class of error, and the first text seen.
     pub failures: HashMap<Class, (u64, String)>,
     /// Connections made so far that came as far as taking messages.
     pub sessions: u64,
@@ -63,7 +63,7 @@ const BACKOFF_LAST: Duration = Duration::from_secs(1);
 /// While the server is away on purpose its return is looked for more often, but not by thousands a second.
 const OUTAGE_BACKOFF: Duration = Duration::from_millis(20);
 const OUTAGE_BACKOFF_PER_SLOT: Duration = Duration::from_micros(200);
-/// How long the answer to QUIT is waited for at the end.
+/// Timeout of the reply to QUIT at the end.
 const QUIT_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Worker {
@@ -107,7 +107,7 @@ struct Live {
     is_connecting: bool,
 }
 
-/// Whether a connection stays.
+/// Fate of a connection after a step.
 #[derive(PartialEq)]
 enum Flow {
     Stay,
@@ -296,7 +296,7 @@ impl Worker {
         }
     }
 
-    /// Whether a connection failed as the server was taken away on purpose.
+    /// True if an outage explains the failure of a connection.
     fn is_explained(&self, opened: Instant, failure: &Failure, messages: usize) -> bool {
         self.plan.outages.as_ref().is_some_and(|outages| outages.explain(opened, failure, messages))
     }

@@ -10,9 +10,9 @@ use crate::measure::LatencySummary;
 /// Reports side by side: each figure of each report, and its ratio to the first report's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Which reports: the files or directories as they were named.
+    /// The reports' files or directories, as named.
     pub names: Vec<String>,
-    /// What the reports are called.
+    /// The reports' titles.
     pub titles: Vec<String>,
     pub rows: Vec<Row>,
     /// Where the runs were not asked to do the same, so that their figures may not be comparable.

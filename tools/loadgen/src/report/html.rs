@@ -121,7 +121,7 @@ impl Report {
         self.timeline.end_s.max(samples)
     }
 
-    /// What a reader must know of the time axis: warm-ups, rounds, kills.
+    /// Marks on the time axis: warm-ups, rounds, kills.
     fn marks(&self) -> Marks {
         let mut marks = Marks::default();
         if self.plan.warmup_s > 0.0 {

@@ -1,4 +1,4 @@
-//! What a run has found: as data, as tables, as a page with plots, and beside other runs.
+//! The report of a run: as data, as tables, as a page with plots, and beside other runs.
 
 mod compare;
 mod html;
@@ -73,7 +73,7 @@ pub struct Report {
     /// It was told to end before its end.
     #[serde(default)]
     pub was_stopped: bool,
-    /// What the reader should know: a run cut short, a limit met.
+    /// Remarks for the reader: a run cut short, a limit met.
     pub notes: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct Host {
     pub memory_octets: u64,
 }
 
-/// What was asked for.
+/// Summary of the plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanSummary {
     pub targets: Vec<String>,
@@ -114,14 +114,14 @@ pub struct PlanSummary {
 /// Figures over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimelineData {
-    /// How long each stretch is.
+    /// Length of each stretch in seconds.
     pub width_s: f64,
-    /// When the last thing happened; the last stretch ends here.
+    /// Time of the last event; the last stretch ends here.
     pub end_s: f64,
     pub stretches: Vec<Stretch>,
 }
 
-/// What one side has cost.
+/// Cost of one side, generator or server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// CPU time of an acknowledged message, those of the warm-up included.
@@ -131,14 +131,14 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What `usage` is for each of so many messages.
+    /// Divides `usage` by the number of messages.
     pub fn new(usage: Usage, messages: u64) -> Self {
         let cpu_us_per_message = if messages > 0 { usage.cpu_s * 1e6 / messages as f64 } else { 0.0 };
         Self { cpu_us_per_message, usage }
     }
 }
 
-/// What a run cannot know of itself.
+/// Facts about a run from outside of it.
 #[derive(Debug)]
 pub struct About {
     pub title: Option<String>,
@@ -161,7 +161,7 @@ pub enum ReportError {
 }
 
 impl PlanSummary {
-    /// What `plan` asks for, with the sizes as they were written.
+    /// Summarises `plan`, with the sizes as written on the command line.
     pub fn new(plan: &Plan, size: String) -> Self {
         let names = |name: fn(&crate::load::Server) -> &'static str| {
             let mut names: Vec<_> = plan.servers.iter().map(name).collect();
@@ -299,7 +299,7 @@ impl Report {
         to_json(self)
     }
 
-    /// Whether everything asked for was sent, acknowledged and, if somebody looked, found.
+    /// True if everything asked for was sent, acknowledged and, if stores were checked, found.
     pub fn is_good(&self) -> bool {
         let total = &self.total;
         let is_served = total.failed == 0 && total.missed == 0 && self.errors.is_empty() && !self.was_stopped;
@@ -307,7 +307,7 @@ impl Report {
         has_acked && is_served && self.account.as_ref().is_none_or(Account::is_clean)
     }
 
-    /// What it is called.
+    /// The report's title, else one made from its plan.
     pub fn name(&self) -> String {
         self.title.clone().unwrap_or_else(|| self.plan.title(&self.plan.target_names()))
     }
@@ -343,7 +343,7 @@ pub fn provenance(started: &str, host: &Host, version: &str) -> String {
 }
 
 impl Host {
-    /// What is known of this machine; what is not is empty or 0.
+    /// Reads the facts about this machine; unknown ones are empty or 0.
     pub fn read() -> Self {
         let line = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();

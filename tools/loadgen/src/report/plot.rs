@@ -43,7 +43,7 @@ pub(super) struct Plot<'a> {
     pub marks: Marks,
 }
 
-/// What is to be known of stretches and places of the x axis.
+/// Marked ranges and points of the x axis.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Marks {
     pub spans: Vec<Spans>,
@@ -64,7 +64,7 @@ pub(super) struct Spans {
 /// One axis.
 pub(super) struct Axis<'a> {
     pub scale: Scale,
-    /// What is counted, at the end of the axis.
+    /// Unit of the values, written at the end of the axis.
     pub label: &'a str,
     /// How a value is written.
     pub text: &'a dyn Fn(f64) -> String,

@@ -35,7 +35,7 @@ pub struct RigRun {
     pub unmountable: u64,
 }
 
-/// What was done to the server.
+/// Kind of fault that hit the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RigKind {
@@ -112,12 +112,12 @@ impl RigRun {
         }
     }
 
-    /// Whether nothing was lost, doubled, half or broken.
+    /// True if no message was lost, doubled or truncated, and the server recovered every time.
     pub fn is_clean(&self) -> bool {
         self.lost + self.duplicated + self.half + self.broken == 0
     }
 
-    /// Where it was done.
+    /// The file system under test.
     fn place(&self) -> &str {
         self.file_system.as_deref().unwrap_or("this machine's disk")
     }
@@ -157,7 +157,7 @@ impl From<Kill> for RigRun {
 
 const NO_ERROR: &str = "a String takes everything";
 
-/// What the rig has found, a row each; `None` without any.
+/// Table of the rig's results, a row for each run; `None` without any.
 pub(super) fn table(runs: &[RigRun]) -> Option<Table> {
     let mut table = Table::default().words("system").words("done to it").words("file system").figures("times");
     for name in ["cut again", "acknowledged", "looked for", "lost", "duplicated", "half", "broken", "no file system"] {

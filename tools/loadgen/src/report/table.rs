@@ -17,7 +17,7 @@ pub struct Table {
 enum Kind {
     Words,
     Figures,
-    /// What a machine has said.
+    /// Text of a machine, shown as it is.
     Verbatim,
 }
 

@@ -53,7 +53,7 @@ fn round_lines(rounds: &[&Round]) -> Vec<Line> {
     rows
 }
 
-/// What both sides have cost.
+/// Rows of the costs of both sides.
 fn cost_lines(costs: &[&Cost]) -> Vec<Line> {
     let row = |name, value: &dyn Fn(&Cost) -> String| (name, costs.iter().map(|cost| value(cost)).collect());
     vec![
@@ -78,7 +78,7 @@ fn size(octets: usize) -> String {
 }
 
 impl PlanSummary {
-    /// What was asked of `target`, as a heading.
+    /// Heading for a run against `target`.
     pub fn title(&self, target: &str) -> String {
         let what = match self.size.parse::<Sizes>().map(|sizes| sizes.classes) {
             Ok(classes) if classes.len() > 1 => "messages of mixed sizes".to_owned(),
@@ -115,7 +115,7 @@ impl PlanSummary {
 }
 
 impl Report {
-    /// What was done, in a sentence.
+    /// Describes the plan in a sentence.
     pub fn plan_text(&self) -> String {
         let plan = &self.plan;
         let mut text = format!("{} to {}, {} connections", plan.protocol, plan.targets.join(", "), plan.connections);
@@ -160,7 +160,7 @@ impl Report {
         table(names, round_lines(&rounds))
     }
 
-    /// What the sides that were watched have cost.
+    /// Costs of the sides that were watched.
     pub(super) fn cost_table(&self) -> Table {
         let costs: Vec<&Cost> = std::iter::once(&self.generator).chain(&self.server).collect();
         let names = ["generator", "server"].into_iter().take(costs.len()).map(str::to_owned);

@@ -7,7 +7,7 @@ pub const BLOCK: u64 = 10_000;
 
 /// Where decision number `n` stands in its block's shuffled order: 0 to 9,999, each exactly once in a block.
 ///
-/// What happens to the n-th message depends on `key` and `n` alone and not on which thread asks.
+/// The fate of message `n` depends on `key` and `n` alone, not on the thread that asks.
 pub fn place(key: u64, n: u64) -> u32 {
     let block_key = mix(key ^ mix(n / BLOCK));
     let mut at = (n % BLOCK) as u32;

@@ -1,4 +1,4 @@
-//! What the sink saw: counters of each thread, and their sum.
+//! Counters of the sink: one set for each thread, and their sum.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Tally {
     }
 }
 
-/// What the sink saw so far, or altogether.
+/// Counts of a sink, so far or in total.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Counts {
     /// Connections that were served.
@@ -132,7 +132,7 @@ impl Counts {
 /// The account of a whole run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// What was seen.
+    /// Counts of the run.
     #[serde(flatten)]
     pub counts: Counts,
     /// From start to stop.

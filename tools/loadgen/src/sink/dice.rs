@@ -1,4 +1,4 @@
-//! What one stage of one domain is answered: shares that are exact, in an order that the seed shuffles.
+//! Answers at one stage of one domain: exact shares, in an order that the seed shuffles.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

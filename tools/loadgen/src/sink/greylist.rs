@@ -1,4 +1,4 @@
-//! Who came when: the greylist's memory, of bounded size.
+//! The greylist's memory of first attempts, of bounded size.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::rule_file::GreylistRule;
 
-/// Remembers first attempts by a hash of client address, sender and recipient; keyed, so that nobody can aim at another's.
+/// Remembers first attempts by a hash of client address, sender and recipient. The hash is keyed, so that no client can
+/// collide with another's entry on purpose.
 #[derive(Debug)]
 pub(super) struct Greylist {
     rule: GreylistRule,
@@ -27,7 +28,7 @@ impl Greylist {
         Self { rule, hasher: RandomState::new(), seen: Mutex::default() }
     }
 
-    /// Whether the attempt has to come back later: its first one is less than the rule's wait ago.
+    /// True if the attempt is too early: the first one was less than the rule's wait ago.
     pub fn is_early(&self, client: IpAddr, sender: &str, recipient: &str, now: Instant) -> bool {
         let key = self.hasher.hash_one((client, sender, recipient));
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

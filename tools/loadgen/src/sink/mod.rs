@@ -66,9 +66,9 @@ pub struct Options {
     pub protocol: Protocol,
     /// In the greeting, and in a certificate made at the start.
     pub host_name: String,
-    /// What is answered; by default yes to everything.
+    /// Rules for the answers. Default: accept everything.
     pub rules: RuleFile,
-    /// Whether recipients such as `tempfail@` and `450-…@` order their answer. Default true.
+    /// True if recipients such as `tempfail@` and `450-…@` order their answer. Default true.
     pub local_parts: bool,
     /// Keep accepted messages. Default: throw them away.
     pub store: Option<StoreKind>,
@@ -76,7 +76,7 @@ pub struct Options {
     pub account: Option<PathBuf>,
     /// Encryption. Default off.
     pub tls: TlsMode,
-    /// What is shown to clients that encrypt.
+    /// The server's certificate.
     pub certificate: Certificate,
     /// Threads; 0 for as many as there are processors. Default 0.
     pub threads: usize,
@@ -122,9 +122,9 @@ pub enum SinkError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// As it was given.
+        /// The address as given.
         address: String,
-        /// What happened.
+        /// The system's error.
         error: io::Error,
     },
     /// The rules make no sense.
@@ -139,9 +139,9 @@ pub enum SinkError {
     /// The store or the account cannot be opened or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The system's error.
         error: io::Error,
     },
     /// No thread or event loop could be had.
@@ -258,7 +258,7 @@ impl Sink {
         self.address
     }
 
-    /// What it has seen so far.
+    /// Counts so far.
     pub fn counts(&self) -> Counts {
         let open_connections_max = self.shared.open_max.load(Ordering::Relaxed);
         Counts { open_connections_max, ..Counts::of(&self.shared.tallies) }
@@ -275,12 +275,12 @@ impl Sink {
         store.and(ledger).map_err(|error| SinkError::File { path: path(), error })
     }
 
-    /// What it has seen so far, and what that cost.
+    /// Counts so far, and their cost.
     pub fn summary(&self) -> Summary {
         Summary::new(self.counts(), self.started.elapsed(), cpu_time().saturating_sub(self.cpu_at_start))
     }
 
-    /// Cuts the connections off, writes out what is buffered and says what there was.
+    /// Cuts the connections off, writes out all buffers, and returns the summary.
     ///
     /// # Errors
     /// [`SinkError::File`].

@@ -31,7 +31,7 @@ pub enum RuleError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The system's error.
         error: std::io::Error,
     },
     /// It is not TOML, or has an unknown key or a value of the wrong kind.
@@ -41,7 +41,7 @@ pub enum RuleError {
         path: PathBuf,
         /// Where.
         position: Option<Position>,
-        /// What is wrong.
+        /// The mistake, in words.
         message: String,
     },
     /// There is no such stage.
@@ -91,7 +91,7 @@ pub struct RuleFile {
     pub messages_max: Option<u32>,
 }
 
-/// What happens to one domain's mail.
+/// Rules for one domain's mail.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct DomainRules {
@@ -136,7 +136,7 @@ impl DomainRules {
     }
 }
 
-/// What happens at one stage. Percentages count to hundredths and are exact over each 10,000 decisions.
+/// Rules for one stage. Percentages count to hundredths and are exact over each 10,000 decisions.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct StageRule {
@@ -154,7 +154,7 @@ pub struct StageRule {
     pub permfail_replies: Vec<String>,
 }
 
-/// How long to wait: `"50ms"`, or evenly spread: `["10ms", "2s"]`.
+/// A delay: `"50ms"`, or evenly distributed: `["10ms", "2s"]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WrittenDelay")]
 pub struct Delay {

@@ -1,4 +1,4 @@
-//! What the sink answers: the rules made of a rule file.
+//! The sink's rules, compiled from a rule file.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::verdict::{Verdict, parse_reply};
 pub struct Rules {
     default: [Option<Dice>; 6],
     domains: HashMap<String, [Option<Dice>; 6]>,
-    /// Whether any domain has a rule at the stage.
+    /// True for stages at which any domain has a rule.
     used: [bool; 6],
     provider: Provider,
     providers: HashMap<String, Provider>,
@@ -81,12 +81,12 @@ impl Rules {
         })
     }
 
-    /// Whether anything is decided at the stage.
+    /// True if a rule applies at the stage.
     pub fn applies(&self, stage: Stage) -> bool {
         self.used[stage as usize] || (self.local_parts && matches!(stage, Stage::Rcpt | Stage::EndOfData))
     }
 
-    /// Whether an answer may have to wait.
+    /// True if any answer may be delayed.
     pub fn has_delays(&self) -> bool {
         let all = std::iter::once(&self.default).chain(self.domains.values());
         self.slow_read.is_some() || all.flatten().flatten().any(|dice| !dice.delay.to.is_zero())
@@ -122,7 +122,7 @@ impl Rules {
         dice[stage as usize].as_ref().map_or(Verdict::YES, Dice::roll)
     }
 
-    /// What a greylisted client is told.
+    /// The reply to a greylisted client.
     pub fn greylisted(&self, recipient: &RcptTo) -> Reply {
         let provider = find(&self.providers, recipient.forward_path.address()).copied().unwrap_or(self.provider);
         parse_reply(replies::greylisted(provider)).expect("a reply of our own")
@@ -140,8 +140,8 @@ fn find<'a, T>(map: &'a HashMap<String, T>, address: Option<&Address>) -> Option
     map.get(&name).or_else(|| name.match_indices('.').find_map(below))
 }
 
-/// A recipient may order its own answer: anything with `tempfail` or `permfail` in the local part, or `<code>-<text>`,
-/// for a code from 400 to 599; 250 asks for acceptance. `<code>-eod-<text>` gets it after the message.
+/// Decides by a recipient that orders its own answer: `tempfail` or `permfail` in the local part, or `<code>-<text>`.
+/// The code is 250 for acceptance, or 400 to 599. `<code>-eod-<text>` applies after the message.
 fn reply_of_local_part(local_part: &str, stage: Stage) -> Option<Verdict> {
     let refuse = |code, enhanced, text: String| Some(Verdict::refuse(Reply::new(code, enhanced, text)));
     if let Some((code, text)) = local_part.split_once('-')
@@ -178,7 +178,7 @@ mod tests {
         RcptTo::new(ForwardPath::parse(&format!("<{text}>")).expect("a path"))
     }
 
-    /// How many of `rolls` recipients at a domain are accepted, told 4yz, told 5yz and dropped.
+    /// Rolls for `rolls` recipients at a domain, and counts accepted, 4yz, 5yz, dropped.
     fn tally(rules: &Rules, address: &str, rolls: u32) -> [u32; 4] {
         let recipient = recipient(address);
         let mut tally = [0; 4];

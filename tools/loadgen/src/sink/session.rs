@@ -15,7 +15,7 @@ use super::stage::Stage;
 use super::verdict::{Action, Verdict};
 use crate::stamp;
 
-/// What the driver does next, after it has written the output.
+/// The driver's next step, after it has written the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// Read more.
@@ -106,7 +106,7 @@ impl Session {
         self.machine.output_mut()
     }
 
-    /// Whether octets of a message are what comes next.
+    /// True if the next input belongs to a message.
     pub fn is_in_body(&self) -> bool {
         self.machine.waiting() == posthaste_smtp::server::Waiting::Body
     }
@@ -116,7 +116,7 @@ impl Session {
         self.machine.tls_started();
     }
 
-    /// Nothing came for too long: says so.
+    /// Ends the session after an idle timeout, with a reply.
     pub fn time_out(&mut self) {
         self.machine.time_out();
     }

@@ -1,4 +1,4 @@
-//! What all threads of one sink share.
+//! State shared by all threads of one sink.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -37,7 +37,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether messages are needed whole; otherwise their octets are only looked at as they pass.
+    /// True if messages are needed whole; otherwise their octets are only examined in passing.
     pub fn keeps_bodies(&self) -> bool {
         self.store.is_some() || self.ledger.is_some()
     }

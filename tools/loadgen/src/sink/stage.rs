@@ -21,7 +21,7 @@ impl Stage {
     /// All of them, in their order.
     pub const ALL: [Self; 6] = [Self::Connect, Self::Ehlo, Self::Mail, Self::Rcpt, Self::Data, Self::EndOfData];
 
-    /// As it is written in rule files, options and reports.
+    /// Name in rule files, options and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connect",

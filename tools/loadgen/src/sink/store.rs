@@ -14,7 +14,7 @@ use posthaste_smtp::{Envelope, ReversePath};
 use crate::mailfiles::must_begin_with;
 use crate::stamp;
 
-/// Which format, and where.
+/// Format and place of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreKind {
     /// A Maildir, made if it is not there; names and line ends as the server's own.

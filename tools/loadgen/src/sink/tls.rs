@@ -20,7 +20,7 @@ pub enum TlsMode {
     Implicit,
 }
 
-/// What the sink shows to clients.
+/// The sink's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Certificate {
     /// Made at the start, signed by itself, for the host name, `localhost` and 127.0.0.1.

@@ -1,10 +1,10 @@
-//! What is to happen at a stage of a session.
+//! Decisions at the stages of a session.
 
 use std::time::Duration;
 
 use posthaste_smtp::{EnhancedCode, Reply};
 
-/// What is to happen at a stage.
+/// Decision at a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Wait this long first.

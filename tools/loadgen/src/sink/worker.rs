@@ -1,8 +1,8 @@
 //! One thread of the sink: its event loop, and the sessions on it.
 //!
-//! Every session of a thread reads through the same buffer, so that it stays in the processor's cache and an idle
-//! connection owns next to nothing: what a session leaves in it (part of a line, or commands after a delayed answer) is
-//! put aside until its next turn. A read is followed by at most one write.
+//! All sessions of a thread read through one buffer. It stays in the processor's cache, and an idle connection owns
+//! next to nothing. Input that a session leaves in it (part of a line, or commands after a delayed answer) is put aside
+//! until its next turn. A read is followed by at most one write.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -26,12 +26,12 @@ use super::session::{NextStep, Session};
 use super::shared::Shared;
 use super::tls::TlsMode;
 
-/// What one read may bring. With delays a session may have to put all of it aside, so then it is less.
+/// Octets of one read. Fewer with delays, since a session may have to put all of them aside.
 const READ_BYTES: usize = 128 << 10;
 const READ_BYTES_WITH_DELAYS: usize = 16 << 10;
-/// How long a closed connection is still read, so that the last reply is not lost to a reset.
+/// Time for which a closed connection is still read, so that the last reply is not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long accepting rests when there are no descriptors left.
+/// Pause in accepting when there are no descriptors left.
 const REST: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -209,8 +209,8 @@ async fn write_output<S: AsyncWrite + Unpin>(stream: &mut S, session: &mut Sessi
     Ok(())
 }
 
-/// Says that nothing more will be written and reads on for a moment: closing with unread input would reset the
-/// connection, and the client might never see the last replies. One that said QUIT may have sent more after it.
+/// Shuts down the sending side and reads on for a moment: closing with unread input would reset the connection, and the
+/// client might never see the last replies. A client may have sent more after its QUIT.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     if stream.shutdown().await.is_err() {
         return;
@@ -220,10 +220,10 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     while let Ok(Ok(1..)) = tokio::time::timeout_at(deadline, stream.read(&mut scratch)).await {}
 }
 
-/// What a read led to.
+/// Result of a read.
 enum ReadOutcome {
     Step(NextStep),
-    /// Nothing for too long.
+    /// The idle timeout has passed.
     Nothing,
     /// The client has closed.
     End,
@@ -231,7 +231,7 @@ enum ReadOutcome {
 
 /// The reading side of one session.
 struct Reader {
-    /// What the session did not take yet.
+    /// Input that the session did not take yet.
     left: BytesMut,
     read_bytes: usize,
     slow_read: Option<SlowReadRule>,

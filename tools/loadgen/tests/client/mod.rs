@@ -69,7 +69,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Whether nothing more comes.
+    /// True if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.reply().is_none()
     }

@@ -112,7 +112,7 @@ fn a_server_that_is_not_there_ends_the_run() {
     assert!(only(&outcome, "connect refused"), "{:?}", outcome.errors);
 }
 
-/// Whether there are errors, all of one class.
+/// True if there are errors, all of one class.
 fn only(outcome: &Outcome, class: &str) -> bool {
     errors(outcome).iter().map(|(class, _)| *class).eq([class])
 }

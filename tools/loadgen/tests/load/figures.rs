@@ -92,7 +92,7 @@ fn figure(json: &Value, pointer: &str) -> f64 {
     }
 }
 
-/// Whether `cell` is `value` rounded to the digits that it shows, with a unit of the right kind.
+/// True if `cell` is `value` rounded to the digits shown, with a unit of the right kind.
 fn shows(cell: &str, value: f64, unit: Unit) -> bool {
     let (number, named) = cell.split_once(' ').unwrap_or((cell, ""));
     let number = number.replace('\u{202f}', "");
@@ -210,7 +210,7 @@ fn account_text(json: &Value) -> Vec<String> {
     lines
 }
 
-/// What stands between each `open` and the next `close`.
+/// Texts between each `open` and the next `close`.
 fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(open).skip(1).map(move |rest| rest.split_once(close).unwrap_or_else(|| panic!("no {close}: {rest}")).0)
 }

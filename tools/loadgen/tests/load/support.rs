@@ -16,7 +16,7 @@ use posthaste_smtp::server::Protocol;
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 use tokio::sync::Semaphore;
 
-/// What the server does with a message that it says yes to, and what it says.
+/// The server's treatment of a message that it accepts, and its reply.
 #[derive(Debug, Clone)]
 pub enum Treat {
     /// A file in the Maildir of each recipient.
@@ -254,7 +254,7 @@ pub fn answer_lines(stream: impl std::io::Read + Write, greeting: &str, answer: 
     }
 }
 
-/// What a server that likes everything answers.
+/// Replies of a server that accepts everything.
 pub fn agreeable(line: &str) -> String {
     match line.split(' ').next().unwrap_or_default() {
         "EHLO" | "LHLO" => "250-mx\r\n250 PIPELINING\r\n".into(),

@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Whether the next message's envelope may go out after this one's body.
+    /// True if the next message's envelope may follow this one's body at once.
     pub fn may_send_ahead(&self) -> bool {
         self.pipelining == Pipelining::Ahead && self.ahead.is_none()
     }

@@ -174,7 +174,7 @@ fn repeat_pause(turn: SendSlot) -> Duration {
     (BACKOFF_FIRST * 2_u32.pow(doublings)).min(BACKOFF_LAST)
 }
 
-/// What a connection waits for.
+/// The step that a connection waits for.
 fn stage_of(live: &Live) -> Stage {
     match (live.connection.is_connected(), live.connection.is_handshaking()) {
         (false, _) => Stage::Connect,

@@ -1,4 +1,4 @@
-//! What happens on a connection that lives: octets come and go, replies are followed, the next message begins.
+//! Traffic on an open connection: moves octets, follows replies, begins the next message.
 
 use std::time::Instant;
 
