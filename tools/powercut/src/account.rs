@@ -9,7 +9,7 @@ use posthaste_loadgen::stamp;
 
 use crate::load::{DOMAIN, Entry, Load, user};
 
-/// What was found. All lists are empty where nothing was lost.
+/// Findings of one accounting. All lists are empty if nothing was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Acknowledged and not in the mailbox.
@@ -29,7 +29,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Nothing is lost, duplicated, half or misplaced, and all fields in front are whole.
+    /// True if nothing is lost, duplicated, half or misplaced, and all front fields are whole.
     pub fn is_clean(&self) -> bool {
         let lists = [self.lost.len(), self.duplicated.len(), self.half.len(), self.misplaced.len(), self.fronts.len()];
         lists.iter().all(|len| *len == 0)
@@ -47,7 +47,7 @@ impl fmt::Display for Account {
 /// Compares the mailboxes below `mail` with what `load` was `acknowledged`: marks, see [`mark`](crate::load::mark).
 ///
 /// # Errors
-/// Those of reading the mailboxes; a mailbox that is not there is empty.
+/// Errors of reading the mailboxes; a missing mailbox counts as empty.
 pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = u64>) -> io::Result<Account> {
     let mut account = Account::default();
     let mut found: HashMap<u64, Vec<u64>> = HashMap::new();

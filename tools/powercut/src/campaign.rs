@@ -14,18 +14,18 @@ use crate::relay;
 use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 
-/// What a cut has shown.
+/// A finding after a cut.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Where in the recording the power went.
+    /// Position of the cut in the recording.
     pub position: usize,
-    /// What was left of unflushed writes.
+    /// Seed that chose the unflushed writes that stayed.
     pub seed: u64,
-    /// Where in the recording of the recovery it went again, if it did.
+    /// Position of a second cut in the recording of the recovery, if there was one.
     pub again: Option<usize>,
-    /// What is wrong.
+    /// The finding, in words.
     pub what: String,
-    /// Where it went again: what reached the disk during the recovery, on a recording of its own.
+    /// The recovery before a second cut, with a recording of its own.
     #[serde(skip)]
     pub recovery: Option<Recovery>,
 }
@@ -81,11 +81,11 @@ pub struct Outcome {
     pub unmountable: u64,
     /// Cuts after which the server did not start or not stop, or a second recovery changed something.
     pub broken: u64,
-    /// What the disk saw.
+    /// Requests to the disk.
     pub writes: u64,
     pub flushes: u64,
     pub discards: u64,
-    /// What the cuts may have found under way.
+    /// Files that wait in the spool and may be hit by a cut.
     pub waiting: Waiting,
     pub findings: Vec<Finding>,
 }
@@ -104,7 +104,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
 /// Switches the machine on with this disk, and looks for what is known to be promised.
 ///
 /// # Errors
-/// What kept the machine from coming up again.
+/// The reason why the machine did not come up again.
 pub fn recover(
     rig: &Rig,
     recorded: &Recorded,
@@ -249,7 +249,7 @@ impl Outcome {
         }
     }
 
-    /// What was found on a disk on which `looked_for` entries had to be.
+    /// Counts the findings of one disk on which `looked_for` entries had to be.
     pub(crate) fn add(&mut self, found: &Account, looked_for: u64) {
         self.accounted += 1;
         self.looked_for += looked_for;

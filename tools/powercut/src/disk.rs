@@ -7,7 +7,7 @@ use posthaste_random::Random;
 use crate::image::Image;
 use crate::log::{Cutter, Event, Recording, Unflushed};
 
-/// What goes wrong with the disk from now on.
+/// Faults that the disk injects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Writes and discards end with EIO.
@@ -16,7 +16,7 @@ pub struct Faults {
     pub writes_fail_with: Option<Vec<u8>>,
     /// Flushes end with EIO. What was written stays readable until the disk is cut.
     pub flushes_fail: bool,
-    /// Nothing is answered until this is taken back.
+    /// All requests hang until this is reset.
     pub hangs: bool,
 }
 
@@ -55,7 +55,7 @@ impl Disk {
         self.state().image.len()
     }
 
-    /// Whether the disk has no bytes.
+    /// True if the disk has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -67,12 +67,12 @@ impl Disk {
         state.recording = None;
     }
 
-    /// What is on the disk, flushed or not.
+    /// Content of the disk, flushed or not.
     pub fn image(&self) -> Image {
         self.state().image.clone()
     }
 
-    /// Records from now on, beginning with what is there.
+    /// Starts a recording, based on the current content.
     pub fn record(&self) {
         let mut state = self.state();
         let base = state.image.clone();
@@ -84,7 +84,7 @@ impl Disk {
         self.state().recording.take().expect("record() was called")
     }
 
-    /// What a power cut leaves now if nothing unflushed is kept, as far as the recording reaches back.
+    /// The disk after a power cut now that drops all unflushed writes since the recording began.
     pub fn after_a_cut(&self) -> Image {
         let state = self.state();
         let recording = state.recording.as_ref().expect("record() was called");
@@ -121,7 +121,7 @@ impl Disk {
         })
     }
 
-    /// What goes wrong from now on; what hung goes on if nothing hangs any more.
+    /// Sets the faults. Hanging requests go on if nothing hangs any more.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.state();
         state.faults = faults;

@@ -1,7 +1,7 @@
 //! A file system with one file, `disk`: writes to it go to a [`Disk`].
 //!
-//! Opened with direct I/O, so that no page cache stands between: a loop device on the file passes each of its writes on before it
-//! reports it done, its flushes (and what the block layer makes of FUA) as `fsync`, and its discards as `fallocate`.
+//! Direct I/O bypasses the page cache. So a loop device on the file passes on each write before it reports it done. Its
+//! flushes, and the block layer's translation of FUA, arrive as `fsync`, its discards as `fallocate`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,7 +27,7 @@ impl Served {
     /// Shows `disk` as the file `disk` in the directory `mount_point`.
     ///
     /// # Errors
-    /// Those of `mount`: not root, no `/dev/fuse`.
+    /// Errors of `mount`: not root, no `/dev/fuse`.
     pub fn start(disk: Disk, mount_point: &Path) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName(SOURCE.into())];

@@ -25,7 +25,7 @@ impl Image {
         (self.chunks.len() * CHUNK) as u64
     }
 
-    /// Whether the disk has no bytes.
+    /// True if the disk has no bytes.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }

@@ -9,7 +9,7 @@ use crate::load::{Load, Sent, messages, send_over};
 use crate::rig::{Environment, RigError, SEGMENTS_MIN};
 use crate::server::Setup;
 
-/// What the loop has shown.
+/// Result of a series of kills.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Killed {
     pub times: u64,
@@ -91,7 +91,7 @@ fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life:
 }
 
 impl Killed {
-    /// Nothing was wrong, and there was something to look for.
+    /// True if nothing was wrong, and there was something to look for.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.acknowledged > 0
     }

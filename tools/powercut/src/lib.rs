@@ -1,13 +1,13 @@
 //! Cuts the power under a mail server, on real file systems, as often as one likes, and accounts for every message.
 //!
-//! Shows whether a server keeps what it acknowledged: in this project's own checks, and, since the server is a program that is
-//! started and spoken to over SMTP, for any other server that delivers into Maildirs. Not published.
+//! Shows that a server keeps what it acknowledged, in this project's own checks. The server is a program that is
+//! started and spoken to over SMTP, so the rig works with any other that delivers into Maildirs. Not published.
 //!
-//! A [`Disk`](disk::Disk) in memory is shown as a file by a small FUSE file system ([`fuse`]); a loop device on that file carries
-//! ext4, XFS or btrfs ([`mount`]). The disk records writes, flushes, discards, and a mark for each 250 *after* the client
-//! received it ([`log`]). From one recording, [`campaign`] builds any number of disks that a power cut may leave: what was flushed is there,
-//! the rest kept, dropped or torn at sectors. Each is mounted, the server started on it, and every message accounted for
-//! ([`account`]); and what reached the disk meanwhile is cut again.
+//! A small FUSE file system ([`fuse`]) shows a [`Disk`](disk::Disk) in memory as a file. A loop device on that file
+//! carries ext4, XFS or btrfs ([`mount`]). The disk records writes, flushes, discards, and a mark for each 250 *after*
+//! the client received it ([`log`]). [`campaign`] builds from one recording any number of disks that a power cut may
+//! leave. Flushed writes are there; the rest is kept, dropped or torn at sectors. Each disk is mounted, the server
+//! started on it, and every message accounted for ([`account`]). The recovery is recorded and cut again.
 #![forbid(unsafe_code)]
 
 pub mod account;

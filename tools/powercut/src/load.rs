@@ -11,7 +11,7 @@ use std::time::Duration;
 use posthaste_loadgen::stamp;
 use posthaste_random::Random;
 
-/// What mail there is.
+/// The mail of a run, generated from a seed.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Decides everything.
@@ -31,7 +31,7 @@ pub struct Load {
 /// Notices that the sender of a message is owed, beside its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// Nothing.
+    /// No notice.
     Nothing,
     /// A notification of success for each recipient (NOTIFY=SUCCESS, RFC 3461).
     Success,
@@ -96,7 +96,7 @@ impl Load {
         mailboxes.into_iter().map(|mailbox| Entry { message, mailbox }).collect()
     }
 
-    /// How many entries in mailboxes these marks promise.
+    /// Entries in mailboxes that these marks promise.
     pub fn entries(&self, marks: &[u64]) -> u64 {
         marks.iter().map(|&mark| self.promised(mark).len() as u64).sum()
     }
@@ -112,8 +112,8 @@ impl Load {
     }
 }
 
-/// What a 250 promises, in one number: a message to all of its recipients, or to the one of this index, since LMTP replies for each
-/// (RFC 2033 section 4.2).
+/// The promise of a 250 as one number: a message to all of its recipients, or to the one of this index. LMTP replies
+/// for each recipient (RFC 2033 section 4.2).
 pub fn mark(message: u64, recipient: Option<usize>) -> u64 {
     message | recipient.map_or(0, |index| (index as u64 + 1) << RECIPIENT_SHIFT)
 }
@@ -123,7 +123,7 @@ pub fn message_of(mark: u64) -> u64 {
     mark & ((1 << RECIPIENT_SHIFT) - 1)
 }
 
-/// How many messages these marks are of.
+/// Messages that these marks are for.
 pub fn messages(marks: impl IntoIterator<Item = u64>) -> u64 {
     marks.into_iter().map(message_of).collect::<HashSet<u64>>().len() as u64
 }
@@ -194,19 +194,19 @@ fn text(rng: &mut Random, number: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// What became of the messages of a run. One that is neither acknowledged nor refused was never sent as a whole, or its reply never came.
+/// Outcomes of the messages of a run. A message in neither list was not sent whole, or its reply never came.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// A [`mark`] for each 250 that came.
     pub acknowledged: Vec<u64>,
-    /// Those that were refused, with the reply.
+    /// Refused messages, with the reply.
     pub refused: Vec<(u64, String)>,
     /// Connections that could not be made or ended before all was sent.
     pub broken: Vec<Broken>,
 }
 
 impl Sent {
-    /// Adds what another part of the run has led to.
+    /// Adds the outcomes of another part of the run.
     pub fn add(&mut self, other: Sent) {
         self.acknowledged.extend(other.acknowledged);
         self.refused.extend(other.refused);
@@ -217,9 +217,9 @@ impl Sent {
 /// How a connection ended that should have gone on.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// What the server said last; empty if there was no connection.
+    /// The server's last reply; empty if there was no connection.
     pub last_reply: String,
-    /// What became of the connection.
+    /// The error that ended the connection.
     pub error: String,
 }
 
@@ -235,12 +235,12 @@ pub fn send(
     send_over(&[(Protocol::Smtp, address)], load, connections, numbers, acknowledged)
 }
 
-/// What is spoken.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// RFC 5321, with DATA.
     Smtp,
-    /// The same with BDAT (RFC 3030), in chunks.
+    /// RFC 5321 with BDAT in chunks (RFC 3030).
     Chunking,
     /// RFC 2033: LHLO, and a reply for each recipient, each of which is a promise of its own.
     Lmtp,
@@ -308,7 +308,7 @@ impl Client {
     /// Connects and says EHLO.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Errors of the connection.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_with(Protocol::Smtp, address)
     }
@@ -339,7 +339,7 @@ impl Client {
     /// Sends one message; the last reply is the result, be it that to its body or an earlier refusal.
     ///
     /// # Errors
-    /// Those of the connection, then nothing is known of the message.
+    /// Errors of the connection; then the fate of the message is unknown.
     pub fn send(&mut self, letter: &Letter) -> io::Result<String> {
         self.send_each(letter, |_| ())
     }
@@ -428,7 +428,7 @@ impl Client {
     /// Sends a command and reads its reply.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Errors of the connection.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         self.reply()

@@ -1,4 +1,4 @@
-//! What reached a disk, in order, and the disks that a power cut could have left.
+//! Recordings of the requests to a disk in order, and the disks that a power cut could have left.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -36,13 +36,13 @@ pub struct Recording {
     pub events: Vec<Event>,
 }
 
-/// What is left of writes that no flush had covered.
+/// Treatment of writes that no flush had covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unflushed {
     /// All of them, as if the disk had no cache.
     Kept,
-    /// None.
+    /// All of them are dropped.
     Dropped,
     /// Each is kept or dropped independently: a cache that writes back in any order.
     Reordered,
@@ -163,7 +163,7 @@ fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Random) {
 }
 
 impl Recording {
-    /// The same run on a disk that does nothing when it is told to flush, from event `from` on: to have something to find.
+    /// Removes the flushes from event `from` on, as on a disk that ignores them: so that there is something to find.
     pub fn without_flushes_from(mut self, from: usize) -> Self {
         let mut index = 0;
         self.events.retain(|event| {
@@ -173,7 +173,7 @@ impl Recording {
         self
     }
 
-    /// What was acknowledged before `position`, as [`mark`](crate::load::mark) has it.
+    /// Acknowledgements before `position`, as [`mark`](crate::load::mark)s.
     pub fn marked_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {
             Event::Mark(number) => Some(*number),
@@ -184,7 +184,7 @@ impl Recording {
     /// Writes the recording to `out`: a seed and a position then give a cut again.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn save(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         out.write_all(&self.base.len().to_le_bytes())?;
@@ -214,7 +214,7 @@ impl Recording {
     /// Reads what [`Recording::save`] wrote.
     ///
     /// # Errors
-    /// Those of `from`; `InvalidData` if it is no recording.
+    /// Errors of `from`; `InvalidData` if it is no recording.
     pub fn load(from: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 16];
         from.read_exact(&mut head)?;

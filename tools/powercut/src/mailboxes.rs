@@ -63,7 +63,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
 /// Mount, start, stop, account; then once more, which must change nothing.
 ///
 /// # Errors
-/// What kept the machine from coming up again.
+/// The reason why the machine did not come up again.
 pub fn recover(
     rig: &Rig,
     load: &Load,

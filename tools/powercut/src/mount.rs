@@ -80,7 +80,7 @@ impl FileSystem {
     /// Makes one on the disk behind `file`.
     ///
     /// # Errors
-    /// What the tool said.
+    /// The tool's error.
     pub fn make(self, file: &Path) -> Result<(), ToolError> {
         let quiet: &[&str] = match self {
             FileSystem::Ext4 | FileSystem::Ext4Writeback => &["-q", "-F"],
@@ -93,7 +93,7 @@ impl FileSystem {
     /// Mounts the disk behind `file` on the directory `on`.
     ///
     /// # Errors
-    /// What `mount` said: above all that the file system is damaged beyond what its own log repairs.
+    /// The error of `mount`: usually that the file system is damaged beyond repair by its own log.
     pub fn mount(self, file: &Path, on: &Path) -> Result<Mounted, ToolError> {
         std::fs::create_dir_all(on).map_err(ToolError::Start)?;
         wait_until_detached(file)?;
@@ -103,8 +103,8 @@ impl FileSystem {
     }
 }
 
-/// Waits until no loop device has the file. The kernel frees one some time behind its unmounting, and `mount` would take it again: with what it remembers of
-/// the disk that was there before, instead of the disk that is there now.
+/// Waits until no loop device has the file. The kernel frees one some time after its unmounting, and `mount` would take
+/// it again. It would then see cached data of the previous disk.
 fn wait_until_detached(file: &Path) -> Result<(), ToolError> {
     let file = file.canonicalize().map_err(ToolError::Start)?;
     let deadline = Instant::now() + BUSY_PATIENCE;
@@ -118,7 +118,7 @@ fn wait_until_detached(file: &Path) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Whether a block device says that it is this file.
+/// True if a loop device is backed by this file.
 fn is_attached(devices: &Path, file: &Path) -> std::io::Result<bool> {
     let is_it = |device: std::io::Result<std::fs::DirEntry>| {
         // Most are no loop devices, or free.
@@ -131,7 +131,7 @@ fn is_attached(devices: &Path, file: &Path) -> std::io::Result<bool> {
 /// Shows the directory `dir` at `on` as well.
 ///
 /// # Errors
-/// What `mount` said.
+/// The error of `mount`.
 pub fn bind(dir: &Path, on: &Path) -> Result<Mounted, ToolError> {
     run(Command::new("mount").arg("--bind").arg(dir).arg(on))?;
     Ok(Mounted { on: on.to_owned() })
@@ -147,7 +147,7 @@ pub enum ToolError {
     /// It said no.
     #[error("{program}: {said}")]
     Refused {
-        /// Which tool.
+        /// The tool's name.
         program: String,
         /// Its standard error.
         said: String,
@@ -169,7 +169,7 @@ impl Mounted {
     /// Makes it read-only, or writable again; waits a while for files that are being written.
     ///
     /// # Errors
-    /// What `mount` said last.
+    /// The last error of `mount`.
     pub fn remount(&self, read_only: bool) -> Result<(), ToolError> {
         let options = if read_only { "remount,ro" } else { "remount,rw" };
         let deadline = Instant::now() + BUSY_PATIENCE;
@@ -197,11 +197,11 @@ impl Drop for Mounted {
     }
 }
 
-/// Takes away what killed rigs have left mounted: until then `mkfs.btrfs` fails for everybody on this machine, as
-/// it looks at each mount's source and meets a file system that nobody serves any more.
+/// Unmounts the mounts left by killed rigs. Until then `mkfs.btrfs` fails for everybody on this machine: it looks at
+/// each mount's source and meets a file system that nobody serves any more.
 ///
 /// # Errors
-/// Those of reading the table of mounts or of unmounting.
+/// Errors of reading the table of mounts or of unmounting.
 pub fn clear_dead() -> std::io::Result<()> {
     let table = std::fs::read_to_string("/proc/self/mounts")?;
     let mounts: Vec<(&str, &Path)> = table
@@ -230,7 +230,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
     Err(ToolError::Refused { program, said })
 }
 
-/// What the table of mounts calls the source of a [`Served`](crate::fuse::Served) disk.
+/// Source of a [`Served`](crate::fuse::Served) disk in the table of mounts.
 pub(crate) const SOURCE: &str = "powercut";
 /// The errno of a FUSE file system whose program is gone.
 const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();

@@ -1,7 +1,7 @@
-//! Other systems under the same cuts, each as its packages ship it, with the settings that its own documentation calls safest.
+//! Other mail systems under the same cuts, each as packaged, with the settings that its documentation calls safest.
 //!
-//! Fair by construction: they get an easier run than Posthaste does (no kill, no blocked mailbox, no cut in recovery), and only what they have
-//! acknowledged is asked of them.
+//! Fair by construction: they get an easier run than Posthaste does, without kill, blocked mailbox or cut in recovery.
+//! Only acknowledged mail counts.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Whether it is there to be started.
+    /// Checks that it can be started.
     ///
     /// # Errors
     /// [`RigError::Unavailable`] says what is missing.
@@ -239,7 +239,7 @@ struct Running<'a> {
     held: Held,
 }
 
-/// What ends a peer with us.
+/// Ends the peer when dropped.
 enum Held {
     Process(Process),
     Postfix(#[expect(dead_code, reason = "held for its drop")] Guard),
@@ -310,7 +310,8 @@ fn wait_until(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(),
     Ok(())
 }
 
-/// Nothing but what it takes to run beside the system's own, no delays, and no header fields added, so that the octets sent can be known again.
+/// The least that lets it run beside the system's own. No delays, and no added header fields, so that the sent octets
+/// can be recognised.
 const POSTFIX_MAIN: &str = "\
 compatibility_level = 3.6
 queue_directory = {queue}

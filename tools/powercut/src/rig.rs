@@ -41,7 +41,7 @@ pub enum RigError {
 }
 
 impl RigError {
-    /// Whether this is the server's doing, and not something that this machine lacks.
+    /// True if the error is the server's fault, not something that this machine lacks.
     pub fn is_finding(&self) -> bool {
         match self {
             RigError::LostWithoutCut(_)
@@ -53,7 +53,7 @@ impl RigError {
     }
 }
 
-/// What is the same for all rigs of a run.
+/// Settings shared by all rigs of a run.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// The server's binary.
@@ -101,7 +101,7 @@ impl Environment {
     }
 }
 
-/// Whether a program is in the directories where the system's tools are.
+/// True if a program is in the directories of the system's tools.
 pub fn is_installed(program: &str) -> bool {
     find_program(program).is_some()
 }
@@ -134,10 +134,10 @@ impl Rig {
         Ok(Rig { disk, served, mount_point, scratch, file_system, environment: environment.clone() })
     }
 
-    /// Mounts what is on the disk now.
+    /// Mounts the disk's file system.
     ///
     /// # Errors
-    /// What `mount` said.
+    /// The error of `mount`.
     pub fn mount(&self) -> Result<Mounted, ToolError> {
         self.file_system.mount(&self.served.file(), &self.mount_point)
     }

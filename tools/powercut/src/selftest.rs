@@ -17,16 +17,16 @@ use crate::recorded::{Plan, Recorded, RecoveryError, Waiting};
 use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 
-/// What the self-test has shown.
+/// Result of the self-test.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct SelfTest {
-    /// What a loop device was asked to do and did not pass on; empty if it passed on everything.
+    /// Requests to a loop device that it did not pass on.
     pub not_passed_on: Vec<String>,
-    /// Cuts right after an acknowledgement for which one flush was forgotten: the only one between the first write with the message's
-    /// stamp and its 250, so that nothing else can have made it durable. (Where there are several, another thread's came
-    /// between, and the last by itself may be forgotten without harm: those are left out.)
+    /// Cuts right after an acknowledgement with one flush removed. It is the only flush between the first write with
+    /// the message's stamp and its 250, so that nothing else can have made the message durable. Messages with several
+    /// flushes are left out: another thread's flush came between, and the last one alone is not needed.
     pub dropped_flushes: u64,
-    /// Those of them after which this message was found to be lost: must be all.
+    /// Of these, the cuts after which the message was found to be lost: must be all.
     pub dropped_flushes_found: u64,
     /// A disk that lies about every flush from the middle of the run on was found to lose mail, or its file system.
     pub lying_disk_found: bool,
@@ -34,7 +34,7 @@ pub struct SelfTest {
     pub replay_finds_it_again: bool,
     /// A disk that lies from the middle of a relaying run on was found to lose mail, and to have it sent again although it was recorded.
     pub lying_disk_found_relaying: bool,
-    /// The same cuts, every flush believed, after which not all was well: the server's own losses, or it did not come up.
+    /// The same cuts with all flushes honoured that still had findings: the server's own losses, or a failed start.
     pub honest_cuts_bad: u64,
 }
 
@@ -158,7 +158,8 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     Ok(true)
 }
 
-/// Whether both are found: mail lost that was acknowledged while the next hop was closed, and mail sent again that was recorded.
+/// True if both are found: lost mail, acknowledged while the next hop was closed; and recorded mail that was sent
+/// again.
 fn found_relaying(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<bool, RigError> {
     let recorded = record(rig, &Plan { is_relayed: true, ..plan.clone() }, environment)?;
     let events = &recorded.recording.events;
@@ -180,7 +181,7 @@ fn found_relaying(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<b
     Ok(finds(position, |found| found.lost.len()) && finds(events.len(), |found| found.duplicated.len()))
 }
 
-/// What is found after a cut at `position` when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
+/// Account after a cut at `position` of a disk that ignores flushes from `lies_from` on and drops all unflushed writes.
 fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, RecoveryError> {
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
     let image = cutter.cut_with(position, Unflushed::Dropped, &mut Random::new(0));

@@ -32,7 +32,7 @@ pub struct Setup {
     pub notices_to: Option<String>,
     /// Lines of the configuration's section `limits`.
     pub limits: String,
-    /// Whether mail is indexed as it is delivered.
+    /// True if mail is indexed as it is delivered.
     pub indexed: bool,
     /// Where all mail goes instead of into mailboxes, if it does; then the event log is on.
     pub next_hop: Option<SocketAddr>,
@@ -78,7 +78,7 @@ impl Setup {
         self.data.join("search")
     }
 
-    /// What it writes to its log.
+    /// Path of its log.
     pub fn log(&self) -> PathBuf {
         self.place().with_added_extension("log")
     }
@@ -170,15 +170,15 @@ pub enum ServerError {
     Ended {
         /// Its exit status.
         status: String,
-        /// What it had written to its log.
+        /// Its log.
         log: String,
     },
     /// It did not become ready, or did not end when told to, in time.
     #[error("the server has not {what} within {} s: {log}", PATIENCE.as_secs())]
     Slow {
-        /// What was waited for.
+        /// The event that was awaited.
         what: &'static str,
-        /// What it had written to its log.
+        /// Its log.
         log: String,
     },
 }
@@ -199,7 +199,7 @@ impl Running {
         [(Protocol::Smtp, self.address), (Protocol::Chunking, self.address), (Protocol::Lmtp, self.lmtp)]
     }
 
-    /// What it has written to its log.
+    /// Content of its log.
     pub fn read_log(&self) -> String {
         self.process.log().trim().to_owned()
     }
@@ -225,7 +225,7 @@ impl Running {
         self.process.pid()
     }
 
-    /// Whether one of its threads whose names begin with `name` waits for a disk (state D).
+    /// True if a thread whose name begins with `name` waits for a disk (state D).
     pub fn waits_for_disk(&self, name: &str) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         tasks.into_iter().flatten().flatten().any(|task| {

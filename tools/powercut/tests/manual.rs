@@ -1,4 +1,4 @@
-//! What docs/powercut.md tells its reader to type can be typed.
+//! Commands and options in docs/powercut.md exist.
 
 #[test]
 fn every_command_and_option_of_the_manual_exists() {

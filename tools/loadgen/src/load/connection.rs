@@ -55,7 +55,7 @@ impl Stream {
 trait Socket: Read + Write {}
 impl<T: Read + Write> Socket for T {}
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
     /// Octets, and there may be more.

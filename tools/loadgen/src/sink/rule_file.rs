@@ -53,7 +53,7 @@ pub enum RuleError {
     /// Not a reply, or not one of the kind that is asked for.
     #[error("{place}: \"{text}\" is not a {wanted} reply such as \"{example}\"")]
     Reply {
-        /// Which list it stands in.
+        /// The list with the reply.
         place: String,
         /// The text.
         text: String,

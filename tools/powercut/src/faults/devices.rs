@@ -57,7 +57,7 @@ pub fn mail_writes_fail_and_a_kill(environment: &Environment) -> Result<Problems
     mail_fails(environment, true)
 }
 
-/// The data of the mail's files fails and the file system's log does not: what a sync has failed on reads well from the page
+/// Writes of mail data fail while the file system's log works. Data whose sync failed still reads well from the page
 /// cache, and later syncs succeed.
 fn mail_fails(environment: &Environment, kill: bool) -> Result<Problems, RigError> {
     let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;

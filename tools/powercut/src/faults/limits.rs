@@ -1,4 +1,4 @@
-//! What the machine around the server does: its clock jumps, its descriptors run out.
+//! Faults of the machine around the server: clock jumps, exhausted descriptors.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,8 @@ fn local_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problem
     Ok(problems)
 }
 
-/// Mail that the next hop puts off is tried again in its time, and does not expire, by whatever the clock has jumped: while it waits, and between two lives.
+/// Mail that the next hop defers is retried on schedule and does not expire, however the clock jumps: while it waits,
+/// and between two runs of the server.
 fn relayed_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-clock-").tempdir_in(&environment.scratch)?;
     let clock = WallClock::new(scratch.path())?;
@@ -196,7 +197,7 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
     Ok(problems)
 }
 
-/// Whether all descriptors are in use, or somebody was told that.
+/// True if all descriptors are in use, or a client was told so.
 fn have_run_out(server: &Running, idle: &[TcpStream]) -> Result<bool, RigError> {
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count();
     let was_told = idle.iter().any(|stream| {

@@ -94,7 +94,7 @@ pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
     )
 }
 
-/// What becomes of a mailbox's mail while something is wrong with it.
+/// Fate of a mailbox's mail during the fault.
 enum Meanwhile {
     /// It goes into another that is made.
     MakesAnother,

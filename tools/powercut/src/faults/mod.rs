@@ -1,4 +1,4 @@
-//! What goes wrong on disks that have power: no space, errors, no answer, a mailbox that is not what it was.
+//! Faults without a power cut: no space, errors, no answer, a mailbox that has changed.
 //!
 //! Each fault happens under load to a server of its own. In every case acknowledged mail is found exactly once at the end.
 
@@ -21,19 +21,19 @@ use crate::mount::{FileSystem, Mounted};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::Setup;
 
-/// A thing that goes wrong.
+/// A fault to inject.
 pub struct Fault {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What must hold.
+    /// The promise that must hold.
     pub promise: &'static str,
     run: fn(&Environment) -> Result<Problems, RigError>,
 }
 
-/// What did not hold, in words; nothing if all did.
+/// Broken promises, in words; empty if all held.
 pub type Problems = Vec<String>;
 
-/// What a fault has shown.
+/// Result of one fault.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Shown {
     pub fault: &'static str,
@@ -271,7 +271,7 @@ fn until(what: &str, mut holds: impl FnMut() -> Result<bool, RigError>) -> Resul
     }
 }
 
-/// What is wrong with an account, if anything.
+/// Describes the findings of an account, if there are any.
 fn wrong(when: &str, found: &Account) -> Option<String> {
     (!found.is_clean()).then(|| format!("{when}: {found}"))
 }
@@ -287,8 +287,8 @@ fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
     refused.or(broken)
 }
 
-/// Far more than a server takes: beside 30 busy programs on two processors a read-only disk of 13 s was followed by 41 s until all that had waited
-/// was delivered, and a pause between two tries is as long as what has failed before it.
+/// Much longer than a server needs. On two processors with 30 busy programs, mail that had waited during 13 s of a
+/// read-only disk took 41 s to deliver. Retries back off for as long as the failure lasted.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ fn fails_by(environment: &Environment, faults: Faults) -> Result<Problems, RigEr
     Ok(problems)
 }
 
-/// What each taker has got: mail by LMTP, mail by the program, events.
+/// Deliveries to each taker: mail by LMTP, mail by the program, events.
 type Counts = [u64; 3];
 
 /// An LMTP server for half of the mailboxes, a program for the others, and a webhook, on no disk of the rig's.
@@ -192,7 +192,7 @@ fn is_for_program(mailbox: u64) -> bool {
 struct HttpServer {
     address: SocketAddr,
     is_slow: Arc<AtomicBool>,
-    /// How often each event was posted, by its `event_id`.
+    /// Posts of each event, by its `event_id`.
     posted: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
@@ -249,7 +249,7 @@ fn take_posts(mut stream: TcpStream, is_slow: &AtomicBool, posted: &Mutex<BTreeM
 }
 
 const MESSAGES: u64 = 1500;
-/// What each has got before the disk fails: not half of it.
+/// Deliveries to each taker before the disk fails: less than half.
 const SOME: u64 = 100;
 /// Events in a request.
 const BATCH: u64 = 20;
@@ -260,5 +260,6 @@ const STOPPED: [&str; 2] = [
     "nothing is delivered to transports until the server is restarted",
     "a webhook is told nothing more until a restart",
 ];
-/// What may come behind those lines: a transaction of each connection to the LMTP server, copies of the program that run, a request.
+/// Deliveries that may follow those lines: a transaction of each LMTP connection, running copies of the program, a
+/// request.
 const IN_FLIGHT_MAX: Counts = [8, 4, BATCH];

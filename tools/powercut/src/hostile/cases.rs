@@ -53,7 +53,7 @@ fn begin(mailbox: u64) -> String {
     format!("EHLO hostile.example\r\nMAIL FROM:<hostile@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\nDATA\r\n", user(mailbox))
 }
 
-/// What is wrong with a reply, if anything.
+/// Describes an unexpected reply.
 fn expect(what: &str, reply: &str, code: &str) -> Vec<String> {
     if reply.starts_with(code) { Vec::new() } else { vec![format!("{what} was answered {reply:?}, not {code}")] }
 }
@@ -126,7 +126,7 @@ pub fn nested_indexed(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(problems)
 }
 
-/// Whether the server's index knows a message with this word in its subject.
+/// True if the server's index has a message with this word in its subject.
 fn is_found(attack: &Attack, subject: &str) -> Result<bool, RigError> {
     let mut find = std::process::Command::new(&attack.setup.program);
     find.args(["find", "--fields", "subject", "--index"]).arg(attack.setup.index()).arg(format!("subject:{subject}"));
@@ -303,5 +303,5 @@ const INDEX_PATIENCE: Duration = Duration::from_secs(120);
 const HALF_CLOSED: &str = "half closed";
 /// Clients that read nothing. The kernel alone keeps some MiB for each.
 const DEAF: usize = 8;
-/// Nothing more is read when nothing was for so long.
+/// Reading ends after this time without input.
 const QUIET: Duration = Duration::from_secs(2);

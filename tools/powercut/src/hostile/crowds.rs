@@ -13,11 +13,11 @@ use crate::rig::RigError;
 /// Where a slow sender stands.
 struct State {
     protocol: Protocol,
-    /// What it sends at once.
+    /// Input sent at once.
     prologue: String,
-    /// The replies to that.
+    /// Expected replies to the prologue.
     replies: &'static [&'static str],
-    /// What it goes on with, octet by octet, round and round.
+    /// Input sent after it, octet by octet, repeated.
     drip: &'static [u8],
 }
 
@@ -136,8 +136,8 @@ pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(problems)
 }
 
-/// All connect at the same moment. What each was told in the end, and how long it took from before it connected: a greeting that comes
-/// late, or a connection that the kernel has to ask for twice, counts.
+/// Connects all clients at the same moment. Returns each one's last reply, and the time since before its connect. So a
+/// late greeting, or a connection that the kernel has to retry, counts.
 fn burst(address: SocketAddr, load: &Load, numbers: Range<u64>) -> Vec<std::io::Result<(String, Duration)>> {
     let together = Barrier::new((numbers.end - numbers.start) as usize);
     let client = |number: u64| {

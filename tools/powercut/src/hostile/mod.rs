@@ -1,8 +1,9 @@
-//! Clients that mean harm, or look like it: each case runs against a server of its own, with somebody beside it who only wants to send mail.
+//! Hostile clients, and clients that look hostile. Each case has a server of its own and an honest client that only
+//! sends mail.
 //!
-//! What must hold in every case: the honest client is served, none of its waits reaches a second (or, where the machine is busy with other
-//! things, a hundred times what a message takes it while nobody attacks), the server's memory stays under the ceiling that the case states,
-//! and when all are gone it has as many sockets open as before. Needs no root.
+//! In every case the honest client is served, and none of its waits reaches a second. (On a busy machine the limit is a
+//! hundred times the time of a message without an attack.) The server's memory stays below the case's ceiling, and in
+//! the end it has as many sockets open as before. Needs no root.
 
 mod cases;
 mod crowds;
@@ -24,11 +25,11 @@ use crate::server::{Running, Setup};
 pub struct Case {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What must hold beside what always must.
+    /// The promise beyond those of every case.
     pub promise: &'static str,
     /// The server's memory at most (VmHWM), in MiB.
     pub memory_mib_max: u64,
-    /// Whether the server indexes its mail meanwhile.
+    /// True if the server indexes its mail meanwhile.
     indexed: bool,
     run: fn(&Attack) -> Result<Vec<String>, RigError>,
 }
@@ -110,7 +111,7 @@ pub const ALL: [Case; 13] = [
     },
 ];
 
-/// What a case has shown.
+/// Result of one case.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Shown {
     pub case: &'static str,
@@ -118,24 +119,24 @@ pub struct Shown {
     /// The most memory that the server had, in KiB.
     pub memory_kib: u64,
     pub memory_mib_max: u64,
-    /// What a message took the honest client while nobody attacked, connecting included: the median, in microseconds.
+    /// Time of a message of the honest client without an attack, connecting included: median, in microseconds.
     pub plain_us: u64,
-    /// Its messages while somebody did, and the longest that one of them took.
+    /// Messages of the honest client during the attack, and the longest time of one.
     pub honest_messages: u64,
     pub honest_wait_ms_max: u64,
-    /// The longest that one of a crowd waited who is to be served, too, connecting included; 0 where there is none.
+    /// The longest wait of a member of a crowd that is to be served too, connecting included; 0 without such a crowd.
     pub crowd_wait_ms_max: u64,
-    /// What none was allowed to take.
+    /// Longest wait allowed.
     pub wait_ms_allowed: u64,
     pub problems: Vec<String>,
 }
 
-/// How hard it gets.
+/// Intensity of the attacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Connections of a crowd.
     pub crowd: usize,
-    /// How long a crowd stays.
+    /// Time that a crowd stays.
     pub stay: Duration,
 }
 
@@ -144,7 +145,7 @@ pub(crate) struct Attack {
     pub server: Running,
     pub setup: Setup,
     pub size: Size,
-    /// The longest that one of a crowd waited who is to be served like anybody.
+    /// The longest wait of a member of a crowd that is to be served.
     pub wait_max: Mutex<Duration>,
 }
 
@@ -227,7 +228,7 @@ impl Case {
     }
 }
 
-/// Who only wants to send mail: a message every [`HONEST_PACE`], each over a connection of its own.
+/// A client that only sends mail: a message every [`HONEST_PACE`], each over a connection of its own.
 struct Honest<'a> {
     load: &'a Load,
     address: SocketAddr,
@@ -314,11 +315,11 @@ fn sockets(server: &Running) -> Result<usize, RigError> {
 const HONEST_PACE: Duration = Duration::from_millis(20);
 /// Messages of the honest client before the attack, and again after it.
 const PLAIN: usize = 15;
-/// What nobody who is to be served may wait, where a message takes a hundredth of it at most while nobody attacks.
+/// Limit on waits of clients to be served, where a message without an attack takes at most a hundredth of it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Elsewhere so many times what a message takes.
+/// On slower machines the limit is this multiple of the time of a message.
 const WAIT_TIMES_PLAIN: u32 = 100;
-/// What the server is given to see that somebody has gone, or to do what it has promised.
+/// Time for the server to notice that a client has gone, or to keep a promise.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

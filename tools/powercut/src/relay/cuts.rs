@@ -1,8 +1,9 @@
 //! Power cuts of a server that sends its mail on.
 //!
-//! While the run is recorded the next hop takes part of the mail. After a cut the server meets one that takes everything: what was acknowledged before the cut,
-//! and what had gone out in part, comes before or after it, whole. A second copy is allowed where the power went between the next hop's 250 and the server's
-//! record of it; for certain there is a record of all that has come from a server that ended in order.
+//! During the recording the next hop takes part of the mail. After a cut the server meets one that takes everything.
+//! Mail acknowledged before the cut, or sent in part, must arrive whole, before or after it. A second copy is allowed
+//! if the power went between the next hop's 250 and the server's record of it. After an orderly end of the server, all
+//! that arrived is certainly on record.
 
 use super::hop::{Manner, NextHop};
 use super::known::Known;
@@ -76,7 +77,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
 /// Switches the machine on with this disk: mount, start, wait for an empty queue, stop; then once more, when nothing may come.
 ///
 /// # Errors
-/// What kept the machine from coming up again, or its queue from becoming empty.
+/// The reason why the machine did not come up again, or why its queue did not become empty.
 pub fn recover(rig: &Rig, load: &Load, image: Image, known: &Known) -> Result<(Recording, Account), RecoveryError> {
     rig.disk.exchange(image);
     rig.disk.record();

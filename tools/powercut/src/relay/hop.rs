@@ -55,9 +55,9 @@ struct State {
     connections: u64,
     /// Recipients put off because it was busy.
     put_off: u64,
-    /// How often each recipient was taken.
+    /// Copies taken of each recipient's mail.
     taken: BTreeMap<Entry, u64>,
-    /// Those at work.
+    /// Sessions at work.
     sessions: u64,
     altered: Vec<String>,
 }
@@ -66,7 +66,7 @@ impl NextHop {
     /// For the messages of `load`; each recipient taken is noted in the disk's recording.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub fn start(load: &Load, disk: &Disk, manner: Manner) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -104,7 +104,7 @@ impl NextHop {
         self.shared.state().manner = manner;
     }
 
-    /// How many recipients it has put off because it was busy.
+    /// Recipients deferred because it was busy.
     pub fn put_off(&self) -> u64 {
         self.shared.state().put_off
     }
@@ -131,7 +131,7 @@ impl NextHop {
         self.shared.state().taken.values().sum()
     }
 
-    /// How often each recipient was taken.
+    /// Copies taken of each recipient's mail.
     pub fn copies(&self) -> BTreeMap<Entry, u64> {
         self.shared.state().taken.clone()
     }
@@ -229,7 +229,7 @@ impl Shared {
         Some(reply)
     }
 
-    /// Whether this is one of so many that a moody host does not take.
+    /// Draws whether a moody host refuses this one: true for one in `many`.
     fn is_one_in(&self, many: u64) -> bool {
         let mut state = self.state();
         matches!(state.manner, Manner::Moody | Manner::Slow) && state.rng.one_in(many)

@@ -1,5 +1,5 @@
-//! kill -9 in a loop while the server sends mail on: everything acknowledged comes to the next hop, whole, and what is recorded as delivered is never
-//! delivered again. The next hop outlives the kills.
+//! kill -9 in a loop while the server sends mail on. All acknowledged mail reaches the next hop whole, and mail on
+//! record as delivered is never delivered again. The next hop outlives the kills.
 //!
 //! Copies too many are counted: they came between the next hop's 250 and our record of it. Findings are these copies:
 //! - of a message that was recorded as delivered;
@@ -35,7 +35,7 @@ pub enum SnapshotCare {
     Spoiled,
 }
 
-/// What the loop has shown.
+/// Result of the loop.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Relayed {
     pub times: u64,
@@ -78,15 +78,15 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    /// Nothing was wrong, and there was something to look for.
+    /// True if nothing was wrong, and there was something to look for.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.acknowledged > 0
     }
 }
 
-/// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for. The next hop refuses some recipients
-/// for good and others for now, and ends sessions with 421 or without a word. In some lives the spool's disk is full. Notices go into a mailbox, with an odd seed
-/// to the next hop.
+/// Starts the server, lets it receive and send on, and kills it at a random moment, `times` times; then accounts for
+/// all. The next hop refuses some recipients for good and others for now, and ends sessions with 421 or silently. In
+/// some lives the spool's disk is full. Notices go into a mailbox, with an odd seed to the next hop.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -275,7 +275,7 @@ const LEFT_SHOWN: usize = 10;
 const CONNECTIONS: usize = 6;
 /// Messages of one life at most; it is too short for that many.
 const ROUND_MAX: u64 = 100_000;
-/// How long the server may take for what is left at the end.
+/// Timeout for the deliveries left at the end.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,4 @@
-//! What had been promised and taken at a moment of a recording, and what a recovery may make of it.
+//! Promises and deliveries up to a moment of a recording, and the recoveries that they allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use crate::account::Account;
 use crate::load::{Entry, Load, mark, message_of};
 use crate::log::Event;
 
-/// What is known when the power goes.
+/// Facts at the moment of a cut.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The 250s that clients had, as [`mark`] has them.
     pub acknowledged: Vec<u64>,
-    /// What the next hop had taken, and after how many flushes last.
+    /// Entries that the next hop had taken, each with the count of flushes before its last copy.
     pub taken: BTreeMap<Entry, u64>,
-    /// Of these, what the server had recorded for certain: the server that had sent it has ended in order since.
+    /// Entries of `taken` that are certainly on record: the server that sent them has since ended in order.
     pub recorded: BTreeSet<Entry>,
-    /// What has come since the last start.
+    /// Entries taken since the last start.
     since: BTreeSet<Entry>,
-    /// What came once more although it was recorded.
+    /// Entries that were taken again although they were on record.
     pub doubled: Vec<Entry>,
     /// Flushes so far.
     pub flushes: u64,
@@ -31,7 +31,7 @@ impl Known {
         known
     }
 
-    /// These have happened since.
+    /// Adds later events.
     pub fn go_on(&mut self, load: &Load, events: &[Event]) {
         for event in events {
             match event {
@@ -67,7 +67,8 @@ impl Known {
         events
     }
 
-    /// What is wrong with what came to the next hop in `events`, which end with an empty queue and have no kill or power cut between them.
+    /// Accounts for the mail that came to the next hop in `events`, which end with an empty queue and have no kill or
+    /// power cut between them.
     ///
     /// A message is owed whole if it was acknowledged, or if a recipient of it has come: nothing leaves before it is durable.
     pub fn account(&self, load: &Load, events: &[Event], altered: Vec<String>) -> Account {

@@ -16,12 +16,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// How often the event log tells of the delivery of each recipient: number of the message, number of the recipient.
+/// Records of delivery in the event log for each recipient: by number of the message and of the recipient.
 pub(crate) fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
     told(events, "delivered")
 }
 
-/// The same of another event.
+/// Like [`recorded`], for another event.
 pub(crate) fn told(events: &Path, event: &str) -> io::Result<BTreeMap<(u64, u64), u64>> {
     let mut recorded = BTreeMap::new();
     for entry in std::fs::read_dir(events)? {

@@ -14,7 +14,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Those in the mailbox of the sender.
+    /// Reads the notices in the sender's mailbox.
     ///
     /// # Errors
     /// Errors of reading.
@@ -22,7 +22,7 @@ impl Notices {
         Self::read_maildir(&mail.join(HERE).join(SENDER).join("Maildir"))
     }
 
-    /// Those among all mail of a Maildir.
+    /// Reads the notices among all mail of a Maildir.
     ///
     /// # Errors
     /// Errors of reading.

@@ -22,7 +22,7 @@ pub(super) fn is_emptied(data: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What was at work in several crashes is held, and what nobody knows of: it is tried again.
+/// Releases held mail: recipients that were in flight in several crashes, and those whose outcome is unknown.
 pub(super) fn release_held(data: &Path) -> io::Result<()> {
     act(data, r#"{"ask":"act","of":{"held":true},"action":"release","reason":""}"#)
 }

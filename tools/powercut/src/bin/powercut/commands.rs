@@ -1,4 +1,4 @@
-//! What each command does, step by step; every step is shown as soon as it has been made.
+//! The commands, step by step; each step is shown as soon as it is done.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -21,7 +21,7 @@ use posthaste_powercut::{kill, relay, selftest};
 use crate::show::Show;
 use crate::{Cuts, Peers};
 
-/// What all commands work with. Each says whether nothing was found.
+/// Context of all commands. Each command returns true if it found nothing.
 pub struct Rigged {
     pub environment: Environment,
     pub show: Show,
@@ -205,7 +205,7 @@ impl Rigged {
         })
     }
 
-    /// Whether this machine can run all this: with a disk of the rig's own, mounted.
+    /// Checks that this machine can run the rig, by mounting a disk of the rig.
     pub fn check(&self) -> Result<bool, RigError> {
         let mounted = self.environment.check(&[FileSystem::Ext4]).and_then(|()| {
             let unavailable = |error: RigError| RigError::Unavailable(error.to_string());
@@ -315,7 +315,7 @@ impl Rigged {
         self.outweighs(is_clean)
     }
 
-    /// Nothing found is an answer only if nobody has broken it off.
+    /// Turns a clean result into an error if the run was interrupted: an unfinished search proves nothing.
     fn outweighs(&self, is_clean: bool) -> Result<bool, RigError> {
         if is_clean {
             self.environment.go_on()?;

@@ -54,7 +54,7 @@ impl Show {
         }
     }
 
-    /// What stands above the lines of [`outcome`](Self::outcome).
+    /// Prints the heading of the lines of [`outcome`](Self::outcome).
     pub fn heading(&self) {
         if matches!(self, Self::Json) {
             return;
