@@ -22,10 +22,10 @@ impl std::fmt::Display for Check {
     }
 }
 
-/// What was found.
+/// Result of the checks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Checks {
-    /// What could be better.
+    /// Settings that could be better.
     pub found: Vec<Check>,
     /// Why nothing can be measured here at all.
     pub forbids: Option<String>,

@@ -21,22 +21,23 @@ pub(crate) enum Engine {
     Notmuch,
 }
 
-/// What a program is to do.
+/// Task of a search program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Take over what changed, in the way that it finds changes by itself. (mu's default looks at everything; this is its lazy check.)
+    /// Update by the program's own detection of changes. For mu this is its lazy check, as its default looks at
+    /// everything.
     Update,
     /// List everything, whatever the directories' times say.
     ListAll,
     /// Look at every file's size and time, in the way that the program chooses.
     Check,
-    /// The same with one call after the other.
+    /// Like `Check`, with one call after the other.
     CheckByCalls,
-    /// The same through io_uring.
+    /// Like `Check`, through io_uring.
     CheckByUring,
 }
 
-/// What a search has found, and how long it took: `None` where it was ended at the bound.
+/// Times of a search: `None` where it was ended at the bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     /// To show the newest fifty.
@@ -117,7 +118,7 @@ impl Index {
         Ok(index)
     }
 
-    /// How long a task takes. `mail` is named the first time.
+    /// Runs a task and returns its time. `mail` is named the first time.
     pub fn task(&self, settings: &Settings, task: Task, mail: Option<&Path>) -> Result<Duration, SideError> {
         let mut command = self.engine.command(settings, task)?;
         if self.engine == Engine::Ours {
@@ -155,7 +156,7 @@ impl Index {
         Ok(Found { page, all })
     }
 
-    /// What a count, or mu's list, says.
+    /// Parses a count, or counts the lines of mu's list.
     fn hits(&self, said: &str) -> Result<u64, SideError> {
         match self.engine {
             // A line each.
@@ -179,7 +180,7 @@ impl Index {
         below(&self.dir)
     }
 
-    /// How long a command takes that has to end by itself.
+    /// Runs a command that has to end by itself, and returns its time.
     fn run_to_end(&self, settings: &Settings, command: Command) -> Result<Duration, SideError> {
         let patience = settings.round_max * PATIENCE_ROUNDS;
         match self.run(settings, command, DONE, patience)? {
@@ -188,8 +189,8 @@ impl Index {
         }
     }
 
-    /// How long the command takes and what it says; `None` if it was ended because it took longer than `patience`. Its
-    /// exit status has to be one of `good`.
+    /// Runs a command and returns its time and output; `None` if it was ended after `patience`. Its exit status has to
+    /// be one of `good`.
     fn run(
         &self,
         settings: &Settings,
@@ -240,7 +241,7 @@ enum Ending {
     Stopped,
 }
 
-/// How often it is looked whether a command has to be ended.
+/// Interval between checks for the end of a command.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Indexes that several workloads look at: each is made once, and not tried again when it cannot be made.

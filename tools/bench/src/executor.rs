@@ -71,7 +71,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
     MAILBOXES.map(many).into_iter().chain([lone, batch::workload(settings)]).collect()
 }
 
-/// What a round does.
+/// Load of a round.
 #[derive(Debug, Clone, Copy)]
 enum RoundLoad {
     Many { messages: u64 },
@@ -170,7 +170,7 @@ async fn deliver(
     Ok(latencies)
 }
 
-/// The same bytes in the forms that executors take.
+/// One body in the forms that executors take.
 #[derive(Debug, Clone)]
 pub(crate) struct Body {
     pub bytes: Bytes,

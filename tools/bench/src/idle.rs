@@ -76,7 +76,7 @@ struct Rounds<S> {
     _holds: S,
 }
 
-/// How long a server may take to be done with its start, and with the connections of a round.
+/// Time for a server to finish its start, or a round's connections.
 const REST_MAX: Duration = Duration::from_secs(5);
 
 impl<S> Running for Rounds<S> {

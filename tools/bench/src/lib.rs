@@ -37,5 +37,5 @@ use suite::Suite;
 /// The suites that `all` runs, in order.
 pub const SUITES: &[Suite] =
     &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, mailbox::SUITE, scan::SUITE, search::SUITE];
-/// Those that only run when they are named.
+/// Suites that only run when named.
 pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE];

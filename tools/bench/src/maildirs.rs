@@ -22,7 +22,7 @@ const WORDS: usize = 20_000;
 const SENDERS: [&str; 6] =
     ["Guenter Roeck <linux", "Jean Delvare <jdelvare", "Ann Lee <ann", "Bo Kim <bo", "Cy Day <cy", "Di Fox <di"];
 
-/// How many messages there are and of how many words each.
+/// Maildirs with generated mail: number of messages, and of words in each.
 #[derive(Debug)]
 pub(crate) struct Maildirs {
     pub messages: u64,

@@ -25,7 +25,7 @@ fn octets(writes: u64, free: u64) -> u64 {
     writes.saturating_mul(COPIES).min(free / 2).min(OCTETS_MAX)
 }
 
-/// What may be taken without anything being swapped out or killed; 0 where nobody knows.
+/// Memory that can be taken without swapping or killing; 0 if unknown.
 fn free_octets() -> u64 {
     let number = |file: &str| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What others have published, as data: each workload's name, who says so and where, on what, and the figures.
+//! Figures published by others, as data: workload, source, place, setting, figures.
 //!
 //! Times are microseconds; rates are messages a second. Figures of other machines: they stand beside ours for
 //! orientation, and only sides that ran in the same minutes give a ratio that means something.
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 pub struct Published {
     /// The workload that it belongs to.
     pub workload: &'static str,
-    /// Who and which version.
+    /// Author and version.
     pub source: &'static str,
     /// Where it can be read.
     pub url: &'static str,
-    /// What it ran on and how, as far as it is told.
+    /// Hardware and configuration, as far as published.
     pub setting: &'static str,
-    /// What is on stable storage when it says yes.
+    /// Durability at the moment it reports success.
     pub durability: &'static str,
     /// By the key of a workload's figure.
     pub figures: &'static [(&'static str, f64)],

@@ -1,9 +1,9 @@
 //! Mail received over SMTP: from the first octet of a message to the 250 that promises it.
 //!
-//! The generator runs in this process, the servers in their own. Each side of a workload has a server that is started once and
-//! an own directory; each round ends when its processes have come to rest and everything is delivered, and what was
-//! written reaches the disk before the next, so that no side pays for another. The server's CPU time is counted until
-//! then. Afterwards everything that was acknowledged is looked for in its mailboxes.
+//! The generator runs in this process, the servers in their own. Each side of a workload has its own directory and a
+//! server that is started once. A round ends when the server's processes are at rest and everything is delivered; its
+//! CPU time is counted until then. The written data reaches the disk before the next round, so that no side pays for
+//! another. At the end all acknowledged mail is looked for in the mailboxes.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -52,13 +52,13 @@ const FIGURES: &[Figure] = &[
     Figure { key: "generator_cpu_us", name: "generator CPU", unit: Unit::Micros, better: Better::Lower },
 ];
 
-/// What is sent, in the size that was published.
+/// Shape of the load, in the published size.
 struct Shape {
     name: String,
     size: &'static str,
     connections: u32,
     per_connection: PerConnection,
-    /// How many messages, or how long.
+    /// Messages to send, or time.
     amount: Amount,
     /// Messages a second of an open loop.
     rate: Option<f64>,
@@ -115,7 +115,7 @@ fn shape(
     Shape { name, size, connections, per_connection, amount, rate: None, mailboxes }
 }
 
-/// What a scaled round has at least, so that percentiles say something.
+/// Minimum of a scaled round, so that percentiles are meaningful.
 const COUNT_LEAST: u64 = 500;
 const TIME_LEAST: Duration = Duration::from_secs(1);
 const WARMUP: Duration = Duration::from_millis(500);
@@ -239,7 +239,7 @@ impl Opened {
 
 /// A server that runs.
 trait Serving {
-    /// Whether nothing that it acknowledged waits for its delivery, as far as that can be seen from outside.
+    /// True if no acknowledged message waits for delivery, as far as that is visible from outside.
     fn has_delivered(&self) -> bool {
         true
     }
@@ -267,15 +267,15 @@ struct Loaded {
     rounds_without_rest: u32,
 }
 
-/// How long a side may go on delivering what it has acknowledged.
+/// Timeout for the delivery of acknowledged mail.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
-/// How long its processes may go on working after that.
+/// Timeout for its processes to come to rest after that.
 const REST_MAX: Duration = Duration::from_secs(20);
-/// How long acknowledged mail is looked for before it counts as lost.
+/// Time after which missing acknowledged mail counts as lost.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// The same when the run was told to end.
+/// `SETTLE_MAX` for a run that was stopped.
 const SETTLE_MAX_STOPPED: Duration = Duration::from_secs(10);
-/// How often the server's counters are read.
+/// Interval between reads of the server's counters.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 impl Loaded {

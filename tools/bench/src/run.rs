@@ -10,7 +10,7 @@ use posthaste_loadgen::scratch::{subdirectory, write_back};
 use crate::memory;
 use crate::suite::{Running, Sample, Settings, Side, SideError, Suite, Workload};
 
-/// What a run tells while it goes on.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     pub suite: &'a str,

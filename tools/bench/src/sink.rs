@@ -27,7 +27,7 @@ impl Sink {
         Self::start_with(program, dir, &[])
     }
 
-    /// The same, with an account of what it accepts in the file `account`.
+    /// Like [`start`](Self::start), with an account of accepted mail in the file `account`.
     ///
     /// # Errors
     /// When it does not come to listen.
@@ -35,7 +35,7 @@ impl Sink {
         Self::start_with(program, dir, &["--account".as_ref(), account.as_os_str()])
     }
 
-    /// The same, with a file of rules for its replies.
+    /// Like [`start_with_account`](Self::start_with_account), with a file of rules for its replies.
     ///
     /// # Errors
     /// When it does not come to listen.
@@ -73,7 +73,7 @@ impl Sink {
     }
 }
 
-/// How many connections there were.
+/// Counts of connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
     pub all: u64,
@@ -89,7 +89,7 @@ impl Connections {
     }
 }
 
-/// What the whole lines of its log say.
+/// Parses the complete lines of its log.
 fn told(log: &str) -> impl Iterator<Item = Connections> {
     let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! What a suite is made of: workloads, the sides that run each, the figures that come of it.
+//! The parts of a suite: workloads, the sides that run each, and their figures.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::relay::timeline::Timeline;
 /// Workloads that belong together.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
-    /// As it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// Purpose in one line.
     pub about: &'static str,
     /// Its workloads, in the size that the settings ask for.
     pub workloads: fn(&Settings) -> Vec<Workload>,
@@ -26,9 +26,9 @@ pub struct Suite {
 pub struct Workload {
     /// A word or two, for `--only`.
     pub name: String,
-    /// What is done, in a sentence, with the sizes that are really used.
+    /// Description in a sentence, with the sizes really used.
     pub what: String,
-    /// What is measured; the first is the one that ratios are made of.
+    /// Measured figures; ratios are computed from the first.
     pub figures: &'static [Figure],
     pub published: Vec<Published>,
     /// Octets that a round may write, about: so much memory is in use before each, see [`Settings::warms_memory`].
@@ -36,12 +36,12 @@ pub struct Workload {
     pub sides: Vec<Side>,
 }
 
-/// Who runs a workload.
+/// A program that runs a workload.
 pub struct Side {
     pub name: &'static str,
     /// The first side that is ours is the one that ratios compare with the others.
     pub is_ours: bool,
-    /// What is on stable storage when it says yes.
+    /// Durability at the moment it reports success.
     pub durability: &'static str,
     pub start: Start,
 }
@@ -63,7 +63,7 @@ pub trait Running {
         &[]
     }
 
-    /// What went on in the last round, for a picture; taken once.
+    /// Events of the last round over time, for a plot; taken once.
     fn timeline(&mut self) -> Option<Timeline> {
         None
     }
@@ -100,7 +100,7 @@ impl SideError {
     }
 }
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     /// Its name in JSON.
@@ -111,7 +111,7 @@ pub struct Figure {
     pub better: Better,
 }
 
-/// Whether every key of a workload's rows is one of its figures.
+/// True if every key of a workload's rows is one of its figures.
 pub(crate) fn fits(row: &Published, figures: &[Figure]) -> bool {
     row.figures.iter().all(|(key, _)| figures.iter().any(|figure| figure.key == *key))
 }
@@ -127,15 +127,15 @@ pub enum Unit {
     Percent,
     #[serde(rename = "bytes", alias = "octets")]
     Bytes,
-    /// How many times something else.
+    /// A multiple of something else.
     #[serde(rename = "x")]
     Times,
-    /// How many there are.
+    /// A count.
     #[serde(rename = "1")]
     Count,
 }
 
-/// Which way a figure is better.
+/// Direction in which a figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -201,20 +201,20 @@ impl Settings {
         published.mul_f64(self.scale).max(least.min(published))
     }
 
-    /// Whether it was told to end.
+    /// True if the run was told to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
-    /// Whether `name` is in `list`, or the list is empty.
+    /// True if `name` is in `list`, or the list is empty.
     pub(crate) fn wants(list: &[String], name: &str) -> bool {
         list.is_empty() || list.iter().any(|pattern| is_like(pattern, name))
     }
 
-    /// Whether everything in [`Settings::only`] and [`Settings::sides`] is the name of something in `suites`.
+    /// Checks that all names in [`Settings::only`] and [`Settings::sides`] occur in `suites`.
     ///
     /// # Errors
-    /// What is not, and the names that there are.
+    /// The unknown name, and the names that there are.
     pub fn check_names(&self, suites: &[&Suite]) -> Result<(), String> {
         let workloads: Vec<Workload> = suites.iter().flat_map(|suite| (suite.workloads)(self)).collect();
         let names: Vec<&str> = workloads.iter().map(|workload| workload.name.as_str()).collect();
@@ -237,7 +237,7 @@ fn all_are_known(option: &str, patterns: &[String], names: &[&str]) -> Result<()
     }
 }
 
-/// Whether `name` is `pattern`, in which each `*` stands for any characters; case does not matter.
+/// Matches `name` with `pattern`, in which each `*` stands for any characters; ignores case.
 fn is_like(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     let Some((head, tail)) = pattern.split_once('*') else { return pattern == name };

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What is measured is beside this program, as `cargo build` and `cargo test --workspace` put it.
+/// The measured program is beside this one, as `cargo build` and `cargo test --workspace` put it.
 fn command(dir: &Path, args: &[&str]) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_posthaste-bench"));
     assert!(program.with_file_name("posthaste").is_file(), "what is measured is not built: cargo build -p posthaste");

@@ -26,7 +26,7 @@ pub struct SelfTest {
     /// the message's stamp and its 250, so that nothing else can have made the message durable. Messages with several
     /// flushes are left out: another thread's flush came between, and the last one alone is not needed.
     pub dropped_flushes: u64,
-    /// Of these, the cuts after which the message was found to be lost: must be all.
+    /// Cuts among these after which the message was found to be lost: must be all.
     pub dropped_flushes_found: u64,
     /// A disk that lies about every flush from the middle of the run on was found to lose mail, or its file system.
     pub lying_disk_found: bool,
@@ -34,7 +34,8 @@ pub struct SelfTest {
     pub replay_finds_it_again: bool,
     /// A disk that lies from the middle of a relaying run on was found to lose mail, and to have it sent again although it was recorded.
     pub lying_disk_found_relaying: bool,
-    /// The same cuts with all flushes honoured that still had findings: the server's own losses, or a failed start.
+    /// Repetitions of these cuts, with all flushes honoured, that still had findings: the server's own losses, or a
+    /// failed start.
     pub honest_cuts_bad: u64,
 }
 

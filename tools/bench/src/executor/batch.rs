@@ -1,4 +1,4 @@
-//! What a batch gains over single deliveries to one mailbox: each side against itself.
+//! Gain of a batch over single deliveries to one mailbox: each side against itself.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Whom the suite measures. Another one is another variant of [`Kind`] and of [`Executor`].
+//! The measured programs. Another one is another variant of [`Kind`] and of [`Executor`].
 
 use std::fs::File;
 use std::io::{IoSlice, Write as _};
@@ -18,7 +18,7 @@ use crate::suite::SideError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Journaled,
-    /// The same, until every message is visible and a sync of its mount has made it durable there.
+    /// Like `Journaled`, until every message is visible and a sync of its mount has made it durable there.
     JournaledToDisk,
     Standalone,
     Mailrs,
@@ -47,12 +47,12 @@ impl Kind {
         !matches!(self, Self::Mailrs | Self::NoSync | Self::PlainSync)
     }
 
-    /// Whether it is measured until all of it is on stable storage in the mailboxes.
+    /// True if it is measured until all mail is on stable storage in the mailboxes.
     pub fn is_to_disk(self) -> bool {
         self == Self::JournaledToDisk
     }
 
-    /// What is on stable storage when it says done.
+    /// Durability at the moment it reports success.
     pub fn durability(self) -> &'static str {
         match self {
             Self::Journaled => "spool synced",
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Whether this program has it.
+    /// Checks that this build of the program contains it.
     pub fn must_be_there(self) -> Result<(), SideError> {
         match self {
             Self::Mailrs if cfg!(not(feature = "peers")) => {
@@ -161,7 +161,7 @@ impl Executor {
         }
     }
 
-    /// What has to be waited for once everything was handed over.
+    /// Waits for the work left after everything was handed over.
     pub fn finish(&self) -> Result<(), SideError> {
         match self {
             Self::Journaled { delivery, to_sync: true, .. } => {
@@ -172,7 +172,7 @@ impl Executor {
         }
     }
 
-    /// How many tasks hand messages over: those that do the work themselves have one.
+    /// Tasks that hand messages over: one where the tasks do the work themselves.
     pub fn tasks(&self, tasks: usize) -> usize {
         if matches!(self, Self::NoSync(_) | Self::PlainSync(_)) { 1 } else { tasks }
     }

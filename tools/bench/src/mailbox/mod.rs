@@ -39,12 +39,12 @@ const RUNS: u32 = 5;
 const SOME: u64 = 1000;
 const MANY: u64 = 10_000;
 
-/// A command, or several that are given in turn. `{from}` and `{to}` are numbers of messages; they move on with each
-/// run by as many as they hold, so that nobody answers from what it kept of the last one.
+/// A command, or several given in turn. `{from}` and `{to}` are message numbers. They advance with each run by as many
+/// as they hold, so that no server answers from its cache.
 struct Asked {
     name: &'static str,
     what: &'static str,
-    /// Whether the mailbox is selected before.
+    /// True if the mailbox is selected before.
     is_selected: bool,
     commands: &'static [&'static str],
     /// Messages from `{from}` to `{to}`.

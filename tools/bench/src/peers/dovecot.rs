@@ -21,7 +21,7 @@ pub struct Dovecot {
 
 impl Dovecot {
     pub const DURABILITY: &str = "index written, not synced";
-    /// Who owns the mail (nobody of Debian): Dovecot refuses to serve root's.
+    /// Owner of the mail (nobody of Debian): Dovecot refuses to serve root's.
     pub const OWNER: u32 = 65534;
 
     /// Starts it on a free port, with the mail in `maildir`, whose directories belong to [`Self::OWNER`].

@@ -90,7 +90,7 @@ impl Postfix {
         self.pid
     }
 
-    /// Whether everything that it acknowledged is delivered.
+    /// True if everything that it acknowledged is delivered.
     pub fn queue_is_empty(&self) -> bool {
         ["maildrop", "incoming", "active", "deferred"].iter().all(|name| has_no_file(&self.queue.join(name)))
     }

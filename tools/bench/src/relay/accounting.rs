@@ -1,4 +1,4 @@
-//! Whether everything that was acknowledged has come to the next hop, each message once and unaltered.
+//! Accounts for acknowledged mail at the next hop: each message once and unaltered.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Compares a round's ledger with the account file of the sink.
 ///
 /// # Errors
-/// What is lost, there twice, altered, or there without having been acknowledged; a file that cannot be read.
+/// Lost, duplicated, altered or unacknowledged messages; a file that cannot be read.
 pub fn check(ledger: &Ledger, sink: &Path, patience: Duration) -> Result<(), SideError> {
     let begun = Instant::now();
     loop {

@@ -19,14 +19,14 @@ pub const DOMAINS: u64 = 100_000;
 const RING_SEGMENTS: usize = 16;
 /// Batches that wait for their commit at a time.
 const UNDER_WAY: usize = 8192;
-/// Nothing is tried before, so nothing of it during a run.
+/// Earliest retry: later than any run, so that none of it is tried.
 const NEXT_SECS_LEAST: Secs = 6 * 3600;
 const NEXT_SECS_SPREAD: u64 = 12 * 3600;
 
 /// Writes `count` messages of one recipient each into the spool in `dir`, refused once each.
 ///
 /// # Errors
-/// Those of the spool.
+/// Errors of the spool.
 pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
     let mut config = Config::default();
     config.ring.max_segments = RING_SEGMENTS;
@@ -81,7 +81,7 @@ pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
 /// Recipients in the queue of a spool that no server has open.
 ///
 /// # Errors
-/// Those of the spool, and of what it has.
+/// Errors of the spool, and of its content.
 pub fn count(dir: &Path) -> Result<u64, SideError> {
     let (spool, _) = FileSpool::open(dir, Config::default()).map_err(SideError::failed("spool"))?;
     let stream = spool.stream(STREAM).map_err(SideError::failed("stream of the queue"))?;

@@ -33,7 +33,7 @@ const FIGURES: &[Figure] = &[
 const TIME: Duration = Duration::from_secs(30);
 const CONNECTIONS: u32 = 50;
 const SIZE: &str = "10k";
-/// As the server has it by default.
+/// The server's default.
 const RING_SEGMENTS: u64 = 64;
 /// Of a message that waits, on the disk.
 const WAITING_BYTES: u64 = 500;

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use posthaste_dns_stub::Zone;
 use posthaste_random::Random;
 
-/// What becomes of a recipient.
+/// Fate of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Accepted at once.
@@ -36,7 +36,7 @@ pub const SILENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Where nobody listens.
 const CLOSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 67);
 
-/// What the sink does; local parts with `permfail` and `tempfail` decide for themselves.
+/// Rules of the sink; local parts with `permfail` and `tempfail` order their own reply.
 pub const SINK_RULES: &str = "[domain.\"*.slow.example\"]
 rcpt = { delay = [\"100ms\", \"500ms\"] }
 end-of-data = { delay = [\"1s\", \"3s\"] }
@@ -62,7 +62,7 @@ pub fn recipients(with_bad: bool) -> Vec<String> {
     recipients
 }
 
-/// What becomes of an address of these.
+/// Fate of a recipient by its address.
 pub fn kind_of(address: &str) -> Option<Kind> {
     let (local, domain) = address.split_once('@')?;
     Some(match domain {

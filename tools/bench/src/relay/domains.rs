@@ -1,8 +1,8 @@
-//! Many domains, with bounces, deferrals, slow and dead hosts among them: how much the good ones pay for the bad.
+//! Many domains, with bounces, deferrals, slow and dead hosts among them: the price that good ones pay for bad ones.
 //!
-//! An open loop brings as many good recipients a second to the side without the bad ones as to the first, so that what differs is the bad ones alone. A third
-//! side has good ones in place of the bad: it tells what more mail costs from what bad mail costs. Each round has a server of its own, as what was deferred
-//! stays in the queue.
+//! An open loop brings as many good recipients a second to the side without bad ones as to the side with them, so that
+//! only the bad ones differ. A third side has good ones in place of the bad, to separate the cost of more mail from the
+//! cost of bad mail. Each round has a server of its own, as deferred mail stays in the queue.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ const FIGURES: &[Figure] = &[
 const GOOD_RATE: f64 = 1000.0;
 const CONNECTIONS: u32 = 50;
 const SIZE: &str = "10k";
-/// As the server has it by default.
+/// The server's default.
 const RING_SEGMENTS: u64 = 64;
 /// A shorter round would only wait for connections to time out.
 const SILENT_MIN: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ pub(super) fn workload(settings: &Settings) -> Workload {
 struct Domains {
     dir: PathBuf,
     recipients: Vec<String>,
-    /// Of all recipients, a second.
+    /// All recipients a second.
     rate: f64,
     rounds: u32,
     accounted: [u64; KINDS.len()],
@@ -121,7 +121,7 @@ struct Message {
     is_deferred: bool,
 }
 
-/// What the event log has said of the recipients of each kind.
+/// Counts from the event log for the recipients of each kind.
 #[derive(Default)]
 struct Tally {
     /// By number.
@@ -174,7 +174,7 @@ impl Tally {
         self.delivered.iter().chain(&self.given_up).sum()
     }
 
-    /// What was recorded that cannot be.
+    /// Describes an impossible record.
     fn mistake(&self, acked: &[u64; KINDS.len()]) -> Option<String> {
         KINDS.iter().find_map(|kind| {
             let at = *kind as usize;

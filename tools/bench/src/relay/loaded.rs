@@ -34,7 +34,7 @@ pub(super) struct Loaded {
     connections: Connections,
 }
 
-/// What a generator sends over kept connections.
+/// A generator's plan with kept connections.
 pub(super) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc<Pool>, duration: Duration) -> Plan {
     Plan {
         run: fresh_run(),
@@ -212,7 +212,7 @@ impl Running for Loaded {
     }
 }
 
-/// What a round has shown in which `outcome` was sent on after `whole`.
+/// Figures of a round. `whole` is the time until all mail of `outcome` was sent on.
 pub(super) fn figures(
     outcome: &Outcome,
     server: &Usage,

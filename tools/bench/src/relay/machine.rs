@@ -1,11 +1,11 @@
-//! What the whole machine has worked, in the kernel and outside of it.
+//! CPU time of the whole machine, in the kernel and outside of it.
 
 /// Processor time of all cores since the machine started (proc_stat(5)).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Machine {
     /// Work, software interrupts included, in microseconds.
     pub busy_us: f64,
-    /// What the host gave to others meanwhile, in microseconds.
+    /// Time that the hypervisor gave to other machines, in microseconds.
     pub steal_us: f64,
     /// Everything, idle time included, in microseconds.
     pub all_us: f64,
@@ -15,7 +15,7 @@ pub struct Machine {
 const TICK_US: f64 = 10_000.0;
 
 impl Machine {
-    /// As it is now; zeros where it cannot be read.
+    /// Counters now; zeros if they cannot be read.
     pub fn now() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -28,7 +28,7 @@ impl Machine {
         Self { busy_us: sum(&[0, 1, 2, 5, 6]), steal_us: sum(&[7]), all_us: sum(&[0, 1, 2, 3, 4, 5, 6, 7]) }
     }
 
-    /// What was added since `before`.
+    /// Difference to `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             busy_us: self.busy_us - before.busy_us,

@@ -70,15 +70,15 @@ const TIME: Duration = Duration::from_secs(60);
 const TIME_LEAST: Duration = Duration::from_secs(1);
 /// Messages a second that nobody here has exceeded.
 const FAST_RATE: f64 = 20_000.0;
-/// How long a side may go on sending what it has acknowledged.
+/// Timeout for sending on acknowledged mail.
 const DELIVERY_MAX: Duration = Duration::from_secs(300);
-/// How long its processes may go on working after that.
+/// Timeout for its processes to come to rest after that.
 const REST_MAX: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 const DESTINATION: &str = "there.example";
 const SENDER: &str = "bench@here.example";
 
-/// What is sent.
+/// Shape of the load.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     name: &'static str,
@@ -200,7 +200,7 @@ struct Opened {
     end: End,
     /// The sink's account.
     account: Option<PathBuf>,
-    /// What the log of the spool takes until it is overwritten.
+    /// Capacity of the spool's log before it is overwritten.
     ring_bytes: Option<u64>,
     notes: Vec<String>,
     /// Ends them when dropped.

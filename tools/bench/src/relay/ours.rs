@@ -9,7 +9,7 @@ use posthaste_loadgen::server::ScratchServer;
 
 use crate::suite::{Settings, SideError};
 
-/// As it is by default; the number of segments decides how long the ring is.
+/// The server's default; the number of segments decides the length of the ring.
 pub const RING_SEGMENT_BYTES: u64 = 64 << 20;
 /// More than [ten million](super::deferred), which is as many as may wait by default.
 const QUEUE_RECIPIENTS: u64 = 20_000_000;
@@ -20,7 +20,7 @@ pub struct Ours {
     /// Where its event log is.
     pub events: PathBuf,
     pub config: PathBuf,
-    /// What differs from how the documentation says it is measured.
+    /// Deviations from the documented measurement.
     pub notes: Vec<String>,
     _dns: Dns,
 }

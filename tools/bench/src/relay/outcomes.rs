@@ -46,7 +46,7 @@ impl Outcomes {
         self.read_each(&mut |_| ())
     }
 
-    /// The same, and shows each line.
+    /// Like [`read`](Self::read), and calls `each` with each line.
     ///
     /// # Errors
     /// When the log cannot be read.

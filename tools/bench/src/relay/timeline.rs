@@ -1,4 +1,4 @@
-//! What was received and settled over time, for a picture of the rate and of the queue's depth.
+//! Recipients received and settled over time, for a plot of the rate and of the queue's depth.
 
 use posthaste_loadgen::report::{Curve, over_time};
 use serde::{Deserialize, Serialize};

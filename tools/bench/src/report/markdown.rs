@@ -79,7 +79,7 @@ fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
     [name].into_iter().chain(figures.iter().map(figure)).chain([ratio, row.durability.clone()]).collect()
 }
 
-/// What has to be said below the table: where a figure is from, why there is none, what was found.
+/// Remarks below the table: source of a figure, reason of a missing one, findings.
 pub(super) fn remarks(row: &Row) -> Vec<String> {
     let mut remarks = row.notes.clone();
     if let Kind::Published { url, setting } = &row.kind {

@@ -1,4 +1,4 @@
-//! What the suites have found: as data, as Markdown, as a page.
+//! Reports of the suites: as data, as Markdown, as a page.
 
 mod html;
 mod markdown;
@@ -28,7 +28,7 @@ pub struct Report {
     pub version: String,
     pub command: Vec<String>,
     pub host: Host,
-    /// What of the machine could be better.
+    /// Settings of the machine that could be better.
     pub checks: Vec<Check>,
     /// Part of the published amounts that was run.
     pub scale: f64,
@@ -56,7 +56,7 @@ pub struct WorkloadReport {
     pub rows: Vec<Row>,
 }
 
-/// What a figure is, for a reader of the data.
+/// Description of a figure for readers of the data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FigureInfo {
     pub key: String,
@@ -70,20 +70,20 @@ pub struct FigureInfo {
 pub struct Row {
     pub side: String,
     pub kind: Kind,
-    /// What is on stable storage when it says yes.
+    /// Durability at the moment it reports success.
     pub durability: String,
     pub state: RowState,
     /// Each round's figures by key.
     pub rounds: Vec<Sample>,
     pub summary: BTreeMap<String, Spread>,
-    /// Keys of figures that the last round was ended for: they are more than that round says, and the most in the
-    /// summary is no more than a bound.
+    /// Keys of figures at whose limit the last round was ended. The true figure exceeds that round's, and the maximum
+    /// in the summary is only a bound.
     #[serde(default)]
     pub more_than: Vec<String>,
-    /// How much better our first side is than this row in the first figure: above 1 is in our favour. At least so much
-    /// where `more_than` names that figure.
+    /// Ratio of our first side to this row in the first figure: above 1 is in our favour. It is a lower bound where
+    /// `more_than` names that figure.
     pub ours_is: Option<f64>,
-    /// What went on in the last round, where a suite keeps that.
+    /// Events of the last round over time, where a suite keeps them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
     pub notes: Vec<String>,
@@ -176,7 +176,7 @@ impl WorkloadReport {
     }
 }
 
-/// How much better `ours` is: above 1 is in our favour. `None` where one of them is zero, or neither is better.
+/// Ratio in favour of `ours`: above 1 is better. `None` where one of them is zero, or neither direction is better.
 fn ratio(ours: f64, theirs: f64, better: Better) -> Option<f64> {
     let (over, under) = match better {
         Better::Higher => (ours, theirs),
@@ -208,7 +208,7 @@ impl Report {
         to_json(self)
     }
 
-    /// Whether everything was run that was asked for, and every side that is there has done what it should.
+    /// True if all that was asked for has run, and no present side has failed.
     pub fn is_good(&self) -> bool {
         let rows = || self.suites.iter().flat_map(|suite| &suite.workloads).flat_map(|workload| &workload.rows);
         let has_failed = rows().any(|row| matches!(row.state, RowState::Failed { .. }));

@@ -2,8 +2,8 @@
 //! sends mail.
 //!
 //! In every case the honest client is served, and none of its waits reaches a second. (On a busy machine the limit is a
-//! hundred times the time of a message without an attack.) The server's memory stays below the case's ceiling, and in
-//! the end it has as many sockets open as before. Needs no root.
+//! hundred times the time of a message without an attack.) The server's memory stays below the case's ceiling. When the
+//! attack is over it has as many sockets open as before. Needs no root.
 
 mod cases;
 mod crowds;
