@@ -1,8 +1,8 @@
 //! Measures durable delivery under lasting load: 50 tasks, each with one message in flight, 64 mailboxes, bodies of 1,
-//! 10 and 100 KiB. A run is long enough for the log to turn over and for mounts to be synced. Shown are messages/s to
-//! durable, to visible and to disk, CPU for each message until it is on disk, and the time of one delivery (p50 to
-//! p99.9 and the longest). For scale, a plain overwrite + fdatasync on the same disk is timed just before, and a
-//! hundred times a second meanwhile. Leaves out protocols.
+//! 10 and 100 KiB. A run is long enough for the log to turn over and for mounts to be synced. It shows messages/s to
+//! durable, to visible and to disk. CPU is that for each message until it is on disk. The time of one delivery is shown
+//! as p50 to p99.9 and the longest. For scale, a plain overwrite + fdatasync on the same disk is timed just before, and
+//! a hundred times a second meanwhile. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
 //! Options after `--`: `--json`, `--seconds N` for each size (default 20), `--rounds N` (default 1), `--bytes N` (one size),

@@ -225,7 +225,7 @@ struct Opened {
     pid: u32,
     /// Where what it acknowledged can be looked for.
     mail: Option<PathBuf>,
-    /// What the reader has to know of it.
+    /// Remarks for the reader.
     notes: Vec<String>,
     /// Ends it when dropped.
     holds: Box<dyn Serving>,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// A directory for one run; removed with this value, never before.
 ///
-/// All files stay until the end, since ext4 does not reuse an inode for minutes after a removal. It looks at all such
-/// inodes each time it makes a file near them, so that runs near the litter of an earlier one were up to ten times as
-/// slow. Directories made right below lie far apart on the disk, if the file system can do that.
+/// All files stay until the end. ext4 does not reuse an inode for minutes after a removal, and looks at all such inodes
+/// each time it makes a file near them. Runs near the litter of an earlier one were up to ten times as slow.
+/// Directories made right below lie far apart on the disk, if the file system can do that.
 #[derive(Debug)]
 pub struct Scratch(tempfile::TempDir);
 

@@ -1,8 +1,8 @@
 //! Many domains, with bounces, deferrals, slow and dead hosts among them: the price that good ones pay for bad ones.
 //!
-//! An open loop brings as many good recipients a second to the side without bad ones as to the side with them, so that
-//! only the bad ones differ. A third side has good ones in place of the bad, to separate the cost of more mail from the
-//! cost of bad mail. Each round has a server of its own, as deferred mail stays in the queue.
+//! An open loop brings equally many good recipients a second to the sides with and without bad ones, so that only the
+//! bad ones differ. A third side has good ones in place of the bad, to separate the cost of more mail from the cost of
+//! bad mail. Each round has a server of its own, as deferred mail stays in the queue.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Hostile clients, and clients that look hostile. Each case has a server of its own and an honest client that only
 //! sends mail.
 //!
-//! In every case the honest client is served, and none of its waits reaches a second. (On a busy machine the limit is a
-//! hundred times the time of a message without an attack.) The server's memory stays below the case's ceiling. When the
+//! In every case the honest client is served, and none of its waits reaches a second. On a busy machine the limit is a
+//! hundred times the time of a message without an attack. The server's memory stays below the case's ceiling. When the
 //! attack is over it has as many sockets open as before. Needs no root.
 
 mod cases;
