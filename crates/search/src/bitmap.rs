@@ -32,14 +32,14 @@ impl Bitmap {
         Self { words: words.collect(), len: u32::try_from(values.len()).unwrap_or(u32::MAX) }
     }
 
-    /// Adds a number; one at or above the bound is passed over (a text index may be newer than the side store).
+    /// Adds a number. One at or above the bound is ignored, since a text index may be newer than the side store.
     pub fn set(&mut self, number: u32) {
         if number < self.len {
             self.words[number as usize / 64] |= 1 << (number % 64);
         }
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     pub fn clear(&mut self, number: u32) {
         if number < self.len {
             self.words[number as usize / 64] &= !(1 << (number % 64));
@@ -56,17 +56,17 @@ impl Bitmap {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Keeps what is also in `other`.
+    /// Intersects the set with `other`.
     pub fn and(&mut self, other: &Self) {
         self.zip(other, |a, b| a & b);
     }
 
-    /// Adds what is in `other`.
+    /// Unites the set with `other`.
     pub fn or(&mut self, other: &Self) {
         self.zip(other, |a, b| a | b);
     }
 
-    /// Keeps what is in one but not in both.
+    /// Keeps numbers that are in exactly one of the two sets.
     pub fn xor(&mut self, other: &Self) {
         self.zip(other, |a, b| a ^ b);
     }
@@ -76,7 +76,7 @@ impl Bitmap {
         self.words.iter_mut().zip(&other.words).for_each(|(a, b)| *a = with(*a, *b));
     }
 
-    /// Takes out what is in, puts in what is not.
+    /// Replaces the set by its complement.
     pub fn not(&mut self) {
         self.words.iter_mut().for_each(|word| *word = !*word);
         if let (Some(last), used @ 1..) = (self.words.last_mut(), self.len % 64) {

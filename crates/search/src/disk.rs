@@ -49,7 +49,7 @@ impl TerminatingWrite for Output {
     }
 }
 
-/// Opens a file to write at any place, making it if there is none; `truncate` empties it.
+/// Opens a file for writing at any offset, making it if there is none; `truncate` empties it.
 pub(crate) fn open(path: &Path, truncate: bool) -> io::Result<File> {
     step(path)?;
     File::options().create(true).write(true).truncate(truncate).open(path)
@@ -108,7 +108,7 @@ impl Drop for UnsyncedDir {
     }
 }
 
-/// Puts a file with this content in the place of the one that is there, in one step. Durable with the next [`sync_dir`].
+/// Replaces a file by one with this content, in one step. Durable with the next [`sync_dir`].
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(TEMPORARY);
@@ -119,7 +119,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     rename(&temporary, path)
 }
 
-/// How the name of a file ends that [`replace`] has not put in its place yet.
+/// Suffix of a file that [`replace`] has not moved into place yet.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
@@ -127,13 +127,13 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// That there is no such file is no error.
+/// Removes a file; a missing one is no error.
 pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     step(path)?;
     unless_missing(fs::remove_file(path))
 }
 
-/// Like [`remove_file`], for a directory with all that it holds.
+/// Like [`remove_file`], for a directory with its content.
 pub(crate) fn remove_dir_all(dir: &Path) -> io::Result<()> {
     step(dir)?;
     unless_missing(fs::remove_dir_all(dir))
@@ -160,7 +160,8 @@ mod stopping {
     use super::*;
     use std::sync::{Arc, Mutex, PoisonError};
 
-    /// Calls below a directory are counted, and from the n-th on none is made any more: what the disk holds is what a kill at that call leaves.
+    /// Counts the calls below a directory and fails all from the n-th on: the disk then holds what a kill at that call
+    /// leaves.
     pub(crate) struct StoppedDisk(Arc<Disk>);
 
     struct Disk {
@@ -182,7 +183,7 @@ mod stopping {
             Self(disk)
         }
 
-        /// Calls so far, also those that were not made.
+        /// Calls so far, including failed ones.
         pub fn calls(&self) -> u64 {
             *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
         }

@@ -14,7 +14,7 @@ use crate::tags::TagError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// The side store: see there what can be done.
+    /// The side store's error, which says what to do.
     #[error(transparent)]
     State(#[from] StateError),
     /// The text index is damaged, of another version, or cannot be written: rebuild, or make room.
@@ -28,7 +28,7 @@ pub enum IndexError {
     /// The tags could not be read or written.
     #[error(transparent)]
     Tags(#[from] TagError),
-    /// A Maildir tree that was named is not there.
+    /// A named Maildir tree does not exist.
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The index is to be rebuilt while a tree that had folders is away, which would drop the tree's messages. Bring it
@@ -40,18 +40,19 @@ pub enum IndexError {
         /// How it differs from the tree that was indexed.
         why: String,
     },
-    /// A tree with one inside that has an index already: its messages would be in it twice. Use another index.
+    /// The named tree contains one that is already in the index: its messages would be indexed twice. Use another
+    /// index.
     #[error("{} contains {}, which is already in this index; use another index for it", above.display(), below.display())]
     Overlap {
-        /// The tree that was named.
+        /// The named tree.
         above: PathBuf,
-        /// The tree that is known.
+        /// The indexed tree.
         below: PathBuf,
     },
     /// Another process watches the Maildirs of this index already, and keeps it up to date.
     #[error("{}: another process watches its Maildirs already", .0.display())]
     Watched(PathBuf),
-    /// Changes in directories cannot be told to us: look now and then instead.
+    /// The kernel cannot report changes in directories: update at intervals instead.
     #[error("cannot watch directories: {0}")]
     Notify(std::io::Error),
     /// The settings of the index cannot be read or written.
@@ -71,7 +72,7 @@ pub enum IndexError {
     NoRoot,
 }
 
-/// The engine's own words tell a user nothing.
+/// Replaces the engine's messages, which mean nothing to a user.
 fn in_words(error: &TantivyError) -> String {
     let io = match error {
         TantivyError::IoError(error)

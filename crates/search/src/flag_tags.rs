@@ -15,29 +15,30 @@ use posthaste_maildir::{Flags, Keywords};
 use crate::state::bits;
 use crate::tags::{Tags, check_tag};
 
-/// The tags, with the letters of a Maildir. `S` is seen: what is not seen is unread.
+/// The tags, with their Maildir letters. `S` means seen, the opposite of `unread`.
 pub const FLAG_TAGS: [(&str, char); 5] =
     [("draft", 'D'), ("flagged", 'F'), ("passed", 'P'), ("replied", 'R'), ("unread", 'S')];
 
-/// Flags and keywords that a message's file shall get and lose. Keywords go by name: which letter one has is for the folder's table to say at that moment.
+/// Changes of flags and keywords in the name of a message's file. Keywords go by name: the folder's table maps them to
+/// letters when the change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagChange {
     /// The message.
     pub number: u32,
-    /// To get.
+    /// Flags to add.
     pub add: Flags,
-    /// To lose.
+    /// Flags to remove.
     pub remove: Flags,
-    /// To get; one that has no letter in the folder is given one.
+    /// Keywords to add; one without a letter in the folder gets one.
     pub add_keywords: Vec<String>,
-    /// To lose.
+    /// Keywords to remove.
     pub remove_keywords: Vec<String>,
 }
 
 /// Outcome of a tagging run, with the renames that the caller still has to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tagged {
-    /// Messages whose tags are others now, or are when their files have the flags.
+    /// Messages whose tags changed, or will when their files have the flags.
     pub changed: u64,
     /// Flag and keyword changes that the caller applies to the files; empty unless flags or keywords are tags.
     pub flags: Vec<FlagChange>,
@@ -79,7 +80,7 @@ fn tags_of_flags<'a>(flags: u64) -> impl Iterator<Item = &'a str> {
 pub(crate) struct FileTags<'a> {
     /// True if the tags of [`FLAG_TAGS`] come from the flags.
     pub flags: bool,
-    /// The names of the letters from `a` on, empty for those without one.
+    /// Keywords of the letters from `a` on, empty for unnamed letters.
     pub keywords: &'a [String],
 }
 
@@ -89,7 +90,7 @@ impl<'a> FileTags<'a> {
         named.filter_map(|(letter, name)| Some((bits::letter(letter)?, name.as_str())))
     }
 
-    /// The letters whose keywords these are.
+    /// Letters whose keywords `accepts` accepts.
     pub fn letters_that(self, accepts: impl Fn(&str) -> bool) -> u64 {
         self.letters().filter(|(_, name)| accepts(name)).fold(0, |all, (bit, _)| all | bit)
     }
@@ -161,7 +162,8 @@ impl<'a> FileTags<'a> {
     }
 }
 
-/// The keywords of a folder as tags, by letter from `a` on. What cannot be a tag, or is the name of a flag, is none.
+/// The keywords of a folder as tags, by letter from `a` on. Keywords that cannot be a tag, or have a flag's name, are
+/// left empty.
 pub(crate) fn keyword_tags(keywords: &Keywords) -> Vec<String> {
     let mut all = Vec::new();
     for (letter, name) in keywords.all().filter(|(_, name)| check_tag(name).is_ok() && !is_flag_tag(name)) {

@@ -1,4 +1,4 @@
-//! A command that a person wants to be run after the index changed.
+//! The user's command that runs after changes of the index.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,7 +68,8 @@ fn run(dir: &Path, counts: Counts) -> Result<(), String> {
     }
 }
 
-/// Runs the hook of an index that stays open: on a thread of its own, one at a time. What changes while it runs is told to the next one.
+/// Runs the hook of an index that stays open, on a thread of its own, one at a time. Changes during a run are passed to
+/// the next one.
 pub struct HookRunner {
     dir: PathBuf,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
@@ -83,12 +84,12 @@ struct Shared {
 }
 
 impl HookRunner {
-    /// `tell` is given what goes wrong.
+    /// `tell` receives error messages.
     pub fn new(dir: &Path, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { dir: dir.to_owned(), tell: Arc::new(tell), shared: Arc::default(), thread: None }
     }
 
-    /// After a commit.
+    /// Call after each commit.
     pub fn after(&mut self, report: &Report) {
         if !report.has_changes() {
             return;
@@ -110,7 +111,7 @@ impl HookRunner {
     }
 }
 
-/// `None`: the thread ends, and the next change begins another.
+/// Returns the next counts, or `None` when there are none: then the thread ends, and the next change starts another.
 fn next(shared: &Mutex<Shared>) -> Option<Counts> {
     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     shared.is_running = shared.waiting.is_some();
@@ -118,7 +119,7 @@ fn next(shared: &Mutex<Shared>) -> Option<Counts> {
 }
 
 impl Drop for HookRunner {
-    /// Waits for a hook that runs.
+    /// Waits for a running hook.
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,7 +1,8 @@
 //! Finds messages in Maildirs of any size: scan, index, query language, threads, tags.
 //!
-//! For programs that search mail in Maildirs: the command line, an IMAP server's SEARCH, another mail program. Nothing here writes
-//! into a Maildir. What is derived from the mail can be removed and rebuilt at any time; tags cannot, and are kept apart.
+//! For programs that search mail in Maildirs: the command line, an IMAP server's SEARCH, another mail program. Nothing
+//! here writes into a Maildir. All data derived from the mail can be removed and rebuilt at any time; tags cannot, and
+//! are stored separately.
 //!
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
 //! * Header fields that [`settings`] name are indexed too: `header:X-Spam-Score:>5`.

@@ -1,6 +1,7 @@
-//! Searching without an index: one is made of the Maildirs for this search alone, in a temporary directory, and asked as any other.
+//! Search without an index: builds a temporary one for this search, and queries it like any other.
 //!
-//! So every query means the same with and without an index, and reading is that of a first index: all cores, many files at a time.
+//! So every query means the same with and without an index. Reading is as fast as for a first index: all cores, many
+//! files at a time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,10 @@ use crate::update::{Indexer, Progress, Report, UpdateOptions};
 
 const PREFIX: &str = "posthaste-scan.";
 
-/// Reads all messages below `roots` to search them as they are now, by these header fields too ([`Query::headers`](crate::query::Query::headers)). Says too what was read, and what could not be. It takes as long as a first index and about a quarter of the mail's size in the
-/// directory for temporary files, which nothing is left in.
+/// Reads all messages below `roots` for a search, with the header fields of the query
+/// ([`Query::headers`](crate::query::Query::headers)). Also returns a report of the messages read, and of unreadable
+/// ones. Takes as long as a first index, and about a quarter of the mail's size in the directory for temporary files,
+/// which is cleaned up.
 ///
 /// # Errors
 /// [`IndexError`]: as [`Indexer::update`], also if there is no room for temporary files.
@@ -42,7 +45,7 @@ pub fn scan(
     Ok((searcher, report))
 }
 
-/// Of scans that were killed: nobody holds the lock of their index.
+/// Removes the leftovers of killed scans, the locks of which nobody holds.
 fn remove_leftovers(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {

@@ -23,38 +23,38 @@ use crate::text::{HEADERS_MAX, HeaderNames, check_header_name};
 /// The file's name.
 pub const SETTINGS_FILE: &str = "config.toml";
 
-/// All that can be set.
+/// All settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Name and addresses of the reader.
     pub user: User,
     /// Tags and rules for messages that are new in a run.
     pub new: NewMail,
-    /// How tags and Maildirs go together.
+    /// Relation of tags and Maildirs.
     pub maildir: MaildirSettings,
     /// Commands to run after an update.
     pub hook: Hooks,
-    /// Header fields that are indexed besides those that always are, and searched as `header:NAME:value`.
+    /// Additional header fields to index, searched as `header:NAME:value`.
     pub headers: HeaderNames,
     path: PathBuf,
 }
 
-/// The reader, for answers.
+/// The reader, for replies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct User {
     /// The name in `From`.
     pub name: String,
-    /// The reader's own addresses; the first is that of `From` where a message was sent to none of them.
+    /// The reader's own addresses. The first goes into `From` where a message was sent to none of them.
     pub addresses: Vec<String>,
 }
 
 /// Tags for new messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewMail {
-    /// For each of them.
+    /// Tags for each of them.
     pub tags: BTreeSet<String>,
-    /// For those that match, in this order.
+    /// Rules, applied in this order.
     pub rule: Vec<Rule>,
 }
 
@@ -63,15 +63,15 @@ pub struct NewMail {
 pub struct Rule {
     /// Query that selects the messages.
     pub query: String,
-    /// Where the query stands, counted from 1.
+    /// Line of the query in the file, from 1.
     pub line: usize,
-    /// Added first.
+    /// Tags to add, before `remove` applies.
     pub add: BTreeSet<String>,
-    /// Taken away then.
+    /// Tags to remove.
     pub remove: BTreeSet<String>,
 }
 
-/// How tags and Maildirs go together.
+/// Relation of tags and Maildirs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaildirSettings {
     /// True if the tags of [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the file's flags, as with notmuch's
@@ -79,7 +79,7 @@ pub struct MaildirSettings {
     pub synchronize_flags: bool,
     /// True if keywords in the file's name are tags, named by the folder's `dovecot-keywords`.
     pub synchronize_keywords: bool,
-    /// Tags that become a keyword where a folder has none of that name.
+    /// Tags that become a keyword in folders without a keyword of that name.
     pub new_keywords: BTreeSet<String>,
 }
 
@@ -91,12 +91,12 @@ pub struct Hooks {
     pub after_index: Option<String>,
 }
 
-/// Why the settings could not be used.
+/// An error in the settings.
 #[derive(Debug)]
 pub struct SettingsError {
     /// The file.
     pub path: PathBuf,
-    /// Where in it, if that is not part of `why`.
+    /// The error's place in the file, unless `why` contains it.
     pub position: Option<Position>,
     /// The mistake, in words.
     pub why: String,
@@ -124,7 +124,7 @@ impl SettingsError {
     }
 }
 
-/// The file as it is written, with the places of what is looked at later.
+/// The file as parsed, with the positions of values that are validated later.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -160,7 +160,7 @@ struct FileRule {
     remove: Vec<Spanned<String>>,
 }
 
-/// Where a key belongs that stands elsewhere.
+/// The section to which a misplaced key belongs.
 fn home_of(key: &str) -> Option<String> {
     let table = match key {
         "headers" => return Some("to the top of the file, before the first table".to_owned()),
@@ -245,7 +245,7 @@ fn headers(names: Vec<Spanned<String>>, line: impl Fn(usize) -> usize) -> Result
     Ok(HeaderNames::of(names.into_iter().map(Spanned::into_inner).collect()))
 }
 
-/// Adds names to `headers` in the settings of the index in `dir`, as a person would write them: all else in the file stays as it is.
+/// Adds names to `headers` in the settings of the index in `dir`. The rest of the file stays as the user wrote it.
 ///
 /// # Errors
 /// [`SettingsError`]: the file cannot be read or written, or a name is no header's.
@@ -270,7 +270,7 @@ pub fn add_headers(dir: &Path, names: &[String]) -> Result<(), SettingsError> {
     written.map_err(|error: io::Error| fail(error.to_string()))
 }
 
-/// The file's text with more names, written as a list, in `headers`.
+/// Inserts a list of `names` into `headers` in the file's text.
 fn with_headers(text: &str, names: &str) -> String {
     #[derive(Deserialize)]
     struct Headers {
@@ -293,10 +293,10 @@ fn with_headers(text: &str, names: &str) -> String {
 }
 
 impl Settings {
-    /// Reads those of the index in `dir`; where there is no file, nothing is set.
+    /// Loads the settings of the index in `dir`; defaults if there is no file.
     ///
     /// # Errors
-    /// [`SettingsError`]: it cannot be read, or something in it is wrong.
+    /// [`SettingsError`]: the file cannot be read, or contains a mistake.
     pub fn load(dir: &Path) -> Result<Self, SettingsError> {
         let path = dir.join(SETTINGS_FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -329,7 +329,7 @@ impl Settings {
     /// The rules' queries, in their order.
     ///
     /// # Errors
-    /// [`SettingsError`]: one cannot be read.
+    /// [`SettingsError`]: one is malformed.
     pub(crate) fn queries(&self, saved: &SavedQueries) -> Result<Vec<Query>, SettingsError> {
         let now = Zoned::now();
         let query = |rule: &Rule| {
@@ -345,7 +345,7 @@ impl Settings {
         self.new.rule.iter().map(query).collect()
     }
 
-    /// Something that is wrong with them.
+    /// Makes an error about the settings.
     pub(crate) fn error(&self, why: String) -> SettingsError {
         SettingsError::new(&self.path, why)
     }

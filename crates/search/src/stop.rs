@@ -1,4 +1,4 @@
-//! How one thread ends the work of another, which may be waiting.
+//! A signal that ends another thread's work or wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,19 +13,19 @@ pub struct Stop(Arc<OwnedFd>);
 
 impl Stop {
     /// # Errors
-    /// When the system has no descriptors left.
+    /// Fails when the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self(Arc::new(fd?)))
     }
 
-    /// The work ends when what it is doing is done. More than once is no error.
+    /// Asks the work to end after its current step. May be called repeatedly.
     pub fn stop(&self) {
         // Only a counter that is at its end refuses, and then it has been told already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Waits until [`stop`](Self::stop) was called, but no longer than this. Says whether it was.
+    /// Waits until [`stop`](Self::stop) is called, at most this long. True if it was called.
     pub fn wait(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         loop {
@@ -45,7 +45,7 @@ impl Stop {
     }
 }
 
-/// Readable once [`stop`](Stop::stop) was called, for those who poll for other things too.
+/// Readable once [`stop`](Stop::stop) was called, to be polled with other descriptors.
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::state::NO_PARENT;
 
-/// One message, as far as threads go.
+/// A message's data for threading.
 #[derive(Debug, Clone, Copy)]
 pub struct Item<'a> {
     /// The message's number.
@@ -25,12 +25,13 @@ pub struct Item<'a> {
     pub date: i64,
 }
 
-/// When threads with the same base subject become one.
+/// Condition under which threads with the same base subject are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubjectRule {
-    /// Always, as RFC 5256 has it for IMAP THREAD=REFERENCES: also two "Weekly report" of different years.
+    /// Always, as RFC 5256 specifies for IMAP THREAD=REFERENCES: even two "Weekly report" of different years.
     Rfc5256,
-    /// A reply whose references lead nowhere joins the newest earlier thread of that subject, if that is at most this many seconds older.
+    /// A reply whose references are all unknown joins the newest earlier thread of that subject, if that is at most
+    /// this many seconds older.
     Replies {
         /// Seconds.
         within: i64,
@@ -44,12 +45,12 @@ impl Default for SubjectRule {
     }
 }
 
-/// A message's place.
+/// A message's place in a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The smallest number among the thread's messages.
+    /// The smallest number of the thread's messages.
     pub thread: u32,
-    /// The message it hangs under, or [`NO_PARENT`].
+    /// Its parent, or [`NO_PARENT`].
     pub parent: u32,
 }
 
@@ -77,16 +78,16 @@ pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<Place> {
 
 const NONE: usize = usize::MAX;
 
-/// Containers, in Zawinski's word: one for each message, and one for each id that is only referred to.
+/// Zawinski's containers: one for each message, and one for each id that is only referred to.
 #[derive(Default)]
 struct Forest {
     by_id: HashMap<u64, usize>,
     /// Index of the message, or `NONE`.
     message: Vec<usize>,
     parent: Vec<usize>,
-    /// Union-find over linked containers, so that a circle is found without walking up a thread of any depth.
+    /// Union-find over linked containers, so that a cycle is found without walking up a thread of any depth.
     union: Vec<usize>,
-    /// The container that has no parent, for each representative in `union`.
+    /// The container without a parent, for each representative in `union`.
     top: Vec<usize>,
 }
 
@@ -139,7 +140,7 @@ impl Forest {
         self.top[set]
     }
 
-    /// Hangs `child` under `parent`, unless it has a parent or that would make a circle.
+    /// Links `child` under `parent`, unless it has a parent or that would close a cycle.
     fn link(&mut self, parent: usize, child: usize) {
         if self.parent[child] != NONE || self.root(parent) == child {
             return;
@@ -165,7 +166,7 @@ impl Forest {
         own.iter().zip(&roots).map(|(&node, root)| Place { thread: smallest[root], parent: parent(node) }).collect()
     }
 
-    /// For each container the nearest one above it that has a message, or `NONE`. Each link is walked once.
+    /// For each container the nearest ancestor with a message, or `NONE`. Walks each link once.
     fn nearest_messages(&self) -> Vec<usize> {
         const UNKNOWN: usize = usize::MAX - 1;
         let mut near = vec![UNKNOWN; self.message.len()];

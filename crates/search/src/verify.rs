@@ -15,8 +15,8 @@ use crate::update::PENDING;
 pub struct Verdict {
     /// Messages that are in the index.
     pub messages: u64,
-    /// Files and messages that are damaged, and how. Building the index again ([`Indexer::rebuild`](crate::Indexer::rebuild)) makes all of
-    /// them good but the tags ([`are_tags_damaged`](Self::are_tags_damaged)).
+    /// Damaged files and messages, each with its damage. A rebuild ([`Indexer::rebuild`](crate::Indexer::rebuild))
+    /// repairs all of it except the tags ([`are_tags_damaged`](Self::are_tags_damaged)).
     pub damage: Vec<(String, String)>,
     /// True if the tag store is damaged, which only its dump can restore.
     pub are_tags_damaged: bool,
@@ -121,7 +121,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// With removed messages, tags, and a saved query.
+    /// An index with removed messages, tags, and a saved query.
     fn world() -> World {
         let world = World::new();
         update(&world.index(), &world.mail()).unwrap();

@@ -36,7 +36,7 @@ impl Query {
         }
     }
 
-    /// The names of the header fields that must be indexed for it, as they were typed.
+    /// The names of the header fields that must be indexed for it, as typed.
     pub fn headers(&self) -> BTreeSet<&str> {
         match self {
             Self::Leaf(Leaf::Header { name, .. }) => BTreeSet::from([name.as_str()]),
@@ -52,21 +52,21 @@ impl Query {
 pub enum Leaf {
     /// Words next to each other.
     Text {
-        /// Where.
+        /// Fields to search.
         field: TextField,
         /// As typed; at least one token in it.
         text: String,
         /// True if the last word is a prefix.
         prefix: bool,
     },
-    /// Header text, or single words of the body, that match.
+    /// Regular expression on header text, or on single words of the body.
     Regex {
-        /// Where.
+        /// Fields to search.
         field: TextField,
-        /// On folded text.
+        /// Pattern for folded text.
         pattern: Pattern,
     },
-    /// A header field that the index has because its settings name it.
+    /// A header field that is indexed because the settings name it.
     Header {
         /// As typed.
         name: String,
@@ -75,7 +75,7 @@ pub enum Leaf {
     },
     /// From the first second to before the second, since 1970.
     Date(Range<i64>),
-    /// When the file was last changed, as for `Date`.
+    /// Time of the file's last change, as for `Date`.
     Changed(Range<i64>),
     /// Messages that refer to the one with this Message-ID, without angle brackets.
     References(String),
@@ -85,7 +85,7 @@ pub enum Leaf {
     Flag(Flag),
     /// A tag.
     Tag(Pattern),
-    /// A folder's path without slashes at its ends; a prefix takes in what is below.
+    /// A folder's path without slashes at its ends; a prefix includes subfolders.
     Folder(Pattern),
     /// A media type of a part.
     Mime(Pattern),
@@ -95,16 +95,16 @@ pub enum Leaf {
     MessageId(Pattern),
     /// Whole threads.
     Thread(ThreadOf),
-    /// How urgent the sender says it is.
+    /// Urgency stated by the sender.
     Priority(Priority),
 }
 
 /// Condition on the value of a header field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HeaderValue {
-    /// Anything, also nothing: the message has the field.
+    /// Any value, even an empty one: the message has the field.
     Any,
-    /// Has these words next to each other.
+    /// Contains these words next to each other.
     Words {
         /// As typed; at least one token in it.
         text: String,
@@ -113,11 +113,11 @@ pub enum HeaderValue {
     },
     /// Matches the pattern as folded text.
     Text(Pattern),
-    /// Its first number is between these.
+    /// Its first number is within these bounds.
     Number(Bound<f64>, Bound<f64>),
 }
 
-/// Fields with words.
+/// Fields that are indexed by words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TextField {
     /// Subject, body, and all addresses.
@@ -136,7 +136,7 @@ pub enum TextField {
     Bcc,
     /// `To`, `Cc` and `Bcc`.
     Recipient,
-    /// All four.
+    /// The sender and all recipients.
     Contact,
     /// The list's id.
     List,
@@ -147,11 +147,11 @@ pub enum TextField {
 /// Condition on a string.
 #[derive(Debug, Clone)]
 pub enum Pattern {
-    /// Exactly this.
+    /// The exact string.
     Is(String),
-    /// Anything that begins so.
+    /// A prefix.
     StartsWith(String),
-    /// Anything in which this is found.
+    /// A regular expression that matches anywhere.
     Matches(regex::Regex),
 }
 
@@ -182,9 +182,9 @@ impl Pattern {
 pub enum Flag {
     /// A flag letter, as a bit of [`bits`](crate::state::bits).
     Letter(u64),
-    /// Neither seen nor out of `new/`.
+    /// Unseen, or in `new/`.
     Unread,
-    /// Seen, and out of `new/`.
+    /// Seen, and not in `new/`.
     Read,
     /// One of the other bits.
     Property(u64),

@@ -1,4 +1,4 @@
-//! Points in time as people write them: each stands for a stretch, from its first second to before its last.
+//! Dates and times as people write them. Each stands for a span, from its first second to before its last.
 
 use std::ops::Range;
 
@@ -98,7 +98,7 @@ fn two_digits(text: &str) -> Option<i8> {
     (text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
-/// A date and how long it lasts: a year, a month or a day.
+/// A date and its length: a year, a month or a day.
 fn date_of(text: &str) -> Option<(Date, Span)> {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let shape_fits = match text.len() {

@@ -1,8 +1,8 @@
-//! Why a query was not understood, and where.
+//! Errors in queries, with their place.
 
 use super::ast::Span;
 
-/// Why a query was not understood.
+/// An error in a query.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParseError {

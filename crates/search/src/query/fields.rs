@@ -1,4 +1,4 @@
-//! Names: of fields, flags and priorities, with those that mu and notmuch use.
+//! Names of fields, flags and priorities, those of mu and notmuch included.
 
 use super::ast::{Flag, TextField};
 use crate::state::bits;
@@ -10,20 +10,20 @@ pub(super) enum Field<'a> {
     Changed,
     References,
     Size,
-    /// A header field by its name, which the query has after the first colon.
+    /// A header field by its name, which follows the first colon in the query.
     Header(&'a str),
     Flag,
-    /// A tag, as in notmuch, and a flag where there is one of that name.
+    /// A tag, as in notmuch, or a flag of that name.
     Is,
     Tag,
     Folder,
-    /// notmuch's: a folder, or one of its two directories.
+    /// notmuch's `path:`: a folder, or one of its two directories.
     Path,
     Mime,
     MessageId,
     Thread,
     Priority,
-    /// mu's: the message with an id, and those that refer to it.
+    /// mu's `related:`: the message with an id, and those that refer to it.
     Related,
     /// A saved query.
     Saved,
@@ -91,7 +91,7 @@ const FIELDS: &[(&str, Field<'static>)] = &[
     ("p", Field::Priority),
 ];
 
-/// Looks a field up, in any case.
+/// Looks up a field; ignores case.
 pub(super) fn field(name: &str) -> Option<Field<'static>> {
     FIELDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, field)| *field)
 }
@@ -101,7 +101,8 @@ pub fn is_field(name: &str) -> bool {
     field(name).is_some()
 }
 
-/// Why there is no such field, if it is one of mu's or notmuch's: searching for its name as text would find nothing and say nothing.
+/// Explains why a field of mu or notmuch does not exist here. Searching for its name as text would silently find
+/// nothing.
 pub(super) fn absent(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
         "lang" | "language" => "the language of a message is not kept",
@@ -112,14 +113,14 @@ pub(super) fn absent(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A field that is one slip of the finger away from `name`.
+/// A field whose name is one typing error away from `name`.
 pub(super) fn field_like(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let is_like = |known: &str| known.len() > 2 && name.len() > 2 && is_one_slip(known.as_bytes(), name.as_bytes());
     FIELDS.iter().map(|(known, _)| *known).find(|known| is_like(known))
 }
 
-/// One letter more, less, other, or two neighbours exchanged.
+/// True if the names differ by one letter more, less or other, or by two neighbours exchanged.
 fn is_one_slip(a: &[u8], b: &[u8]) -> bool {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);
@@ -132,7 +133,7 @@ fn is_one_slip(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Looks a flag up: mu's names and letters (letters are case-sensitive), notmuch's tags that stand for flags.
+/// Looks up a flag: mu's names and letters (letters are case-sensitive), and notmuch's tags that stand for flags.
 pub(super) fn flag(name: &str) -> Option<Flag> {
     let letter = |letter| bits::letter(letter).map(Flag::Letter);
     Some(match name {

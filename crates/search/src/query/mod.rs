@@ -1,4 +1,4 @@
-//! The query language: mu's and notmuch's fields and habits, one parser, errors that point at the character.
+//! The query language: fields and habits of mu and notmuch, one parser, errors that point at the character.
 //!
 //! ```text
 //! query   = { xor "or" } ; xor = { and "xor" } ; and = { unary ["and"] }
@@ -7,9 +7,9 @@
 //! value   = word | word "*" | "\"" phrase "\"" | "/" regular expression "/" | range | "{" query "}"
 //! ```
 //!
-//! Operators may be written in upper case. Words match without regard to case, accents and width. What holds several words, such as
-//! `ann@example.org` or `foo_bar`, is a phrase. `*` alone and nothing at all match everything. `query:name` is a [saved query](SavedQueries), read
-//! as if it stood there in parentheses.
+//! Operators may be written in upper case. Words match without regard to case, accents and width. A text of several
+//! words, such as `ann@example.org` or `foo_bar`, is a phrase. `*` alone and the empty query match everything.
+//! `query:name` is a [saved query](SavedQueries), read as if it stood there in parentheses.
 
 mod ast;
 mod date;

@@ -1,4 +1,4 @@
-//! The parser: recursive descent over the text itself, so that every error knows its place.
+//! The parser: recursive descent over the text itself, so that every error has its place.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ use super::values::{
 };
 use crate::text::check_header_name;
 
-/// How deep parentheses may be nested.
+/// Maximum depth of parentheses.
 const DEPTH_MAX: u32 = 100;
 
-/// Reads a query. Relative dates count from `now`, days are those of its time zone. There are no saved queries.
+/// Parses a query without saved queries. Relative dates count from `now`, days are those of its time zone.
 ///
 /// # Errors
 /// [`ParseError`] with the place.
@@ -27,10 +27,11 @@ pub fn parse(text: &str, now: &Zoned) -> Result<Query, ParseError> {
     parse_with(text, now, &SavedQueries::new())
 }
 
-/// Like [`parse`], with what `query:name` stands for.
+/// Like [`parse`], with the saved queries that `query:name` stands for.
 ///
 /// # Errors
-/// [`ParseError`] with the place: also of a name that is not among `queries`, or whose text cannot be read or leads back to itself.
+/// [`ParseError`] with the place. Also for a name that is not in `queries`, or whose text is malformed or refers back
+/// to itself.
 pub fn parse_with(text: &str, now: &Zoned, queries: &SavedQueries) -> Result<Query, ParseError> {
     let (default, saved) = (Field::Text(TextField::Any), Saved::new(queries));
     Parser { text, at: 0, end: text.len(), now, default, depth: 0, saved }.whole()
@@ -166,7 +167,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `name:`. A name that is no field belongs to the text (`http://...`), unless it looks like a slip.
+    /// Parses `name:`. An unknown name belongs to the text (`http://...`), unless it looks like a typing error.
     fn take_field(&mut self) -> Result<Option<Field<'a>>, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).unwrap_or(rest.len());
@@ -192,7 +193,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `name:` after `header:`.
+    /// Parses `name:` after `header:`.
     fn take_header(&mut self) -> Result<Field<'a>, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c: char| c.is_whitespace() || matches!(c, ':' | '(' | ')')).unwrap_or(rest.len());
@@ -206,7 +207,7 @@ impl<'a> Parser<'a> {
         Ok(Field::Header(&rest[..length]))
     }
 
-    /// From the brace on.
+    /// Parses a thread query from its brace on.
     fn thread_query(&mut self) -> Result<Query, ParseError> {
         let open = self.at;
         let mut depth = 0;

@@ -1,11 +1,11 @@
-//! Saved queries: `query:name` stands for a text that was saved under that name.
+//! Saved queries: `query:name` stands for the text saved under that name.
 
 use std::collections::BTreeMap;
 
 /// Texts of queries, by name.
 pub type SavedQueries = BTreeMap<String, String>;
 
-/// Bytes of a saved query's name.
+/// Maximum bytes of a saved query's name.
 pub const QUERY_NAME_BYTES_MAX: usize = 200;
 /// Bytes of all saved texts that one query may expand to. Without a limit, a chain in which each query names the next
 /// one twice grows exponentially.

@@ -1,4 +1,4 @@
-//! Reads the pieces of a query off its text: values, operators, blanks.
+//! The scanner of queries: values, operators, blanks.
 
 use jiff::Zoned;
 
@@ -7,14 +7,14 @@ use super::fields::Field;
 use super::saved::Saved;
 use super::values::Value;
 
-/// Where the parser is in the text.
+/// The parser's position in the text.
 pub(super) struct Parser<'a> {
     pub text: &'a str,
     pub at: usize,
-    /// Where this (sub)query ends.
+    /// End of this (sub)query.
     pub end: usize,
     pub now: &'a Zoned,
-    /// The field of words without one.
+    /// Field of words without a field name.
     pub default: Field<'a>,
     pub depth: u32,
     pub saved: Saved<'a>,
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
         Err(ParseError::new(open..open + 1, "this `\"` is never closed"))
     }
 
-    /// Where the closing slash is: one that is not escaped and ends the value.
+    /// Finds the closing slash: not escaped, and at the end of the value.
     pub fn regex_end(&self, no_blanks: bool) -> Option<usize> {
         let mut escaped = false;
         for (at, c) in self.rest().char_indices().skip(1) {
@@ -102,7 +102,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The operator that begins here, if it is a word of its own.
+    /// The operator at this place, if it is a word of its own.
     pub fn operator(&self) -> Option<(Operator, usize)> {
         let known = [("and", Operator::And), ("or", Operator::Or), ("xor", Operator::Xor), ("not", Operator::Not)];
         known.into_iter().find_map(|(word, operator)| {

@@ -1,4 +1,4 @@
-//! Values of fields: what follows the colon.
+//! Values of fields, after the colon.
 
 use std::ops::{Bound, Range};
 
@@ -8,10 +8,10 @@ use super::fields;
 use crate::state::bits;
 use crate::text::{Priority, fold, tokens};
 
-/// Bytes of a compiled regular expression.
+/// Maximum bytes of a compiled regular expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// A value and how it was written.
+/// A value, by its notation.
 pub(super) enum Value {
     /// Without quotes.
     Bare(String),
@@ -63,7 +63,7 @@ pub(super) fn header_value(value: Value, span: Span) -> Result<HeaderValue, Pars
 
 type NumberRange = (Bound<f64>, Bound<f64>);
 
-/// `>5`, `<=-1.5`, `2..7`, `..2`. `None` if it is something else.
+/// Parses `>5`, `<=-1.5`, `2..7`, `..2`. `None` for anything else.
 fn number_range(text: &str, span: &Span) -> Result<Option<NumberRange>, ParseError> {
     let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
     let compared = |text: &str| {
@@ -87,7 +87,7 @@ fn number_range(text: &str, span: &Span) -> Result<Option<NumberRange>, ParseErr
     Ok(range.and_then(|(from, to)| Some((bound(from)?, bound(to)?))))
 }
 
-/// Words to look for, and whether the last may go on, which a `*` says unless it is quoted.
+/// Parses words. The flag is true if the last one is a prefix: an unquoted `*` marks it.
 fn words(text: String, is_bare: bool, span: Span) -> Result<(String, bool), ParseError> {
     let (text, prefix) = match text.strip_suffix('*').filter(|_| is_bare) {
         Some(stem) => (stem.to_owned(), true),
@@ -99,7 +99,7 @@ fn words(text: String, is_bare: bool, span: Span) -> Result<(String, bool), Pars
     Ok((text, prefix))
 }
 
-/// Compiled for folded text, so folded itself: but not its escapes and classes (`\S` is not `\s`).
+/// Compiles an expression for folded text. The pattern itself is folded, except escapes and classes (`\S` is not `\s`).
 fn regex(pattern: &str, span: &Span) -> Result<regex::Regex, ParseError> {
     let mut folded = String::with_capacity(pattern.len());
     let mut escaped = false;
@@ -131,7 +131,7 @@ pub(super) fn pattern(value: Value, span: Span, normal: impl Fn(&str) -> String)
     })
 }
 
-/// `image/*`, and as in notmuch single words: `pdf`, `image`.
+/// Parses `image/*`, and as in notmuch single words: `pdf`, `image`.
 pub(super) fn mime_leaf(value: Value, span: Span) -> Result<Leaf, ParseError> {
     Ok(match value {
         Value::Bare(word) | Value::Quoted(word) if !word.contains(['/', '*']) => {
@@ -141,7 +141,7 @@ pub(super) fn mime_leaf(value: Value, span: Span) -> Result<Leaf, ParseError> {
     })
 }
 
-/// `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`: slashes at the ends do not count.
+/// Parses `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`. Slashes at the ends are ignored.
 pub(super) fn folder_pattern(value: Value, span: Span) -> Result<Pattern, ParseError> {
     let trimmed = |text: &str| text.trim_matches('/').to_owned();
     Ok(match value {
@@ -152,7 +152,7 @@ pub(super) fn folder_pattern(value: Value, span: Span) -> Result<Pattern, ParseE
     })
 }
 
-/// notmuch's `path:` names the directory that the file is in, `Lists/rust/cur`; without that end it is a folder.
+/// Parses notmuch's `path:`, which names the file's directory, `Lists/rust/cur`; without that end it is a folder.
 pub(super) fn path_query(value: Value, span: Span) -> Result<Query, ParseError> {
     if let Value::Bare(text) | Value::Quoted(text) = &value {
         let text = text.trim_matches('/');
@@ -177,7 +177,7 @@ pub(super) fn flag_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
         .ok_or_else(|| ParseError::new(span, format!("there is no flag `{name}`; there are {known}")))
 }
 
-/// A tag that has a flag's name is that flag too.
+/// Parses a tag. A tag with a flag's name also matches that flag.
 pub(super) fn tag_query(value: Value, span: Span, flag_of: fn(&str) -> Option<Flag>) -> Result<Query, ParseError> {
     let flag = match &value {
         Value::Bare(name) | Value::Quoted(name) => flag_of(name),
@@ -200,8 +200,8 @@ pub(super) fn priority_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> 
     Ok(Leaf::Priority(priority))
 }
 
-/// Threads are shown as hexadecimal numbers of a fixed length, here of 8 digits and in notmuch's forms of 16. Anything shorter is a word, and a
-/// number that was meant for another thing must not find a stranger's thread.
+/// Parses a thread's number: 8 hexadecimal digits, or 16 as in notmuch's output. Anything shorter is a word, since a
+/// number meant for another purpose must not find an unrelated thread.
 pub(super) fn thread_number(text: &str, span: Span) -> Result<u32, ParseError> {
     let is_number = matches!(text.len(), 8 | 16) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten();

@@ -1,4 +1,4 @@
-//! Substrings, as IMAP's SEARCH means them: by the dictionary of words, without reading a message.
+//! Substring search with IMAP's meaning, by the dictionary of words, without reading a message.
 
 use regex::Regex;
 use tantivy::schema::Field;
@@ -10,18 +10,18 @@ use super::phrase::{add_phrase, add_with_ending};
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::text::{Needle, NeedlePiece, OTHER_HEADERS, SearchedField, is_trace};
 
-/// An answer of the index.
+/// Result of a substring search.
 #[derive(Debug)]
 pub struct Containing {
     /// Messages that have the text.
     pub found: Bitmap,
-    /// Messages that may have it: to know, read them. None of them is in `found`.
+    /// Messages that may have it: only reading them decides. Disjoint from `found`.
     pub open: Bitmap,
 }
 
 impl Searcher {
-    /// Messages that have a text in one of their fields, as [`MailText`](crate::text::MailText) says of each. `None` if the index does not have
-    /// the field.
+    /// Finds messages with a text in one of their fields, as [`MailText`](crate::text::MailText) decides it for one
+    /// message. `None` if the field is not indexed.
     ///
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).
@@ -53,7 +53,7 @@ impl Searcher {
         Ok(Some(Containing { found, open }))
     }
 
-    /// `None`: nothing is known of that field.
+    /// `None` if the field is not indexed.
     fn searched_fields(&self, field: &SearchedField) -> Option<SearchedFields> {
         let fields = &self.text.fields;
         let others = self.text.header_field(OTHER_HEADERS);
@@ -131,22 +131,22 @@ impl Searcher {
 }
 
 struct SearchedFields {
-    /// With their positions or without.
+    /// Fields, each with true if positions are needed.
     fields: Vec<(Field, bool)>,
     others: Others,
 }
 
-/// How the fields without a part of their own count.
+/// Role of the fields that are not indexed by themselves.
 enum Others {
-    /// They do not.
+    /// They are not searched.
     None,
-    /// They are searched for one of them, whose name the index does not have.
+    /// One of them is searched, but the index does not have its name.
     Name,
-    /// They would have to be searched, and are not indexed.
+    /// They are to be searched, but are not indexed.
     NotIndexed,
 }
 
-/// Adds the messages with a word that fits.
+/// Adds the messages with a matching word.
 fn with_piece(segment: &Segment, field: Field, piece: &NeedlePiece, found: &mut Bitmap) -> tantivy::Result<()> {
     let index = segment.reader.inverted_index(field)?;
     let terms = index.terms();

@@ -1,8 +1,8 @@
-//! Walks a dictionary of words with an expression's tables.
+//! Matches an expression's tables against a dictionary of words.
 //!
-//! A dictionary is a tree of letters in which equal endings are kept once (tantivy's FST). The engine's own walk keeps a stack of nodes and goes through an
-//! ending again for each word that has it; most of a search's time went there. This one keeps the way down alone, and remembers of some
-//! thousand endings that nothing comes of them.
+//! A dictionary is a trie that shares equal suffixes (tantivy's FST). The engine's own walk keeps a stack of nodes and
+//! walks a suffix again for each word that has it, which took most of a search's time. This walk keeps only the path,
+//! and remembers some thousand suffixes without a match.
 
 use tantivy::directory::{CompositeFile, OwnedBytes};
 use tantivy::index::SegmentComponent;
@@ -16,32 +16,33 @@ use super::matcher::Tables;
 
 /// Footer after the tree: length of the block of term infos, version of the tree, kind of dictionary.
 const FOOTER_BYTES: usize = 8 + 4 + 4;
-/// The tree's version and the kind, as tantivy 0.27 writes them.
+/// Version of the tree and kind of dictionary, as tantivy 0.27 writes them.
 const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
-/// With more words than this that match, looking each up by itself is no gain, however many there are.
+/// With more matching words than this, single look-ups are slower than a scan, however many words there are.
 const FOUND_MAX: usize = 20_000;
-/// Where more than one in so many places that are looked at matches, most words do: then reading all of them in a row is quicker.
+/// If more than one in this many branches matches, most words do: then a scan of all is faster.
 const DENSE_SHARE: usize = 8;
-/// So many are found before that is said.
+/// Matches before the density is judged.
 const DENSE_MIN: usize = 1024;
-/// No word is longer (see [`TOKEN_BYTES_MAX`](crate::text::TOKEN_BYTES_MAX)); a damaged tree may be.
+/// Longest path followed. No word is longer (see [`TOKEN_BYTES_MAX`](crate::text::TOKEN_BYTES_MAX)), but a damaged tree
+/// may be.
 const WAY_BYTES_MAX: usize = 255;
-/// Pairs that are remembered: a power of two.
+/// Number of remembered pairs: a power of two.
 const BARREN: usize = 1 << 13;
 
 /// The words of one field of one segment.
 pub(super) struct Dictionary<D>(Fst<D>);
 
-/// Words that match.
+/// Matching words.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     Word(Vec<u8>),
-    /// All that begin so.
+    /// All words with this prefix.
     AllFrom(Vec<u8>),
 }
 
 impl Dictionary<OwnedBytes> {
-    /// `None` if the field has no words, or they are kept in a form that is not known here.
+    /// `None` if the field has no words, or its dictionary has an unknown format.
     pub fn open(segment: &SegmentReader, field: Field) -> tantivy::Result<Option<Self>> {
         let all = CompositeFile::open(&segment.open_read(SegmentComponent::Terms)?)?;
         let Some(file) = all.open_read(field).filter(|file| file.len() > FOOTER_BYTES) else { return Ok(None) };
@@ -58,7 +59,7 @@ impl Dictionary<OwnedBytes> {
 }
 
 impl<D: std::ops::Deref<Target = [u8]>> Dictionary<D> {
-    /// Words that match and whose first byte is not before `from` and before `to`. `None` if there are too many, which is seen early.
+    /// Matching words whose first byte is in `from..to`. `None` as soon as there are too many.
     pub fn matching(&self, tables: &Tables, from: u8, to: Option<u8>) -> Option<Vec<Found>> {
         let (way, found, barren) = (Vec::new(), Vec::new(), vec![NO_PAIR; BARREN]);
         let mut walk = Walk { tree: &self.0, tables, way, found, looked: 0, barren };
@@ -70,7 +71,7 @@ impl<D: std::ops::Deref<Target = [u8]>> Dictionary<D> {
     }
 }
 
-/// No node has this address.
+/// A pair that never occurs: no node has this address.
 const NO_PAIR: (usize, u32) = (usize::MAX, 0);
 
 struct Walk<'t, D> {
@@ -85,7 +86,7 @@ struct Walk<'t, D> {
 }
 
 impl<D: std::ops::Deref<Target = [u8]>> Walk<'_, D> {
-    /// Goes down by one byte. `None` if there is too much to be found.
+    /// Follows one branch. `None` if there are too many matches.
     fn branch(&mut self, byte: u8, addr: usize, state: super::matcher::State) -> Option<()> {
         self.way.push(byte);
         self.looked += 1;

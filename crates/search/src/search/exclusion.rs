@@ -1,4 +1,4 @@
-//! Messages that are passed over because of a tag, as notmuch does with `search.exclude_tags`.
+//! Exclusion of messages by tag, as with notmuch's `search.exclude_tags`.
 
 use super::{Bitmap, Result, Searcher};
 use crate::query::{Leaf, Pattern, Query};
@@ -8,7 +8,7 @@ use crate::query::{Leaf, Pattern, Query};
 pub struct Exclusion {
     /// Messages with one of these tags are not found unless the query names the tag.
     pub tags: Vec<String>,
-    /// They are also left out of threads that were found.
+    /// Also leave them out of threads that were found.
     pub from_threads: bool,
 }
 

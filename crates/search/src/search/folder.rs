@@ -1,4 +1,4 @@
-//! The files of one folder that the index has.
+//! The indexed files of one folder.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::state::{Column, bits};
 #[derive(Debug, Default)]
 pub struct FolderFiles(HashMap<u64, u32>);
 
-/// Longer messages are left out: who reads them may look at their beginning alone.
+/// Longer messages are left out: a search that reads them may stop after their beginning.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Two files of one key: neither is told from the other.
+/// Marks a key shared by two files, which cannot be told apart.
 const AMBIGUOUS: u32 = u32::MAX;
 
 impl FolderFiles {
-    /// The number of the file with this name, whatever its flags are by now; `None`: the index does not have it.
+    /// Number of the file with this name, whatever its flags are now; `None` if it is not indexed.
     pub fn number(&self, name: &str) -> Option<u32> {
         self.0.get(&hash(name.as_bytes())).copied().filter(|number| *number != AMBIGUOUS)
     }
@@ -30,7 +30,7 @@ impl FolderFiles {
         self.0.len()
     }
 
-    /// True if there is none.
+    /// True if there are no files.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Conditions on header fields that are indexed because the settings name them.
+//! Conditions on header fields that the settings name.
 
 use std::ops::RangeBounds;
 
@@ -23,7 +23,7 @@ impl Searcher {
         }
     }
 
-    /// Messages that have this field with a value that fits.
+    /// Messages with a matching value of this field.
     fn with_a_value(&self, field: Field, fits: impl Fn(&str) -> bool) -> Result<Bitmap> {
         let schema = self.text.index.schema();
         self.in_segments(|segment, found| {
@@ -40,8 +40,8 @@ impl Searcher {
     }
 }
 
-/// The first number in a text: of `Yes, score=5.3 required=5.0` 5.3, of `-1.2 / 15` -1.2. A `-` is a sign where no letter, digit or point stands
-/// before it.
+/// Parses the first number in a text: 5.3 in `Yes, score=5.3 required=5.0`, -1.2 in `-1.2 / 15`. A `-` is a sign unless
+/// a letter, digit or point stands before it.
 fn first_number(text: &str) -> Option<f64> {
     let is_word = |c: char| c.is_alphanumeric() || c == '.';
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

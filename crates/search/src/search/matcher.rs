@@ -1,4 +1,4 @@
-//! An expression made ready to be tried on very many short texts.
+//! A regular expression compiled to be tried on very many short texts.
 
 use regex::Regex;
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
@@ -9,10 +9,11 @@ use regex_automata::{Anchored, Input, MatchKind};
 
 use crate::text::fold;
 
-/// Bytes of tables, and of what is needed while they are made. What needs more is matched in the ordinary way, which is slower to begin with each text.
+/// Limit in bytes on the tables, and on memory while they are made. Larger expressions use the ordinary matcher, which
+/// starts more slowly on each text.
 const TABLES_BYTES_MAX: usize = 2 << 20;
 
-/// An expression, as tables that are walked byte by byte where they are not too large.
+/// A regular expression, as byte-by-byte tables unless they are too large.
 pub(super) struct Matcher {
     regex: Regex,
     tables: Option<Tables>,
@@ -23,7 +24,7 @@ impl Matcher {
         Self { tables: Tables::new(regex.as_str()), regex: regex.clone() }
     }
 
-    /// To walk a dictionary with.
+    /// Tables to walk a dictionary with.
     pub fn tables(&self) -> Option<&Tables> {
         self.tables.as_ref()
     }
@@ -45,7 +46,7 @@ impl Matcher {
     }
 }
 
-/// An expression's states, and where each byte leads.
+/// A state machine: states, and their successors by byte.
 pub(super) struct Tables {
     states: dense::DFA<Vec<u32>>,
     start: StateID,
@@ -83,7 +84,7 @@ impl Tables {
     }
 }
 
-/// Where one is in the tables, to go on byte by byte.
+/// A position in the tables.
 pub(super) type State = StateID;
 
 impl Tables {
@@ -91,7 +92,7 @@ impl Tables {
         self.start
     }
 
-    /// `None` if something has matched: what follows does not matter.
+    /// Advances by one byte. `None` once a match is certain, whatever follows.
     pub fn next(&self, state: State, byte: u8) -> Option<State> {
         // That something matched is known one byte late.
         Some(self.states.next_state(state, byte)).filter(|&state| !self.states.is_match_state(state))

@@ -11,10 +11,10 @@ use crate::tags::id_of;
 use crate::text::split_addresses;
 use crate::text_index::Head;
 
-/// Reading a column costs about as much as reading single values of this share of its rows.
+/// Reading a column costs about as much as reading this share of its values one by one.
 pub(super) const ROWS_IN_COLUMN: usize = 100;
 
-/// A message as the side store knows it.
+/// A message as a search shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// Its number.
@@ -49,7 +49,7 @@ impl Message {
     }
 }
 
-/// Where to look for addresses.
+/// Header fields that contain the addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressFields {
     /// `From`, `To`, `Cc`, `Bcc`.
@@ -104,7 +104,7 @@ impl Searcher {
         numbers.iter().zip(heads).map(message).collect()
     }
 
-    /// The stored header fields of these messages, in their order.
+    /// The stored header fields of these messages, in the given order.
     ///
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).
@@ -130,8 +130,8 @@ impl Searcher {
         Ok(heads)
     }
 
-    /// For each segment the documents of a few messages, with their places. `None` if that takes a look at all documents: segments that were
-    /// merged may not be in the order of numbers.
+    /// Finds the documents of a few messages, by segment, with their places in the result. `None` if it takes a look at
+    /// all documents: merged segments may not be sorted by number.
     fn look_up(&self, wanted: &[(u32, usize)]) -> Option<Vec<Vec<(u32, usize)>>> {
         if wanted.len() > self.len() as usize / ROWS_IN_COLUMN {
             return None;
@@ -162,7 +162,7 @@ impl Searcher {
         Ok(())
     }
 
-    /// Every address in these header fields of these messages: `(name, address, messages)`, by number of messages, most first.
+    /// Returns every address in these header fields: `(name, address, messages)`, by number of messages, most first.
     ///
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).

@@ -1,4 +1,4 @@
-//! Answers queries: every condition becomes a set of message numbers, and the query an expression over sets.
+//! Evaluates queries: every condition becomes a set of message numbers, and the query an expression over sets.
 //!
 //! Text conditions read postings, all others read a column of the side store. Sets are bitmaps (a megabyte for eight million messages), so
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
@@ -52,7 +52,7 @@ pub struct Searcher {
     columns: Columns,
 }
 
-/// Columns are read when a condition first asks for them.
+/// Columns, read when a condition first needs them.
 #[derive(Default)]
 struct Columns {
     flags: OnceLock<Vec<u64>>,
@@ -86,13 +86,13 @@ impl Searcher {
         }
     }
 
-    /// Numbers that the text index has, and has not deleted.
+    /// Numbers that the text index has and has not deleted.
     pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
         let readers: Vec<_> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
         numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
     }
 
-    /// The header fields that can be searched besides those with a name of their own.
+    /// The indexed header fields besides the standard ones.
     pub fn headers(&self) -> &HeaderNames {
         self.text.headers()
     }
@@ -107,7 +107,7 @@ impl Searcher {
         &self.snapshot
     }
 
-    /// Reads a query as of now, with the queries that are saved in this index.
+    /// Parses a query as of now, with the index's saved queries.
     ///
     /// # Errors
     /// [`ParseError`] with the place.
@@ -118,7 +118,7 @@ impl Searcher {
     /// The messages that match.
     ///
     /// # Errors
-    /// [`IndexError::State`], [`IndexError::Text`]: what was read was not what was written.
+    /// [`IndexError::State`], [`IndexError::Text`]: the index is damaged or cannot be read.
     pub fn find(&self, query: &Query) -> Result<Bitmap> {
         self.find_in(query, Scope::All)
     }
@@ -243,7 +243,7 @@ impl Searcher {
         })
     }
 
-    /// All messages of the threads that have one of these.
+    /// All messages of the threads that contain one of these.
     ///
     /// # Errors
     /// [`IndexError::State`].
@@ -256,7 +256,7 @@ impl Searcher {
         Ok(all)
     }
 
-    /// One of several messages with the same Message-ID: that with the smallest number among those found.
+    /// Keeps one of several messages with the same Message-ID: the one with the smallest number.
     ///
     /// # Errors
     /// [`IndexError::State`].
@@ -306,7 +306,7 @@ impl Searcher {
         file.seen(&stored.into_iter().collect(), flags).into_iter().collect()
     }
 
-    /// All tags and how many messages have each.
+    /// All tags, each with its number of messages.
     ///
     /// # Errors
     /// [`IndexError::State`].
@@ -326,7 +326,7 @@ impl Searcher {
         Ok(counts)
     }
 
-    /// The numbers of the threads that these messages are in.
+    /// The threads of these messages, by number.
     ///
     /// # Errors
     /// [`IndexError::State`].
@@ -335,7 +335,7 @@ impl Searcher {
         Ok(numbers.iter().map(|&number| threads[number as usize]).collect())
     }
 
-    /// Bytes of these messages' files together.
+    /// Sum of the sizes of these messages' files, in bytes.
     ///
     /// # Errors
     /// [`IndexError::State`].
@@ -385,7 +385,7 @@ fn read_once<T>(
     }
 }
 
-/// A column as the set of rows that fit.
+/// Evaluates a condition on a column as a set of rows.
 trait Matching<T> {
     fn matching(&self, fits: impl Fn(T) -> bool) -> Bitmap;
 }

@@ -12,7 +12,7 @@ use crate::query::Query;
 /// Precision with which the phrases of a query are evaluated.
 #[derive(Clone, Copy)]
 pub(super) enum Scope<'a> {
-    /// The messages that have them.
+    /// Exact.
     All,
     /// Exact for the messages in this set; others may be left out.
     Within(&'a Bitmap),
@@ -31,7 +31,8 @@ impl Scope<'_> {
 }
 
 impl Exclusion {
-    /// A page of what matches and is not left out, newest first: the same that [`find`](Self::find) and [`page`](Searcher::page) give.
+    /// A page of the matches that are not excluded, newest first: the same as [`find`](Self::find) and
+    /// [`page`](Searcher::page) return.
     ///
     /// # Errors
     /// As for [`Searcher::find`].

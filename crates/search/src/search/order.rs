@@ -1,4 +1,4 @@
-//! The order of what was found, and a page of it.
+//! Sorting and paging of results.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use crate::text_index::Head;
 /// Sort key of hits. Ties are broken by message number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Newest first; last, in either direction, messages without a date that can be read.
+    /// Newest first. Messages without a readable date come last in both directions.
     #[default]
     Date,
     /// Largest first.
@@ -24,7 +24,7 @@ pub enum Sort {
 }
 
 impl Searcher {
-    /// A page of what was found. Only as much is sorted as the page needs.
+    /// Returns a page of the result. Sorts only as much as the page needs.
     ///
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
@@ -73,7 +73,7 @@ impl Searcher {
         Ok(numbers_of(page_of(keys.into_iter(), reverse, offset, limit)))
     }
 
-    /// By a column of signed values, of which the whole is read only for many messages.
+    /// Sorts by a column of signed values, which is read whole only for many messages.
     fn greatest(
         &self,
         found: &Bitmap,
@@ -116,27 +116,27 @@ impl Searcher {
     }
 }
 
-/// With more messages without a date, the flags of all are read to know which these are.
+/// With more undated messages than this, the flags of all messages are read to find them.
 const UNDATED_FEW: u64 = 100;
 
 fn numbers_of<K>(keys: Vec<(K, u32)>) -> Vec<u32> {
     keys.into_iter().map(|(_, number)| number).collect()
 }
 
-/// A page of the sorted whole.
+/// Returns a page of the sorted keys.
 pub(super) fn page_of<K: Ord>(keys: impl Iterator<Item = K>, reverse: bool, offset: usize, limit: usize) -> Vec<K> {
     let mut page = Page::new(reverse, offset, limit);
     keys.for_each(|key| page.add(key));
     page.sorted()
 }
 
-/// A page in the making. Each key is looked at once, and about twice as many as the page needs are kept at a time.
+/// A page under construction. Each key is seen once, and about twice the page's length is kept at a time.
 struct Page<K> {
     reverse: bool,
     offset: usize,
     end: usize,
     kept: Vec<K>,
-    /// Once there are enough, the last of them stands where the page ends.
+    /// True once there are enough keys: then the last one marks the end of the page.
     is_cut: bool,
 }
 

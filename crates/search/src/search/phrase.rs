@@ -105,10 +105,11 @@ fn are_together(words: &mut [Word], first: &mut Vec<[u32; 8]>, ends: &mut Vec<u3
     !ends.is_empty()
 }
 
-/// Two words stand in most messages a few times each. To compare all pairs takes the processor less time than to guess wrong which comes next.
+/// Above this many pairs, positions are merged. Below, comparing all pairs is faster, since it has no mispredicted
+/// branches: most words occur a few times in a message.
 const PAIRS_MAX: usize = 1024;
 
-/// The positions after these, eight at a time.
+/// Computes the positions one after these, eight at a time.
 fn eights_behind(gaps: &[u32], eights: &mut Vec<[u32; 8]>) {
     eights.clear();
     let mut position = 1;
@@ -138,7 +139,7 @@ fn has_one_of(eights: &[[u32; 8]], gaps: &[u32]) -> bool {
     found.iter().any(|found| *found != 0)
 }
 
-/// The first document from this one on that has all words, which are then there.
+/// Moves all words to the first common document from `document` on.
 fn common_document(words: &mut [Word], mut document: u32) -> Option<u32> {
     let mut agree = 0;
     while agree < words.len() {
@@ -149,7 +150,7 @@ fn common_document(words: &mut [Word], mut document: u32) -> Option<u32> {
     Some(document)
 }
 
-/// Of the positions where words end, leaves those that a word follows, as its positions.
+/// Keeps the end positions that the next word follows, and moves them past it.
 fn follow(ends: &mut Vec<u32>, gaps: &[u32]) {
     let (mut at, mut kept, mut position) = (0, 0, 0);
     for gap in gaps {
@@ -166,19 +167,19 @@ fn follow(ends: &mut Vec<u32>, gaps: &[u32]) {
     ends.truncate(kept);
 }
 
-/// A word's documents, block after block.
+/// A word's postings, block after block.
 struct Word {
     block: BlockSegmentPostings,
-    /// Where in the block it is, and how many positions the documents before have there.
+    /// Index of the document in the block, and number of positions of the documents before it.
     at: usize,
     start: usize,
     places: PositionReader,
     /// Positions before the block, and in it.
     before: u64,
     positions: usize,
-    /// The positions of all documents of the block, if some were asked for: each counted from the one before.
+    /// Positions of all documents of the block, if some were needed, as differences.
     gaps: Vec<u32>,
-    /// Few documents of a block are asked for: only theirs are read.
+    /// True if few documents of a block are needed: then only theirs are read.
     is_sparse: bool,
 }
 
@@ -188,7 +189,7 @@ impl Word {
         Self { block, at: 0, start: 0, places, before: 0, positions, gaps: Vec::new(), is_sparse }
     }
 
-    /// Goes on to the first document from this one on.
+    /// Advances to the first document at or after this one.
     #[inline]
     fn seek(&mut self, document: u32) -> Option<u32> {
         while *self.block.docs().last()? < document {
@@ -233,17 +234,17 @@ fn positions_in(block: &BlockSegmentPostings) -> usize {
     block.freqs()[..block.block_len()].iter().map(|count| *count as usize).sum()
 }
 
-/// Where words end that stand next to each other: documents, ascending, and in each the positions after the last word.
+/// End positions of consecutive words: documents, ascending, each with the positions after the last word.
 #[derive(Default)]
 struct WordPositions {
     documents: Vec<u32>,
-    /// For each document the end of its positions.
+    /// End of each document's positions.
     ends: Vec<usize>,
     positions: Vec<u32>,
 }
 
 impl WordPositions {
-    /// All places of a word.
+    /// All occurrences of a word.
     fn of(mut word: SegmentPostings) -> Self {
         let mut places = Self::default();
         let mut positions = Vec::new();
@@ -290,7 +291,7 @@ impl WordPositions {
         }
     }
 
-    /// The places that `word` goes on from.
+    /// The occurrences that `word` continues.
     fn then(&self, word: SegmentPostings) -> Self {
         let mut places = Self::default();
         self.meet(word, |at, positions| {
@@ -303,7 +304,8 @@ impl WordPositions {
     }
 }
 
-/// Adds the messages in which a word that begins with `start` follows the words `before`, of which there is at least one.
+/// Adds the messages in which a word with the prefix `start` follows the words `before`, of which there is at least
+/// one.
 pub(super) fn add_with_ending(
     segment: &Segment,
     field: Field,

@@ -1,4 +1,5 @@
-//! Regular expressions: a header field is matched whole, the text of a message word by word, since it is not stored.
+//! Regular expressions. A header field is matched whole; the text of a message is not stored, so it is matched word by
+//! word.
 //!
 //! The expression is tried once for each distinct value or word, not for each message. A header field has a dictionary
 //! of its distinct values, and the text one of its distinct words. Messages with a matching entry are then found by the
@@ -29,7 +30,7 @@ enum Piece<'a> {
 /// Words of the text.
 struct Words<'a> {
     segment: &'a Segment,
-    /// `None` if the engine has to walk them.
+    /// `None` if only the engine can walk them.
     dictionary: Option<&'a Dictionary<OwnedBytes>>,
     from: &'a str,
     before: Option<&'a str>,
@@ -120,7 +121,7 @@ impl Searcher {
         Ok(())
     }
 
-    /// Messages with one of these words in their text that fits. All that fit begin with `start`.
+    /// Adds the messages with a matching word in their text. All matching words begin with `start`.
     fn body_words(&self, words: &Words<'_>, start: &str, matcher: &Matcher, found: &mut Bitmap) -> tantivy::Result<()> {
         let &Words { segment, from, before, .. } = words;
         let index = segment.reader.inverted_index(self.text.fields.body)?;
@@ -153,7 +154,7 @@ impl Searcher {
 }
 
 impl Words<'_> {
-    /// `None` if it takes a look at each word.
+    /// `None` if each word has to be tried.
     fn matching(&self, matcher: &Matcher) -> Option<Vec<Found>> {
         // Borders are of one byte, or the first is what every word that matches begins with.
         let first_byte = |border: &str| border.bytes().next().unwrap_or(0);
@@ -161,7 +162,7 @@ impl Words<'_> {
     }
 }
 
-/// Where a dictionary of words is cut: mail has about as many words before `6` as between `6` and `c`, and so on.
+/// Split points of the dictionary for parallel work, chosen so that the parts hold about equally many words of mail.
 const CUTS: &[&str] = &["3", "6", "a", "d", "h", "n", "s"];
 
 /// Numbers of the column's distinct values that match.

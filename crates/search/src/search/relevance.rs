@@ -11,7 +11,8 @@ use crate::query::{Leaf, Query, TextField};
 use crate::state::Column;
 
 impl Searcher {
-    /// A page of what `query` found, the most relevant first. Conditions that are no text, and what the query excludes, do not count.
+    /// Returns a page of the result, most relevant first. Conditions on other things than text, and excluded words, do
+    /// not count.
     ///
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
@@ -51,7 +52,7 @@ impl Searcher {
     }
 }
 
-/// A field as the fields that it stands for, and how much a word says that stands there.
+/// A field's parts, each with the weight of a word in it.
 fn parts(field: TextField) -> &'static [(TextField, f32)] {
     match field {
         TextField::Any => {
@@ -70,7 +71,7 @@ fn parts(field: TextField) -> &'static [(TextField, f32)] {
     }
 }
 
-/// Words and phrases that a hit may have, not those that it must not have.
+/// Collects the words and phrases that a hit may have, not those that are excluded.
 fn wanted_texts<'q>(query: &'q Query, texts: &mut Vec<(TextField, &'q str, bool)>) {
     match query {
         Query::Leaf(Leaf::Text { field, text, prefix }) => texts.push((*field, text, *prefix)),

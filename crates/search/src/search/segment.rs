@@ -12,7 +12,7 @@ use crate::text_index::TextIndex;
 pub(super) struct Segment {
     pub reader: SegmentReader,
     pub column: Arc<dyn ColumnValues<u64>>,
-    /// The whole column, once most of it is asked for: a common word and a phrase ask several times.
+    /// The whole column, loaded once most of it is needed: common words and phrases read it several times.
     pub numbers: OnceLock<Box<[u32]>>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)
 }
 
 impl Segment {
-    /// The document with this number, if documents are in the order of their numbers.
+    /// The document with this number, if documents are sorted by number.
     pub fn document_of(&self, number: u32) -> Option<u32> {
         let (mut from, mut to) = (0, self.reader.max_doc());
         if !(self.column.min_value()..=self.column.max_value()).contains(&u64::from(number)) {
@@ -44,7 +44,7 @@ impl Segment {
         None
     }
 
-    /// The documents with these numbers, which are sorted, and the places beside them.
+    /// The documents with these sorted numbers, with the places given beside them.
     pub fn documents_of(&self, wanted: &[(u32, usize)]) -> Vec<(u32, usize)> {
         let (Some((first, _)), Some((last, _))) = (wanted.first(), wanted.last()) else { return Vec::new() };
         let mut found = Vec::new();

@@ -65,7 +65,7 @@ impl Searcher {
         }
     }
 
-    /// Messages with a value that fits, in a field of whole values.
+    /// Messages with a matching value, in a field of whole values.
     pub(super) fn exact(&self, field: Field, pattern: &Pattern) -> Result<Bitmap> {
         match pattern {
             Pattern::Is(value) => self.one_value(field, value),
@@ -81,7 +81,7 @@ impl Searcher {
         })
     }
 
-    /// Messages with a value in this field that begins with `start` and fits.
+    /// Messages with a matching value in this field; all matching values begin with `start`.
     pub(super) fn values_that(&self, field: Field, start: &str, fits: impl Fn(&str) -> bool) -> Result<Bitmap> {
         self.in_segments(|segment, found| {
             let index = segment.reader.inverted_index(field)?;
@@ -142,11 +142,11 @@ impl Segment {
     }
 }
 
-/// A query's words as they stand in the index.
+/// A query's words in the form of the index.
 struct Words {
-    /// One after the other.
+    /// Complete words, in order.
     exact: Vec<String>,
-    /// How the next one begins.
+    /// Prefix of the word after them.
     last: Option<String>,
 }
 

@@ -1,11 +1,11 @@
-//! Found messages as threads: who answers whom, drawn as a tree.
+//! Results as threads, drawn as trees of messages and replies.
 
 use std::collections::HashMap;
 
 use super::Message;
 use crate::state::NO_PARENT;
 
-/// Levels that are drawn; nobody can read more, and a thread may be as deep as it is long.
+/// Levels drawn; more cannot be read, and a thread may be as deep as it is long.
 const DEPTH_MAX: usize = 60;
 
 /// One line of a tree.
@@ -13,12 +13,13 @@ const DEPTH_MAX: usize = 60;
 pub struct TreeLine {
     /// Index into the messages.
     pub index: usize,
-    /// For each level above, the innermost 60 of them: whether more follows there. Empty for the first of a thread.
+    /// True for each level above on which more lines follow, the innermost 60 levels only. Empty for the first message
+    /// of a thread.
     pub more: Vec<bool>,
 }
 
 impl TreeLine {
-    /// `│ ├▸`: two cells for each level, of the innermost `levels_max`.
+    /// Draws the branch, `│ ├▸`: two cells for each level, of the innermost `levels_max`.
     pub fn branch(&self, levels_max: usize) -> String {
         let Some((last, above)) = self.more.split_last() else { return String::new() };
         let above = &above[self.more.len().saturating_sub(levels_max.max(1))..];
@@ -28,8 +29,8 @@ impl TreeLine {
     }
 }
 
-/// Brings messages into the order of their threads: threads as their first message comes in `messages`, answers by date below
-/// what they answer. An answer to a message that is not among them stands as a first message in its thread.
+/// Sorts messages by thread. Threads are in the order of their first message in `messages`; replies are below their
+/// parent, by date. A reply whose parent is missing stands as a first message in its thread.
 pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
     let at: HashMap<u32, usize> = messages.iter().enumerate().map(|(index, message)| (message.number, index)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! One chunk: 4096 messages, column after column, little endian.
+//! The format of a chunk: 4096 messages, column after column, little endian.
 //!
 //! | offset | bytes | what |
 //! | --- | --- | --- |
@@ -15,7 +15,7 @@
 pub(super) const CHUNK_MESSAGES: usize = 4096;
 const HEADER_BYTES: usize = 16;
 
-/// `parent` of a message that begins a thread.
+/// `parent` of a message that starts a thread.
 pub const NO_PARENT: u32 = u32::MAX;
 
 /// The side store's record of a message.
@@ -27,7 +27,7 @@ pub struct Record {
     pub date: i64,
     /// Bytes on disk.
     pub size: u64,
-    /// Nanoseconds since 1970 of the file's last change of content; 0 if it was not looked at.
+    /// Nanoseconds since 1970 of the file's last change of content; 0 if unknown.
     pub mtime_ns: i64,
     /// Flag letters and [`bits`].
     pub flags: u64,
@@ -37,7 +37,7 @@ pub struct Record {
     pub subject: u64,
     /// Index into [`Directory::folders`](super::Directory::folders).
     pub folder: u32,
-    /// The thread's number: that of the message which begins it.
+    /// The thread's number: that of its first message.
     pub thread: u32,
     /// The message this one answers, or [`NO_PARENT`].
     pub parent: u32,
@@ -49,11 +49,11 @@ pub struct Record {
     pub references: Vec<u64>,
 }
 
-/// Bits of [`Record::flags`]: `A`-`Z` are bits 0-25, `a`-`z` 26-51, and above them what is no letter.
+/// Bits of [`Record::flags`]: `A`-`Z` are bits 0-25, `a`-`z` 26-51, properties above.
 pub mod bits {
     /// In `new/`.
     pub const NEW: u64 = 1 << 52;
-    /// The file is gone; the number is never used again.
+    /// The file is gone; the number is never reused.
     pub const GONE: u64 = 1 << 53;
     /// See [`Traits`](crate::text::Traits).
     pub const ATTACHMENT: u64 = 1 << 54;
@@ -71,17 +71,17 @@ pub mod bits {
     pub const PRIORITY_HIGH: u64 = 1 << 60;
     /// The subject marks a reply or forward.
     pub const REPLY: u64 = 1 << 61;
-    /// The message has no date that can be read: its date is its file's.
+    /// The message has no readable date: the file's date is used.
     pub const UNDATED: u64 = 1 << 62;
-    /// All that follows from the file's name and place, not from the message.
+    /// Bits derived from the file's name and place, not from the message.
     pub const MUTABLE: u64 = (1 << 54) - 1;
 
-    /// Neither seen nor out of `new/`.
+    /// Unseen, or in `new/`.
     pub fn is_unread(flags: u64) -> bool {
         flags & letters("S") == 0 || flags & NEW != 0
     }
 
-    /// The bit of a flag letter; `None` for anything else.
+    /// The bit of a flag letter; `None` for other characters.
     pub fn letter(letter: char) -> Option<u64> {
         match letter {
             'A'..='Z' => Some(1 << (letter as u32 - 'A' as u32)),
@@ -90,7 +90,7 @@ pub mod bits {
         }
     }
 
-    /// The bits of all letters in a file name's flags.
+    /// The bits of all flag letters in a file name.
     pub fn letters(letters: &str) -> u64 {
         letters.chars().filter_map(letter).fold(0, |all, bit| all | bit)
     }
@@ -150,7 +150,7 @@ const COLUMNS: [(Column, usize); 13] = [
 ];
 const ROW_BYTES: usize = 88;
 
-/// Where a column of a chunk of `count` messages begins, and bytes of one value.
+/// Offset of a column in a chunk of `count` messages, and bytes of one value.
 pub(super) fn place(column: Column, count: usize) -> (usize, usize) {
     let mut offset = HEADER_BYTES;
     for (candidate, width) in COLUMNS {
@@ -162,7 +162,7 @@ pub(super) fn place(column: Column, count: usize) -> (usize, usize) {
     unreachable!("{column:?} is not in COLUMNS")
 }
 
-/// Where the file names of a chunk begin.
+/// Offset of the file names in a chunk.
 pub(super) fn names_offset(count: usize) -> usize {
     HEADER_BYTES + ROW_BYTES * count
 }
@@ -210,7 +210,8 @@ fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&u32::try_from(value).expect("a chunk's counts fit into 32 bits").to_le_bytes());
 }
 
-/// `None` if the bytes are no chunk: the caller has checked the checksum before, so this is another version's or our bug.
+/// Decodes a chunk. `None` if it is malformed: since the caller has checked the checksum, that is another version's
+/// chunk or a bug.
 pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
     let count = u32_at(bytes, 0)? as usize;
     let names = bytes.get(names_offset(count)..)?.get(..u32_at(bytes, 4)? as usize)?;

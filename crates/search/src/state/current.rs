@@ -1,4 +1,4 @@
-//! The file that names the newest commit.
+//! The file `current`, which names the newest commit.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,12 +11,13 @@ use super::StateError;
 
 /// Names the newest commit.
 pub(super) const CURRENT: &str = "current";
-/// Also raised when the same mail gives other texts than before, so that the next run builds an index again: 3 is with the MIME reader of `posthaste_message`.
+/// Format version. It also grows when the same mail yields other texts than before, so that the next run rebuilds the
+/// index. 3 came with the MIME reader of `posthaste_message`.
 pub(super) const FORMAT: u32 = 3;
-/// Where the text index is, unless a rebuild put another in its place.
+/// Default directory of the text index; a rebuild uses another.
 const TEXT_DIR: &str = "text";
 
-/// The content of the file `current`: which state file, and where in it the newest directory is.
+/// Content of the file `current`: the state file, and the position of the newest directory in it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Current {
     pub format: u32,
@@ -24,7 +25,7 @@ pub(super) struct Current {
     pub offset: u64,
     pub length: u64,
     pub crc: u32,
-    /// Name of the text index's directory: both halves change in one step.
+    /// Name of the text index's directory, so that both halves change in one step.
     #[serde(default = "first_text_dir")]
     pub text: String,
 }
@@ -41,7 +42,7 @@ pub(super) fn read_current(dir: &Path) -> Result<Current, StateError> {
     }
 }
 
-/// The format is that of all else; this file has been the same in all.
+/// Reads `current` whatever version wrote the index: this file's own format has never changed.
 pub(super) fn read_current_of_any_format(dir: &Path) -> Result<Current, StateError> {
     let bytes = match fs::read(dir.join(CURRENT)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StateError::Missing(dir.to_owned())),
@@ -51,7 +52,7 @@ pub(super) fn read_current_of_any_format(dir: &Path) -> Result<Current, StateErr
     serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{CURRENT}: {e}")))
 }
 
-/// The JSON directory that `current` names; `None` if it is not what was written.
+/// Reads the JSON directory that `current` names; `None` if its checksum does not match.
 pub(super) fn directory_bytes(file: &File, current: &Current) -> io::Result<Option<Vec<u8>>> {
     let end = current.offset.checked_add(current.length);
     if end.is_none_or(|end| end > file.metadata().map_or(0, |metadata| metadata.len())) {

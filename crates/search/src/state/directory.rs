@@ -14,20 +14,20 @@ use crate::query::SavedQueries;
 /// Data about all messages together; small, read whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directory {
-    /// Message numbers given out so far, those of gone messages included.
+    /// Message numbers given out so far, including those of gone messages.
     pub messages: u32,
-    /// Messages that are there: numbers without those of gone messages.
+    /// Present messages: numbers in use without those of gone messages.
     pub present: u64,
     /// Present messages without a readable date.
     pub undated: u64,
     pub(super) chunks: Vec<ChunkPlace>,
-    /// The commit of the text index that this one goes with.
+    /// The text index's commit that belongs to this one.
     pub text_commit: u64,
     /// CRC-32C of the text index's `meta.json` after that commit; `None` before the first text was committed.
     pub text_crc: Option<u32>,
     /// Maildir trees, absolute.
     pub roots: Vec<PathBuf>,
-    /// Number of the device that each tree was on when it was last seen whole; 0 if it was not seen yet.
+    /// Device number of each tree when it was last seen whole; 0 if it was never seen.
     pub devices: Vec<u64>,
     /// Folders ever seen; their indexes do not change.
     pub folders: Vec<FolderState>,
@@ -35,11 +35,11 @@ pub struct Directory {
     pub tag_sets: Vec<Vec<String>>,
     /// Messages that could not be read whole, by number, and why.
     pub problems: BTreeMap<u32, String>,
-    /// A copy of what the tag store has.
+    /// Copy of the tag store's saved queries.
     pub queries: SavedQueries,
     /// The rules for new mail have been applied to messages below this number.
     pub ruled: u32,
-    /// Messages below `ruled` that wait for the rules: new ones which a rebuild has found first.
+    /// Messages below `ruled` that still wait for the rules: new ones that a rebuild was first to find.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unruled: Vec<u32>,
     /// True if [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the files' flags, by the settings at the last commit.
@@ -57,7 +57,7 @@ pub(super) struct ChunkPlace {
     pub crc: u32,
 }
 
-/// A folder, and its directories as they were when they were last listed.
+/// A folder, and its directories when last listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderState {
     /// Index into [`Directory::roots`].
@@ -70,10 +70,11 @@ pub struct FolderState {
     pub new: Option<Seen>,
     /// As `new`.
     pub cur: Option<Seen>,
-    /// While [`Directory::keywords_are_tags`]: the keywords of the letters from `a` on, empty for those that have none which can be a tag.
+    /// Keywords of the letters from `a` on, while [`Directory::keywords_are_tags`]. Empty for letters without a keyword
+    /// that can be a tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keywords: Vec<String>,
-    /// The table that they were read from; `None` if there is none, or if it must be read again.
+    /// Stamp of the table that they were read from; `None` if there is none, or if it must be read again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keywords_seen: Option<Seen>,
 }
@@ -115,7 +116,7 @@ impl Directory {
         FileTags { flags: self.flags_are_tags, keywords }
     }
 
-    /// Names of tags that files have, or can have, by flags and keywords.
+    /// Tags that files have, or can have, through flags and keywords.
     pub fn tags_of_files(&self) -> BTreeSet<&str> {
         let flags = FLAG_TAGS.iter().map(|(tag, _)| *tag).filter(|_| self.flags_are_tags);
         let folders = self.folders.iter().filter(|folder| folder.present && self.keywords_are_tags);
@@ -138,7 +139,7 @@ pub(crate) struct Covered {
 }
 
 impl Covered {
-    /// By the index in `dir`; nothing if there is none that can be read.
+    /// Reads the coverage of the index in `dir`; empty if there is no readable index.
     pub fn by(dir: &Path) -> Self {
         let read = || {
             let current = read_current_of_any_format(dir).ok()?;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use super::current::FORMAT;
 
-/// Why the side store could not be read or written.
+/// Errors of the side store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// There is no index here: make one.
+    /// There is no index in the directory: make one.
     #[error("{}: no index here", .0.display())]
     Missing(PathBuf),
     /// Written by another version: rebuild.
@@ -20,7 +20,7 @@ pub enum StateError {
         /// The version found.
         found: u32,
     },
-    /// The bytes are not what was written: rebuild. Tags are kept elsewhere and are not concerned.
+    /// The data are damaged: rebuild. Tags are stored elsewhere and not affected.
     #[error("{}: damaged: {what}; `posthaste index rebuild` with its Maildirs builds it again, tags are kept", dir.display())]
     Damaged {
         /// The index's directory.
@@ -31,7 +31,7 @@ pub enum StateError {
     /// Another process is writing: wait or try later.
     #[error("{}: another process is writing to this index", .0.display())]
     Locked(PathBuf),
-    /// The file system said no.
+    /// A system call failed.
     #[error("{}: {error}", dir.display())]
     Io {
         /// The index's directory.

@@ -27,8 +27,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Makes the directory if need be and takes the lock. `waiting` is called once before waiting for another writer;
-    /// without it, [`StateError::Locked`] is the answer.
+    /// Makes the directory if need be and takes the lock. `waiting` is called once before waiting for another writer.
+    /// Without it, a held lock is an error ([`StateError::Locked`]).
     ///
     /// # Errors
     /// [`StateError::Locked`], [`StateError::Io`].
@@ -38,7 +38,7 @@ impl Lock {
             .ok_or_else(|| StateError::Locked(dir.to_owned()))
     }
 
-    /// Like [`acquire`](Self::acquire), for a writer that stays: `None` if `stop` is called while it waits.
+    /// Like [`acquire`](Self::acquire), for a long-lived writer: `None` if `stop` is called while it waits.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -46,7 +46,8 @@ impl Lock {
         Self::try_acquire(dir, Some(waiting), Some(stop)).map_err(|error| StateError::Io { dir: dir.to_owned(), error })
     }
 
-    /// Takes the lock behind all who wait for it now: for a writer that has just lent it. `None` if `stop` is called while it waits.
+    /// Queues for the lock after all current waiters, for a writer that has just lent it. `None` if `stop` is called
+    /// while it waits.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -84,10 +85,10 @@ impl Lock {
     }
 }
 
-/// Between two tries to take a lock that another holds.
+/// Interval between attempts to take a lock that another holds.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// A writer that watches lends its lock within moments; that is not worth a message.
+/// Waits a moment for a lock that a watch is about to lend, to avoid a needless message.
 fn is_lent_soon(lock: &File) -> io::Result<bool> {
     const LOOKS: u32 = 20;
     for _ in 0..LOOKS {
@@ -99,13 +100,13 @@ fn is_lent_soon(lock: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Wakes a writer that watches the file: the turn is held by now.
+/// Wakes a watching writer by changing the file. The caller already holds the turn.
 fn ring(turn: &mut File) -> io::Result<()> {
     turn.set_len(0)?;
     turn.write_all(b"\n")
 }
 
-/// Tells a writer that stays whether others wait for its lock.
+/// Shows a long-lived writer that others wait for its lock.
 #[derive(Debug)]
 pub struct WaitingWriter(PathBuf);
 
@@ -115,10 +116,10 @@ impl WaitingWriter {
         Self(dir.to_owned())
     }
 
-    /// The file that changes when somebody begins to wait.
+    /// Path of the file that changes when another process begins to wait.
     ///
     /// # Errors
-    /// [`StateError::Io`] if it is not there and cannot be made.
+    /// [`StateError::Io`] if it does not exist and cannot be made.
     pub fn file(&self) -> Result<PathBuf, StateError> {
         open(&self.0, TURN).map_err(|error| StateError::Io { dir: self.0.clone(), error })?;
         Ok(self.0.join(TURN))
@@ -142,7 +143,7 @@ fn take_at_once(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Waits for a lock, but no longer than until `stop` is called; false then. A `flock` that waits could not be ended.
+/// Polls for a lock until `stop` is called; false then. A blocking `flock` could not be interrupted.
 fn take(file: &File, stop: Option<&Stop>) -> io::Result<bool> {
     let Some(stop) = stop else {
         rustix::io::retry_on_intr(|| rustix::fs::flock(file, FlockOperation::LockExclusive))?;

@@ -1,7 +1,8 @@
-//! The side store: everything about a message that can change, by message number, in columns.
+//! The side store: all mutable data of messages, by message number, in columns.
 //!
-//! The text index is written once for a message; flags, folder, file name, thread and tags change all the time. They are kept here so that a
-//! change of ten thousand flags rewrites some columns and reads no mail. A query takes whole columns as filters, which costs 4 or 8 bytes a message.
+//! The text index is written once for a message; flags, folder, file name, thread and tags change all the time. Here a
+//! change of ten thousand flags rewrites some columns and reads no mail. A query filters by whole columns, at 4 or 8
+//! bytes a message.
 //!
 //! ```text
 //! current      JSON, one line: format version, name of the state file, where its newest directory is, and that one's checksum

@@ -1,4 +1,4 @@
-//! Reading the side store: one commit, as it was when it was opened.
+//! Reading the side store: an immutable view of one commit.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use super::chunk::{self, CHUNK_MESSAGES, Column, Record};
 use super::current::{Current, directory_bytes, read_current};
 use super::directory::{Directory, FolderState};
 
-/// One commit, as it was when it was opened.
+/// An immutable view of one commit.
 pub struct Snapshot {
     dir: PathBuf,
     file: File,
@@ -62,12 +62,12 @@ impl Snapshot {
         &self.directory
     }
 
-    /// The name of the file that the chunks and the directory are in.
+    /// Name of the file with the chunks and the directory.
     pub(crate) fn file_name(&self) -> &str {
         &self.current.file
     }
 
-    /// Where the text index is that belongs to this commit.
+    /// Directory of the text index that belongs to this commit.
     pub fn text_dir(&self) -> PathBuf {
         self.dir.join(&self.current.text)
     }
@@ -92,7 +92,7 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// Calls `each` with the parts of a column of 8-byte values, and the number of the first message of each.
+    /// Calls `each` with the parts of a column of 8-byte values, each with the number of its first message.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -119,7 +119,7 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// Through one small buffer: memory that a process touches for the first time costs more than what is read into it.
+    /// Reads a column through one small buffer: touching fresh memory costs more than the read.
     fn for_each_part(&self, column: Column, mut each: impl FnMut(&[u8])) -> Result<(), StateError> {
         let mut buffer = vec![0; CHUNK_MESSAGES * chunk::place(column, 0).1];
         for (index, place) in self.directory.chunks.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// One value of a column, which is 4 or 8 bytes wide; for a few messages that is less work than the whole.
+    /// Reads one value of a column, 4 or 8 bytes wide. For a few messages that is less work than the whole column.
     ///
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`] if there is no such number.
@@ -195,7 +195,7 @@ impl Snapshot {
         String::from_utf8(name).map_err(|_| damaged())
     }
 
-    /// Read one by one, and all of a chunk when many of them are asked for.
+    /// End of a name. Read singly at first; a chunk's ends are all loaded once many are needed.
     fn name_end(&self, number: u32) -> Result<u64, StateError> {
         let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
         let NameEnds { all, asked } = &self.name_ends[index];
@@ -217,8 +217,8 @@ impl Snapshot {
         self.directory.chunks.len()
     }
 
-    /// Calls `each` with folder, flags and file name of every message of a chunk. Nothing is allocated for each of them, and no checksum is
-    /// looked at.
+    /// Calls `each` with folder, flags and file name of every message of a chunk. Allocates nothing for each, and
+    /// checks no checksum.
     ///
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`].
@@ -244,7 +244,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Calls `each` with number, flags and file name of every message of a folder. Of chunks without any, one column is read.
+    /// Calls `each` with number, flags and file name of every message of a folder. A chunk without any costs one
+    /// column.
     ///
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`].
@@ -272,7 +273,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Calls `each` with the number of every message of a chunk and each hash that it refers to. No checksum is looked at.
+    /// Calls `each` with the number of every message of a chunk and each hash that it refers to. Checks no checksum.
     ///
     /// # Errors
     /// [`StateError::Io`].

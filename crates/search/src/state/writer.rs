@@ -1,4 +1,4 @@
-//! Writing the side store: changes in memory, made durable together.
+//! Writing the side store: changes are made in memory, and committed together.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,11 @@ use super::directory::{ChunkPlace, Directory};
 use super::snapshot::Snapshot;
 use crate::disk;
 
-/// The file is rewritten when this much of it is dead, and more than is alive.
+/// The file is rewritten when this many bytes of it are dead, and more than are alive.
 const DEAD_BYTES_MIN: u64 = 4 << 20;
 
-/// The one writer. All records are in memory: 128 bytes for each message, its file name, and 8 bytes for each of its references.
+/// The writer. All records are in memory: 128 bytes for each message, its file name, and 8 bytes for each of its
+/// references.
 pub struct StateWriter {
     dir: PathBuf,
     /// By message number. Change them through [`change`](Self::change), so that the commit knows.
@@ -29,8 +30,8 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
-    /// Reads the newest commit, or begins an empty store: in place of one that an older version wrote, as
-    /// [`begin_anew`](Self::begin_anew) does. The caller holds the [`Lock`](super::Lock).
+    /// Reads the newest commit, or begins an empty store. An older version's store is replaced as by
+    /// [`begin_anew`](Self::begin_anew). The caller holds the [`Lock`](super::Lock).
     ///
     /// # Errors
     /// [`StateError`], without `Missing` and `Locked`.
@@ -51,8 +52,8 @@ impl StateWriter {
         }
     }
 
-    /// An empty store, and an empty text index beside the one that is there: both take its place with the first commit. The caller
-    /// holds the [`Lock`](super::Lock).
+    /// Begins an empty store and an empty text index beside the existing ones; the first commit replaces both. The
+    /// caller holds the [`Lock`](super::Lock).
     pub fn begin_anew(dir: &Path) -> Self {
         let directory = Directory { tag_sets: vec![Vec::new()], ..Directory::default() };
         let current = read_current_of_any_format(dir).ok();
@@ -63,7 +64,7 @@ impl StateWriter {
         Self { dir: dir.to_owned(), records: Vec::new(), dirty: BTreeSet::new(), directory, current, text }
     }
 
-    /// Where the text index is.
+    /// Directory of the text index.
     pub fn text_dir(&self) -> PathBuf {
         self.dir.join(&self.text)
     }
@@ -78,8 +79,8 @@ impl StateWriter {
         self.current.is_none() || self.is_beside()
     }
 
-    /// Removes text indexes and state files that no commit names: of runs that were interrupted. What cannot be removed waits for the
-    /// next time.
+    /// Removes text indexes and state files of interrupted runs, which no commit names. A file that cannot be removed
+    /// is left for the next time.
     pub fn remove_leftovers(&self) {
         let current = self.current.as_ref();
         let (file, text) = current.map_or(("", ""), |current| (current.file.as_str(), current.text.as_str()));
@@ -100,7 +101,7 @@ impl StateWriter {
         &self.records
     }
 
-    /// A record to change.
+    /// Returns a record for a change.
     pub fn change(&mut self, number: u32) -> &mut Record {
         self.dirty.insert(number as usize / CHUNK_MESSAGES);
         &mut self.records[number as usize]
@@ -129,7 +130,7 @@ impl StateWriter {
         self.dirty.extend(first / CHUNK_MESSAGES..self.records.len().div_ceil(CHUNK_MESSAGES));
     }
 
-    /// The index of a set of tags, which is added if it is new. `tags` is sorted.
+    /// Index of a set of tags; a new set is added. `tags` is sorted.
     pub fn tag_set(&mut self, tags: Vec<String>) -> u32 {
         let sets = &mut self.directory.tag_sets;
         let index = sets.iter().position(|set| *set == tags).unwrap_or_else(|| {
@@ -148,7 +149,7 @@ impl StateWriter {
         !self.dirty.is_empty() || self.is_beside() || !self.current.as_ref().is_some_and(is_same)
     }
 
-    /// Makes all changes durable and visible at once. Costs the chunks that changed, two fsyncs and a rename.
+    /// Makes all changes durable and visible at once. Costs the changed chunks, two fsyncs and a rename.
     ///
     /// # Errors
     /// [`StateError::Io`]: the last commit still stands. Open the store again before writing more: a failed sync is not retried.

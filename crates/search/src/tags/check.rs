@@ -1,4 +1,4 @@
-//! Looks whether the tag store and its dump are what was written.
+//! Checks the tag store and its dump for damage.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,8 @@ use redb::{Builder, StorageBackend as _};
 use super::{AllTags, Dump, FILE, TagStore, kept, restore};
 use crate::query::SavedQueries;
 
-/// Reads the tag store in the index's directory and its dump, and changes neither. Says which file is damaged, and how.
+/// Reads the tag store in the index's directory and its dump, without changes. Returns the damaged files, each with its
+/// damage.
 pub(crate) fn check(dir: &Path) -> Vec<(String, String)> {
     let path = dir.join(FILE);
     let dump = kept::read(dir).map(|text| text.map(|text| restore(&text)));

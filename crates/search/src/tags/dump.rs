@@ -14,9 +14,9 @@ const NOT_HEX: &str = "a `%` without two hexadecimal digits behind it";
 /// Content of a dump.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Dump {
-    /// Message-IDs with the tags each is to have.
+    /// Message-IDs with their intended tags.
     pub tags: BTreeMap<String, Tags>,
-    /// Saved queries by name; one without a text is to be forgotten.
+    /// Saved queries by name; an empty text deletes the query.
     pub queries: SavedQueries,
 }
 
@@ -35,7 +35,7 @@ pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
     dump_of(tags.iter().map(|(id, tags)| (*id, tags)), queries)
 }
 
-/// Like [`dump`], of any ids and tags.
+/// Like [`dump`], for any ids and tags.
 pub(crate) fn dump_of<'a>(tags: impl Iterator<Item = (&'a str, &'a Tags)>, queries: &SavedQueries) -> String {
     let mut out = HEADER.to_owned();
     queries.iter().for_each(|(name, text)| query_line(&mut out, name, text));
@@ -54,7 +54,7 @@ pub(super) fn tags_line(out: &mut String, id: &str, tags: &Tags) {
     let _ = writeln!(out, "-- id:{}", quoted(id));
 }
 
-/// Reads a dump. Comments, empty lines, and what there is none of here (notmuch's other settings, its properties) are passed over.
+/// Parses a dump. Skips comments, empty lines, and notmuch's other settings and properties.
 ///
 /// # Errors
 /// [`TagError::Line`], [`TagError::Name`], [`TagError::QueryName`].
@@ -106,7 +106,7 @@ fn hex_encode(text: &str) -> String {
     out
 }
 
-/// Unlike tags, ids stand as they are, quoted as Xapian quotes terms where they could be misread.
+/// Quotes an id as Xapian quotes terms, if it could be misread. Unlike tags, ids are not percent-encoded.
 fn quoted(id: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"()".contains(&byte);
     if id.bytes().all(is_plain) { id.to_owned() } else { format!("\"{}\"", id.replace('"', "\"\"")) }

@@ -1,4 +1,4 @@
-//! The tag store's file as the database sees it. That there is one writer is our own lock's business.
+//! The tag store's file as the database's backend. The index's own lock ensures a single writer.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ impl StoreFile {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// An empty one, in place of what is there.
+    /// Makes an empty file, replacing an existing one.
     pub fn create(path: &Path) -> io::Result<Self> {
         disk::remove_file(path)?;
         disk::open(path, true)?;

@@ -1,7 +1,9 @@
-//! `tags.dump`: the same as the tag store in notmuch's text format, to build the store from should it be damaged (`posthaste tag --restore`).
+//! `tags.dump`: a copy of the tag store in notmuch's text format, to rebuild a damaged store from (`posthaste tag
+//! --restore`).
 //!
-//! A change appends a line for each message that it changed; later lines replace earlier ones, as `restore` reads them. The second line says
-//! how long the file was when it was written whole; when it has grown to more than twice that, it is written whole again.
+//! A change appends a line for each changed message; later lines replace earlier ones when `restore` reads them. The
+//! second line holds the file's length when it was last written whole. Once the file exceeds twice that, it is written
+//! whole again.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,14 +16,14 @@ use crate::disk;
 
 const FILE: &str = "tags.dump";
 const WHOLE: &str = "# whole at bytes: ";
-/// It may grow by this much in any case.
+/// Growth allowed in any case.
 const GROWTH_BYTES_MIN: u64 = 64 << 10;
 
 pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// Puts a whole dump in the file's place.
+/// Replaces the file by a whole dump.
 pub(super) fn write_whole(dir: &Path, tags: &AllTags, queries: &SavedQueries) -> io::Result<()> {
     let text = dump(tags, queries);
     let rest = text.strip_prefix(HEADER).unwrap_or(&text);
@@ -31,7 +33,7 @@ pub(super) fn write_whole(dir: &Path, tags: &AllTags, queries: &SavedQueries) ->
     disk::sync_dir(dir)
 }
 
-/// Appends what these messages and queries have now. `false` if the file has to be written whole instead.
+/// Appends the current state of these messages and queries. False if the file has to be written whole instead.
 pub(super) fn append<'a>(
     dir: &Path,
     ids: &BTreeSet<&str>,
@@ -52,7 +54,7 @@ pub(super) fn append<'a>(
     Ok(true)
 }
 
-/// Its length, and what it was when it was written whole. `None` if it is not there or not whole.
+/// Its length now, and when it was last written whole. `None` if it is missing or incomplete.
 fn lengths(path: &Path) -> Option<(u64, u64)> {
     let file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
@@ -61,7 +63,7 @@ fn lengths(path: &Path) -> Option<(u64, u64)> {
     (length >= whole).then_some((length, whole))
 }
 
-/// The text; nothing if there is none.
+/// The text; `None` if there is no file.
 pub(crate) fn read(dir: &Path) -> io::Result<Option<String>> {
     match fs::read(path(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

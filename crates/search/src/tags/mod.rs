@@ -30,16 +30,16 @@ const QUERIES: TableDefinition<'_, &str, &str> = TableDefinition::new("queries")
 pub(crate) const FILE: &str = "tags.redb";
 const NEW_FILE: &str = "tags.redb.new";
 const DAMAGED_FILE: &str = "tags.redb.damaged";
-/// Between the tags of one message; a tag cannot hold it.
+/// Separates the tags of one message; no tag contains it.
 const SEPARATOR: char = '\n';
-/// The digest of tags that were restored for a message that is not here (yet).
+/// Digest of restored tags for a message that is not here (yet).
 const ANY_CONTENT: u128 = 0;
 
-/// Why tags could not be read or written.
+/// Errors of the tag store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TagError {
-    /// The store itself.
+    /// The database failed.
     #[error("{}: {error}", path.display())]
     Store {
         /// The file.
@@ -47,7 +47,7 @@ pub enum TagError {
         /// The database's error.
         error: Box<redb::Error>,
     },
-    /// The bytes are not what was written; nothing is read from it and nothing written to it. Its dump ([`restore`]) builds it again.
+    /// The store is damaged; it is neither read nor written. Its dump ([`restore`]) rebuilds it.
     #[error("{} is damaged; `posthaste tag --restore {}` restores it from the dump beside it", path.display(), dump.display())]
     Damaged {
         /// The file.
@@ -55,7 +55,7 @@ pub enum TagError {
         /// The dump.
         dump: PathBuf,
     },
-    /// A line that is no line of a dump; nothing was changed.
+    /// A malformed line of a dump; nothing was changed.
     #[error("line {line}: {why}")]
     Line {
         /// Counted from 1.
@@ -71,7 +71,7 @@ pub enum TagError {
     QueryName(String),
 }
 
-/// Bytes of one tag.
+/// Maximum bytes of a tag.
 pub const TAG_BYTES_MAX: usize = 200;
 
 /// Checks a tag's name.
@@ -91,7 +91,7 @@ pub(crate) fn check_query_name(name: &str) -> Result<(), TagError> {
     if is_query_name(name) { Ok(()) } else { Err(TagError::QueryName(name.to_owned())) }
 }
 
-/// The open store; one process at a time, the one that holds the index's lock.
+/// The open store. Only the holder of the index's lock opens it.
 pub struct TagStore {
     dir: PathBuf,
     database: Database,
@@ -101,8 +101,8 @@ pub struct TagStore {
 pub type Tags = BTreeSet<String>;
 
 impl TagStore {
-    /// Opens or makes the store in the index's directory. All of it is read and compared with its checksums: nothing that was altered is
-    /// taken for what a person said, nor gets into the dump.
+    /// Opens or makes the store in the index's directory. Reads all of it and verifies its checksums, so that altered
+    /// data is never taken for the user's, nor copied into the dump.
     ///
     /// # Errors
     /// [`TagError::Damaged`], [`TagError::Store`].
@@ -115,7 +115,7 @@ impl TagStore {
         Ok(store)
     }
 
-    /// Under another name until it is whole: a file that a kill left half made could not be opened again.
+    /// Creates the database under a temporary name: a file half made by a kill could not be opened again.
     fn create(dir: &Path) -> Result<Database, redb::Error> {
         let (path, temporary) = (dir.join(FILE), dir.join(NEW_FILE));
         let database = Builder::new().create_with_backend(StoreFile::create(&temporary)?)?;
@@ -131,7 +131,8 @@ impl TagStore {
         Ok(Builder::new().set_check_integrity_on_open(true).create_with_backend(file)?)
     }
 
-    /// Puts a damaged store and its dump aside, for a new one to be made: as `tags.redb.damaged` and `tags.dump.before`.
+    /// Renames a damaged store and its dump to `tags.redb.damaged` and `tags.dump.before`, so that a new one can be
+    /// made.
     ///
     /// # Errors
     /// [`TagError::Store`].
@@ -147,7 +148,7 @@ impl TagStore {
         aside().map_err(|error: io::Error| failed(dir, error.into()))
     }
 
-    /// Writes the dump that is kept beside the store, whole.
+    /// Writes the dump beside the store, whole.
     ///
     /// # Errors
     /// [`TagError::Store`].
@@ -161,7 +162,7 @@ impl TagStore {
         dir.join(FILE).exists()
     }
 
-    /// All tags there are, by Message-ID and digest.
+    /// All tags, by Message-ID and digest.
     ///
     /// # Errors
     /// [`TagError::Store`].
@@ -180,7 +181,7 @@ impl TagStore {
         Ok(all)
     }
 
-    /// The part of [`all`](Self::all) that is about these Message-IDs.
+    /// The tags of these Message-IDs, like [`all`](Self::all).
     ///
     /// # Errors
     /// [`TagError::Store`].
@@ -221,7 +222,7 @@ impl TagStore {
         Ok(all)
     }
 
-    /// Sets the tags of messages, and saves queries or forgets those without a text, all in one durable transaction.
+    /// Sets the tags of messages, and saves queries or deletes those without a text, in one durable transaction.
     ///
     /// # Errors
     /// [`TagError::Name`], [`TagError::QueryName`], [`TagError::Store`]: nothing was changed.
@@ -343,19 +344,19 @@ impl AllTags {
         self.by_id.contains_key(id)
     }
 
-    /// A message's tags. Without an entry for this very content, those of the id.
+    /// A message's tags. Without an entry for its content, those of the id.
     pub fn of(&self, id: &str, digest: u128) -> Tags {
         let Some(contents) = self.by_id.get(id) else { return Tags::new() };
         let any = || contents.values().find(|tags| !tags.is_empty());
         contents.get(&digest).or_else(any).cloned().unwrap_or_default()
     }
 
-    /// The tags of all contents of an id together.
+    /// Union of the tags of all contents of an id.
     fn together(&self, id: &str) -> Tags {
         self.by_id.get(id).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect()
     }
 
-    /// Ids with their tags, those of several contents together. Only what is tagged.
+    /// Tagged ids, each with the union of its contents' tags.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Tags)> {
         self.by_id
             .iter()
@@ -364,14 +365,15 @@ impl AllTags {
     }
 }
 
-/// The id under which a message is tagged, dumped and found by `id:`: its Message-ID, or one made of its content.
+/// The id under which a message is tagged, dumped and found by `id:`. It is its Message-ID, or one made from its
+/// content.
 pub fn id_of(message_id: &str, digest: u128) -> String {
     if message_id.is_empty() { format!("{MADE}{digest:032x}") } else { message_id.to_owned() }
 }
 
 const MADE: &str = "posthaste-";
 
-/// The content that an id was made of.
+/// Digest of the content that an id was made from.
 pub(crate) fn digest_of(id: &str) -> Option<u128> {
     let digits =
         id.strip_prefix(MADE).filter(|digits| digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()))?;

@@ -42,7 +42,7 @@ impl<'a> SegmentBuilder<'a> {
         Self { text, memory_bytes, inverted, open: None, finished: Vec::new() }
     }
 
-    /// Adds a message. Beyond the memory bound, the segment so far is written to disk.
+    /// Adds a message. Over the memory limit, the segment so far is written to disk.
     pub fn add(&mut self, number: u32, message: &Extracted) -> tantivy::Result<()> {
         let open = match &mut self.open {
             Some(open) => open,
@@ -61,7 +61,7 @@ impl<'a> SegmentBuilder<'a> {
         Ok(())
     }
 
-    /// Writes what is left and returns all segments.
+    /// Writes the last segment and returns all.
     pub fn finish(mut self) -> tantivy::Result<Vec<FinishedSegment>> {
         self.finish_segment()?;
         Ok(self.finished)
@@ -144,7 +144,7 @@ impl Open {
         Ok(())
     }
 
-    /// Writes all but the words.
+    /// Writes everything except the words.
     fn finish(mut self) -> tantivy::Result<FinishedSegment> {
         // There are no norms, but the engine wants their file.
         FieldNormsSerializer::from_write(self.segment.open_write(SegmentComponent::FieldNorms)?)?.close()?;

@@ -1,8 +1,9 @@
 //! The files of a text index.
 //!
-//! `meta.json` names all that belongs to the last commit and is replaced by rename. Every other file is written under a name that it does not
-//! name. So whatever a kill leaves behind is either replaced when its name comes up again ([`Output::create`]) or removed when the next
-//! writer opens the index ([`remove_leftovers`]). The engine's own list of its files (`.managed.json`) is not kept: it cannot know more.
+//! `meta.json` names all files of the last commit and is replaced by rename. A writer uses other names. So a file left
+//! by a kill is either replaced when its name comes up again ([`Output::create`]), or removed when the next writer
+//! opens the index ([`remove_leftovers`]). The engine's own list of its files (`.managed.json`) is not kept, as it adds
+//! nothing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -37,17 +38,17 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// To write, or to read as a whole.
+    /// For writing, or for reading it whole.
     pub fn in_dir(dir: &Path) -> Result<Self, OpenDirectoryError> {
         Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into(), parts: None })
     }
 
-    /// For searches, most of which read little or nothing of some files: these are not mapped.
+    /// For searches, most of which read little or nothing of some files: those are not mapped.
     pub fn to_search(dir: &Path) -> Result<Self, OpenDirectoryError> {
         Ok(Self { parts: Some(Arc::default()), ..Self::in_dir(dir)? })
     }
 
-    /// As long as somebody has it, a file is the one that was opened, whatever becomes of its name.
+    /// Opens a file, or returns the open one. An open file stays the same, whatever happens to its name.
     fn part(&self, path: &Path, parts: &Parts) -> Result<Arc<dyn FileHandle>, OpenReadError> {
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(part) = parts.get(path).and_then(Weak::upgrade) {
@@ -63,7 +64,8 @@ impl Files {
     }
 }
 
-/// Ends of the names of files of which a search reads little: positions for phrases, stored values for what it shows, norms not at all.
+/// Suffixes of files of which a search reads little: positions for phrases, stored values of shown messages, norms not
+/// at all.
 const READ_BY_CALLS: [&str; 3] = ["pos", "store", "fieldnorm"];
 
 impl Directory for Files {
@@ -117,7 +119,8 @@ impl Directory for Files {
     }
 }
 
-/// Removes every file that the last commit does not name. The caller is the one writer, and no writer of the engine is open.
+/// Removes every file that the last commit does not name. Only the writer may call this, without an open writer of the
+/// engine.
 ///
 /// A file that cannot be removed does no harm; the next call tries again.
 pub(super) fn remove_leftovers(index: &Index, dir: &Path) -> tantivy::Result<()> {
@@ -134,7 +137,7 @@ pub(super) fn remove_leftovers(index: &Index, dir: &Path) -> tantivy::Result<()>
     Ok(())
 }
 
-/// Reads every file of the index in `dir` and compares it with its checksum. Says which is damaged, and how.
+/// Reads every file of the index in `dir` and verifies its checksum. Returns the damaged files, each with its damage.
 pub(crate) fn check_files(dir: &Path) -> Vec<(String, String)> {
     let opened = Files::in_dir(dir).ok().and_then(|files| Index::open(files).ok());
     let segments = opened.as_ref().and_then(|index| index.searchable_segment_metas().ok());

@@ -1,4 +1,4 @@
-//! Messages to delete, as a query: by number, in one look over each segment however many there are.
+//! A query that matches messages to delete by number, in one pass over each segment.
 
 use std::sync::Arc;
 

@@ -37,7 +37,7 @@ impl Head {
         }
     }
 
-    /// Values separated by NUL, which none of them holds (control characters were replaced when they were read).
+    /// Packs the values separated by NUL, which none contains: control characters were replaced on reading.
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut packed = Vec::new();
         for value in [&self.from, &self.to, &self.cc, &self.bcc, &self.subject, &self.message_id, &self.list] {

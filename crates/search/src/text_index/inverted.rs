@@ -13,24 +13,24 @@ use tantivy::tokenizer::MAX_TOKEN_LEN;
 use super::pool::{NOWHERE, Pool};
 use crate::text::{Octets, Tokens, random_key};
 
-/// Places in the table to begin with.
+/// Initial size of the table.
 const TABLE_MIN: usize = 1 << 12;
 
-/// Words by field, with the documents and positions where they stand.
+/// Words by field, with their documents and positions.
 pub(super) struct Inverted {
     pool: Pool,
-    /// Open addressing; a power of two.
+    /// Hash table with open addressing; its length is a power of two.
     table: Vec<Entry>,
     words: usize,
     fields: Vec<FieldState>,
-    /// The words of the message that is being added, each once.
+    /// Distinct words of the current message.
     here: Vec<Here>,
-    /// Its positions; those of one word are linked.
+    /// Positions in the current message; those of one word are linked.
     positions: Vec<(u32, u32)>,
-    /// Words that are looked up together, and what each has beyond its first 8 octets.
+    /// Words to look up together, each with its octets beyond the first 8.
     words_next: Vec<Word>,
     rest_next: Vec<u64>,
-    /// For hashes.
+    /// Key of the hashes.
     key: u64,
     token: String,
     packed: Vec<u8>,
@@ -42,7 +42,7 @@ struct Word {
     first: u64,
     hash: u32,
     position: u32,
-    /// Where in `rest_next` it goes on.
+    /// Index of its further octets in `rest_next`.
     rest: u32,
     length: u16,
     field: u8,
@@ -51,7 +51,7 @@ struct Word {
 #[derive(Clone, Copy)]
 struct Entry {
     hash: u32,
-    /// Where the word's record is, or [`NOWHERE`].
+    /// Address of the word's record, or [`NOWHERE`].
     record: u32,
 }
 
@@ -62,7 +62,7 @@ struct FieldState {
     is_indexed: bool,
     has_positions: bool,
     tokens: u64,
-    /// Where the next value of the same message begins.
+    /// Position at which the next value of the same message begins.
     next: u32,
 }
 
@@ -72,7 +72,7 @@ struct Here {
     /// Documents since the last one with this word.
     gap: u32,
     count: u32,
-    /// Places in `positions`.
+    /// Indexes into `positions`.
     first: u32,
     last: u32,
 }
@@ -99,12 +99,12 @@ impl Inverted {
         }
     }
 
-    /// Bytes that are in use, with those that writing the segment takes.
+    /// Bytes in use, including those needed to write the segment.
     pub fn memory(&self) -> usize {
         self.pool.memory() + self.table.len() * size_of::<Entry>() + self.words * size_of::<(u64, u32)>()
     }
 
-    /// Adds all words of a value in a field. Between two values of a field is a gap, so that no phrase goes across.
+    /// Adds all words of a field's value. A gap between two values of a field keeps phrases from matching across.
     pub fn add_text(&mut self, document: u32, field: Field, text: &str) {
         let at = field.field_id() as usize;
         let mut token = std::mem::take(&mut self.token);
@@ -130,8 +130,8 @@ impl Inverted {
         self.words_next.push(Word { first: word.first, hash, position, rest, length: word.length as u16, field });
     }
 
-    /// Each word is somewhere else in memory, and to wait for one after the other would take longer than all else. So all are asked for first:
-    /// the processor fetches what does not depend on each other at the same time.
+    /// Adds the collected words. Each word is elsewhere in memory, and waiting for one after the other would dominate.
+    /// So all are touched first: the processor fetches independent addresses in parallel.
     fn add_collected(&mut self, document: u32) {
         let mask = self.table.len() - 1;
         let entries = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);
@@ -150,7 +150,7 @@ impl Inverted {
         self.rest_next.clear();
     }
 
-    /// Adds a value as one word.
+    /// Adds a value as a single word.
     pub fn add_value(&mut self, document: u32, field: Field, value: &str) {
         if value.len() <= MAX_TOKEN_LEN {
             self.collect(field.field_id() as u8, Octets::of(value.as_bytes(), &mut Vec::new()), 0);
@@ -218,7 +218,7 @@ impl Inverted {
         }
     }
 
-    /// Ends a message: what was found in it is appended to the words' lists.
+    /// Ends a message: appends its occurrences to the words' lists.
     pub fn end_document(&mut self) {
         let mut packed = std::mem::take(&mut self.packed);
         // As in `add_collected`.
@@ -258,7 +258,7 @@ impl Inverted {
         self.fields.iter_mut().for_each(|field| field.next = 0);
     }
 
-    /// Writes all words into the segment's files, and forgets them.
+    /// Writes all words into the segment's files, and clears them.
     pub fn write(&mut self, segment: &Segment) -> tantivy::Result<()> {
         let mut serializer = InvertedIndexSerializer::open(segment)?;
         let order = self.in_order();
@@ -288,7 +288,7 @@ impl Inverted {
         Ok(())
     }
 
-    /// The words by field and then by their octets, with the beginning of that beside them.
+    /// The words sorted by field and octets, each with the beginning of its sort key.
     fn in_order(&self) -> Vec<(u64, u32)> {
         let beginning = |record: u32| {
             let word = self.pool.word(record);
@@ -307,7 +307,7 @@ impl Inverted {
         order
     }
 
-    /// The memory is kept for the next segment.
+    /// Clears the words; keeps the memory for the next segment.
     fn clear(&mut self) {
         self.pool.clear();
         self.table.fill(FREE);
@@ -336,11 +336,11 @@ fn write_documents(mut packed: &[u8], out: &mut FieldSerializer<'_>) {
     }
 }
 
-/// Octets of one number.
+/// Maximum octets of one number.
 const VALUE_BYTES_MAX: usize = 10;
 
-/// A number below 2^28 as [`put`] writes it, the first octet the lowest, and how many octets that are. In text that is nearly every number, and which has
-/// how many cannot be foreseen: so nothing here branches.
+/// Encodes a number below 2^28 like [`put`], as little-endian octets and their count. Nearly all numbers in text are
+/// that small, and their lengths are unpredictable, so nothing here branches.
 #[inline]
 fn few_octets(value: u64) -> Option<(u64, usize)> {
     let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
@@ -349,7 +349,7 @@ fn few_octets(value: u64) -> Option<(u64, usize)> {
     (value < 1 << 28).then_some((spread | goes_on, count))
 }
 
-/// Seven bits an octet, the lowest first; the last octet has its highest bit clear.
+/// Writes a number with seven bits an octet, lowest first. The last octet has its highest bit clear.
 #[inline]
 fn put(out: &mut [u8], at: &mut usize, mut value: u64) {
     if let Some((octets, count)) = few_octets(value)

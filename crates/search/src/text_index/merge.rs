@@ -1,8 +1,8 @@
 //! Merge policy: chooses the segments to merge.
 
-/// Fewer are not worth a merge: 8 instead of 4 makes half as many merges, and three segments more.
+/// Minimum segments of a merge: 8 instead of 4 halves the number of merges and costs three more segments.
 const AT_ONCE_MIN: usize = 8;
-/// With more than this, opening and asking them costs more than merging two.
+/// With more segments than this, opening and searching them costs more than merging two.
 const SEGMENTS_MAX: usize = 30;
 
 /// Messages of the largest segment with which a merge begins. A first index leaves several segments of tens of
@@ -35,7 +35,7 @@ pub(super) fn which(sizes: &[u32]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Commits of these sizes: messages that were written again by merges, and the most segments there were at a time.
+    /// Simulates commits of these sizes. Returns the messages rewritten by merges, and the largest number of segments.
     fn commits(mut segments: Vec<u32>, sizes: impl Iterator<Item = u32>) -> (u64, usize) {
         let (mut rewritten, mut most) = (0, 0);
         for size in sizes {

@@ -1,4 +1,5 @@
-//! The text index: what never changes about a message, by message number. Built once for each message, deleted when it is gone.
+//! The text index: the immutable part of messages, by message number. Written once for each message, deleted when it is
+//! gone.
 //!
 //! Each field has its own terms. Positions are kept for all text, since phrases, addresses and identifiers need them.
 //! Norms and scores are not: hits are sorted by date, size and so on. The fields for display are stored as one packed
@@ -34,11 +35,11 @@ pub use head::Head;
 use files::Files;
 use gone::Gone;
 
-/// Names [`Tokens`](crate::text::Tokens) in the schema. The engine itself cuts no text.
+/// Name of [`Tokens`](crate::text::Tokens) in the schema. The engine itself tokenizes nothing.
 const TOKENIZER: &str = "posthaste";
-/// Bytes of stored values that are compressed together. Small, because a page of hits comes from all over.
+/// Bytes of stored values that are compressed together. Small, because the hits of a page are spread over the store.
 const STORE_BLOCK_BYTES: usize = 8 << 10;
-/// The least that the engine takes for a writer that only deletes and merges.
+/// The engine's minimum for a writer, which here only deletes and merges.
 const WRITER_BYTES: usize = 15_000_000;
 
 /// Prefix of the engine's field for an indexed header.
@@ -104,7 +105,8 @@ pub(crate) struct TextIndex {
 }
 
 impl TextIndex {
-    /// Opens the index in `dir` for its one writer, and removes what a kill has left behind. Makes one with these headers if there is none.
+    /// Opens the index in `dir` for its writer, and removes leftovers of a kill. Makes one with these headers if there
+    /// is none.
     pub fn open_or_create(dir: &Path, headers: &HeaderNames) -> tantivy::Result<Self> {
         if dir.join(files::META).exists() {
             let text = Self::open(dir)?;
@@ -161,12 +163,12 @@ impl TextIndex {
         Ok(self.index.load_metas()?.payload.map(|payload| Mark::read(&payload)).unwrap_or_default())
     }
 
-    /// CRC-32C of the file that names all others; it has no checksum of its own.
+    /// CRC-32C of `meta.json`, which names all other files and has no checksum of its own.
     pub fn meta_crc(&self) -> tantivy::Result<u32> {
         Ok(crc32c::crc32c(&std::fs::read(self.dir.join(files::META))?))
     }
 
-    /// Adds finished segments, deletes messages, and commits. Says the commit's number.
+    /// Adds finished segments, deletes messages, and commits. Returns the commit's number.
     pub fn commit(&self, segments: Vec<FinishedSegment>, gone: Bitmap, next_number: u32) -> tantivy::Result<u64> {
         let before = self.mark()?;
         let mark = Mark { next_number: before.next_number.max(next_number), commit: before.commit + 1 };
@@ -197,20 +199,21 @@ impl TextIndex {
         Ok(())
     }
 
-    /// The segments of the last commit, open. The engine's own reader opens their stores too, which most searches do not need all of.
+    /// Opens the segments of the last commit. The engine's own reader would open their stores too, which most searches
+    /// do not need.
     pub fn segments(&self) -> tantivy::Result<Vec<SegmentReader>> {
         // No writer removes a file between the reading of its name and its opening.
         let _writers_wait = self.index.directory().acquire_lock(&META_LOCK)?;
         self.index.searchable_segments()?.iter().map(SegmentReader::open).collect()
     }
 
-    /// The numbers below `len` that the last commit has, and has not deleted.
+    /// The numbers below `len` that the last commit has and has not deleted.
     pub fn numbers(&self, len: u32) -> tantivy::Result<Bitmap> {
         numbers_in(&self.segments()?, len)
     }
 }
 
-/// The numbers below `len` that these segments have, and have not deleted.
+/// The numbers below `len` that these segments have and have not deleted.
 pub(crate) fn numbers_in(segments: &[SegmentReader], len: u32) -> tantivy::Result<Bitmap> {
     let mut found = Bitmap::empty(len);
     for segment in segments {
@@ -228,7 +231,7 @@ pub(crate) struct Mark {
     /// Lower bound for the number of the next message. Numbers are never reused, even after a crash between the commits
     /// of this index and the side store.
     pub next_number: u32,
-    /// Counts commits. The side store keeps the number of the one that it goes with.
+    /// Counts commits. The side store keeps the number of the one that belongs to it.
     pub commit: u64,
 }
 

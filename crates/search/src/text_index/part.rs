@@ -1,4 +1,4 @@
-//! A file of the index that is read by calls.
+//! A file of the index that is read by calls instead of mapped.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,11 @@ use std::path::Path;
 use tantivy::HasLen;
 use tantivy::directory::{FileHandle, OwnedBytes};
 
-/// Opening a file of the engine's reads its end, a few octets at a time.
+/// Opening a file, the engine reads this much of its end, a few octets at a time.
 const END_BYTES: usize = 1024;
 
-/// An open file that is not mapped: to map and to unmap it costs more than to read what a search wants of it.
+/// An open file that is not mapped: mapping and unmapping it costs more than reading the few octets that a search
+/// needs.
 #[derive(Debug)]
 pub(super) struct Part {
     file: File,

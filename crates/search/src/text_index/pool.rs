@@ -1,4 +1,4 @@
-//! Memory for many small records and lists that grow, given back all at once.
+//! An arena for many small records and growing lists, freed all at once.
 //!
 //! A record is a word and the end of its list:
 //!
@@ -22,7 +22,7 @@ const PAGE_BITS: u32 = 18;
 const PAGE_BYTES: usize = 1 << PAGE_BITS;
 const RECORD_BYTES: usize = 32;
 const INLINE_BYTES: u16 = 8;
-/// Octets of the blocks of one list, one after the other; all later ones are as large as the last.
+/// Octets of the blocks of one list, in order; all later ones are as large as the last.
 const BLOCK_BYTES: [u16; 15] = [INLINE_BYTES, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048];
 const LINK_BYTES: usize = 4;
 
@@ -31,19 +31,20 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub(super) struct Pool {
-    /// Straight from the kernel, to which they go back at the end at once: an allocator would keep them, and what follows, the commit, needs memory too.
+    /// Mapped from the kernel and returned to it at the end: an allocator would keep them, while the commit that
+    /// follows needs memory too.
     pages: Vec<MmapMut>,
-    /// Pages that are in use, and octets of the last one.
+    /// Pages in use, and octets used of the last one.
     used: usize,
     at: usize,
 }
 
-/// The part of a record that changes most.
+/// The frequently changed part of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct List {
     /// The last document with this word, plus one; 0 if there is none yet.
     document_after: u32,
-    /// Where the word is among those of that document.
+    /// Index of the word among those of that document.
     pub here: u32,
 }
 
@@ -59,7 +60,7 @@ impl Pool {
         self.used * PAGE_BYTES
     }
 
-    /// The pages stay.
+    /// Frees all records; keeps the pages.
     pub fn clear(&mut self) {
         (self.used, self.at) = (0, 0);
     }
@@ -104,7 +105,7 @@ impl Pool {
         self.behind_mut(address).first_chunk_mut().expect("a record is as long")
     }
 
-    /// A record for a word, with an empty list. The word is shorter than 64 KiB.
+    /// Makes a record for a word, with an empty list. The word is shorter than 64 KiB.
     pub fn make(&mut self, field: u8, word: Octets<'_>) -> u32 {
         let address = self.allocate(RECORD_BYTES + 8 + 8 * word.rest.len());
         let record = self.behind_mut(address);
@@ -126,14 +127,14 @@ impl Pool {
             && word.rest.iter().zip(rest.as_chunks().0).all(|(eight, octets)| *eight == u64::from_le_bytes(*octets))
     }
 
-    /// Reads something of a record's beginning and of its end, so that the rest is near.
+    /// Reads from a record's beginning and end, to bring them into the cache.
     #[inline]
     pub fn touch(&self, record: u32) -> u8 {
         let octets = self.behind(record);
         octets[0] ^ octets[RECORD_BYTES + 7]
     }
 
-    /// Reads something of where a list goes on.
+    /// Reads from the tail of a list, to bring it into the cache.
     #[inline]
     pub fn touch_tail(&self, record: u32) -> u8 {
         let header = self.record(record);
@@ -156,7 +157,7 @@ impl Pool {
         List { document_after: both as u32, here: (both >> 32) as u32 }
     }
 
-    /// Notes that the word was seen in a document, and where it is among that document's words.
+    /// Notes that the word occurs in a document, with its index among that document's words.
     #[inline]
     pub fn see(&mut self, record: u32, document: u32, here: u32) {
         let both = u64::from(document + 1) | u64::from(here) << 32;

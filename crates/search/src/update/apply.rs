@@ -1,4 +1,4 @@
-//! One update: what was found to have changed is taken over and committed.
+//! One update: applies the changes that were found, and commits them.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
 }
 
 impl Indexer {
-    /// A known message in another place, or a file that was rewritten with the same content.
+    /// Updates a known message that was moved, or whose file was rewritten with the same content.
     fn take_over(&mut self, Moved { number, candidate, facts }: Moved) {
         let record = self.state.change(number);
         record.folder = candidate.folder;
@@ -153,7 +153,8 @@ impl Indexer {
         Ok(())
     }
 
-    /// Brings to an end what was begun: tags and threads of what came and went, and the commit. `is_whole`: nothing is left to be read.
+    /// Completes an update: tags and threads of added and removed messages, and the commit. `is_whole`: nothing is left
+    /// to read.
     fn settle(&mut self, progress: &(dyn Fn(Progress) + Sync), is_whole: bool) -> Result<(), IndexError> {
         self.apply_new_tags()?;
         self.pass_rules(is_whole);
@@ -164,7 +165,7 @@ impl Indexer {
         self.commit()
     }
 
-    /// Makes what changed durable. Nothing is written if nothing did.
+    /// Makes the changes durable; writes nothing if there are none.
     pub(super) fn commit(&mut self) -> Result<(), IndexError> {
         if self.state.is_changed() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Compares the trees with what the index knows, by names alone.
+//! Compares the trees with the index by names alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -12,7 +12,7 @@ use super::listing::{self, Name};
 use super::{Report, UpdateOptions};
 use crate::state::{Directory, FolderState, Record, Seen, StateWriter, bits};
 
-/// A file that the index does not know under this name.
+/// A file unknown under this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// Index into the directory's folders.
@@ -42,7 +42,7 @@ pub(super) struct Rename {
     pub name: String,
 }
 
-/// Of `new/` and `cur/`.
+/// Stamps of `new/` and `cur/`.
 pub(super) type Stamps = (Option<Seen>, Option<Seen>);
 
 /// Work list of one update.
@@ -51,13 +51,13 @@ pub(super) struct Changes {
     pub renamed: Vec<Rename>,
     /// In inode order.
     pub added: Vec<Candidate>,
-    /// Numbers of messages that are not where they were.
+    /// Numbers of messages that are not in their place.
     pub missing: Vec<u32>,
-    /// Stamps of folders that were listed, to be kept when all is done.
+    /// Stamps of listed folders, stored once all is done.
     pub settled: Vec<(usize, Stamps)>,
 }
 
-/// File names that may have come, gone or changed, by the directory of their folder.
+/// File names that may have come, gone or changed, by directory.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Touched {
     by_folder: BTreeMap<PathBuf, BTreeSet<String>>,
@@ -87,7 +87,7 @@ impl Touched {
     }
 }
 
-/// Lists what changed. Adds new folders to the directory; changes nothing else.
+/// Lists the changes. Adds new folders to the directory; changes nothing else.
 pub(super) fn compare(
     state: &mut StateWriter,
     trees: &[Tree],
@@ -255,7 +255,7 @@ fn look_at(
     Ok(listed)
 }
 
-/// A file that is there, and whether it is known with another size or time.
+/// A file found, and whether it is known with another size or time.
 struct Listed {
     candidate: Candidate,
     is_rewritten: bool,
@@ -287,7 +287,7 @@ impl<'a> KnownFolder<'a> {
         same_name.next().is_some_and(|record| (record.size, record.mtime_ns) != (facts.size, facts.mtime_ns))
     }
 
-    /// Tells which of the files are unchanged, renamed, rewritten or new, and which messages are not there.
+    /// Classifies the files as unchanged, renamed, rewritten or new, and finds the missing messages.
     fn tell_apart(mut self, listed: Vec<Listed>, changes: &mut Changes) {
         // Exact names first, so that of two files with one key the known one stays itself.
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! Tables of keywords: read where they are tags, again when they changed.
+//! Keyword tables: read while keywords are tags, and again after a change.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -30,7 +30,8 @@ pub(super) fn are_same(directory: &Directory) -> bool {
     folders.all(|folder| keywords_stamp(&dir_of(directory, folder)).is_ok_and(|stamp| is_same(folder, stamp)))
 }
 
-/// Reads the tables that changed, and forgets all of them where keywords are no tags. What cannot be read stays as it was, and is told.
+/// Reads the changed tables, or forgets all of them where keywords are no tags. An unreadable table stays as it was,
+/// and is reported.
 pub(super) fn read_changed(directory: &mut Directory, looked_at: SystemTime, report: &mut Report) {
     for index in 0..directory.folders.len() {
         let folder = &directory.folders[index];

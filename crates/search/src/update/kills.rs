@@ -1,6 +1,7 @@
-//! Kills an update at every call by which it changes a file. The next run must work, and find what a fresh index finds.
+//! Kills an update at every call that changes a file. The next run must work, and find what a fresh index finds.
 //!
-//! At every third of them, which does for a run of all tests; with `POSTHASTE_CUTS` set, as in `.ci/run`, at every single one.
+//! Kills at every third call, which suffices in a run of all tests; with `POSTHASTE_CUTS` set, as in `.ci/run`, at
+//! every one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +61,7 @@ impl World {
         fs::write(self.file(n, ""), text).unwrap();
     }
 
-    /// New mail, mail that is gone, and other flags.
+    /// Adds mail, removes mail, and changes flags.
     pub fn change(&self) {
         (20..24).for_each(|n| self.add(n, "new"));
         (0..3).for_each(|n| fs::remove_file(self.file(n, "")).unwrap());
@@ -117,12 +118,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// From one call at which it is ended to the next.
+/// Distance between the calls at which a step is killed.
 fn stride() -> usize {
     if std::env::var_os("POSTHASTE_CUTS").is_some() { 1 } else { 3 }
 }
 
-/// Does `step` to the index, ended after more and more calls until it comes to its end. Says how many calls it made.
+/// Runs `step` on the index, killed after more and more calls until it completes. Returns the number of its calls.
 fn end_at_every_call(world: &World, step: &dyn Fn(&Path) -> Result<(), IndexError>) -> u64 {
     let before = world.root.path().join("before");
     if world.index().exists() {
@@ -167,7 +168,7 @@ fn end_at_every_call(world: &World, step: &dyn Fn(&Path) -> Result<(), IndexErro
     unreachable!()
 }
 
-/// With the tags that there are.
+/// Results of a new index, with the current tags.
 fn hits_of_a_fresh_index(world: &World) -> Hits {
     let fresh = world.root.path().join("fresh");
     fs::create_dir(&fresh).unwrap();

@@ -1,4 +1,4 @@
-//! Lists folders on all cores, ahead of the comparison: with a cold cache each directory costs a wait for the disk.
+//! Lists folders on all cores, ahead of the comparison: with a cold cache each directory costs a disk read.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use posthaste_maildir::tree::{FileFacts, Folder, stat_files_with};
 
 use super::UpdateOptions;
 
-/// Folders that are listed and wait to be compared, at most.
+/// Maximum listed folders that wait for comparison.
 const AHEAD: usize = 8;
 
 /// A file's name in `new/` or `cur/`.
@@ -17,11 +17,11 @@ pub(super) struct Name {
     pub subdir: Subdir,
     pub name: String,
     pub inode: u64,
-    /// If they were asked for.
+    /// `None` unless requested.
     pub facts: Option<FileFacts>,
 }
 
-/// Calls `each` with every folder and what it holds, in any order.
+/// Calls `each` with every folder and its files, in any order.
 pub(super) fn each<'f>(
     folders: &[(usize, &'f Folder)],
     options: &UpdateOptions,

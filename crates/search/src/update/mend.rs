@@ -37,7 +37,7 @@ impl Indexer {
         self.commit_text(Vec::new(), orphans)
     }
 
-    /// Takes a message out of the side store. Its number stays, and nothing else of it.
+    /// Removes a message from the side store. Only its number stays in use.
     pub(super) fn bury(&mut self, number: u32) {
         let gone = Record { flags: bits::GONE, ..Record::default() };
         let record = std::mem::replace(self.state.change(number), gone);

@@ -8,8 +8,8 @@
 //!
 //! A caller that knows which names changed ([`Touched`]) skips the first step; only those are compared.
 //!
-//! A new index is committed every [`ROUND_MESSAGES`] messages, so that an interrupted first run goes on where it was. A rebuild is committed
-//! once, at its end: until then the old index answers.
+//! A new index is committed every [`ROUND_MESSAGES`] messages, so that an interrupted first run continues where it
+//! stopped. A rebuild is committed once, at its end; until then the old index answers.
 
 mod apply;
 mod diff;
@@ -50,10 +50,10 @@ use threading::Unthreaded;
 /// Messages read between two commits of a first index.
 pub const ROUND_MESSAGES: usize = 131_072;
 
-/// Looks whether an update would find anything to do, without waiting for a writer: by directories' times, and by the names in them if all
-/// shall be listed.
+/// Checks, without waiting for a writer, if an update would find anything to do. Compares directories' times, and also
+/// the names in them if all are to be listed.
 ///
-/// `Some` with the report if there is nothing to do. `None` if there is, or if there is no index.
+/// Returns the report if there is nothing to do. `None` if there is, or if there is no index.
 pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> Option<Report> {
     let started = Instant::now();
     let snapshot = Snapshot::open(dir).ok()?;
@@ -101,7 +101,7 @@ pub struct Indexer {
     dir: PathBuf,
     state: StateWriter,
     text: TextIndex,
-    /// Opened when it is first needed; most mail is never tagged.
+    /// Opened on first use; most mail is never tagged.
     tags: Option<TagStore>,
     /// True if the side store may lack changes from the tag store.
     is_tagging: bool,
@@ -112,19 +112,20 @@ pub struct Indexer {
     unthreaded: Unthreaded,
     /// True if the next commit's messages are new to the index only, so that the rules for new mail do not apply.
     passes_rules: bool,
-    /// Of an index that is to be replaced: the trees that had folders.
+    /// Trees that had folders in an index that is to be replaced.
     inhabited: Vec<PathBuf>,
-    /// Of an index that is to be replaced: the digests of messages that the rules for new mail are done with. `None` if it cannot be read.
+    /// Digests of messages of the replaced index to which the rules for new mail have been applied. `None` if it cannot
+    /// be read.
     ruled_before: Option<HashSet<u128>>,
-    /// Of an index that has replaced another: how many messages that one did not have.
+    /// After a rebuild, the number of messages that the replaced index did not have.
     new_in_rebuild: Option<u64>,
     // Last, so that it is given back when the others are closed.
     _lock: Lock,
 }
 
 impl Indexer {
-    /// Opens the index in `dir`, making it if there is none. One that an older version wrote is built again, as [`rebuild`](Self::rebuild)
-    /// does. `waiting` as in [`Lock::acquire`].
+    /// Opens the index in `dir`, making it if there is none. An older version's index is rebuilt, as by
+    /// [`rebuild`](Self::rebuild). `waiting` as in [`Lock::acquire`].
     ///
     /// # Errors
     /// [`IndexError`] but for `Tree`, `Away` and `NoRoot`.
@@ -133,8 +134,8 @@ impl Indexer {
         Self::with(dir, lock, StateWriter::open(dir)?)
     }
 
-    /// Like [`open`](Self::open), before an [`update`](Self::update): if the settings name other headers than the index has, the index is
-    /// rebuilt, too.
+    /// Like [`open`](Self::open), before an [`update`](Self::update). Also rebuilds the index if the settings name
+    /// other headers than it has.
     ///
     /// # Errors
     /// Like [`open`](Self::open).
@@ -152,19 +153,20 @@ impl Indexer {
         Ok(if !state.is_new() && has_others() == Some(true) { StateWriter::begin_anew(dir) } else { state })
     }
 
-    /// Like [`open_to_update`](Self::open_to_update), but for as long as `stop` is not called: then `None`.
+    /// Like [`open_to_update`](Self::open_to_update), but returns `None` if `stop` is called while it waits.
     pub(crate) fn open_unless(dir: &Path, waiting: &dyn Fn(), stop: &Stop) -> Result<Option<Self>, IndexError> {
         let lock = Lock::acquire_unless(dir, waiting, stop)?;
         lock.map(|lock| Self::with(dir, lock, Self::state_to_update(dir)?)).transpose()
     }
 
-    /// Opens the index again behind all who wait for it now; `None` if `stop` is called first.
+    /// Opens the index again after all current waiters; `None` if `stop` is called first.
     pub(crate) fn open_last(dir: &Path, stop: &Stop) -> Result<Option<Self>, IndexError> {
         let lock = Lock::acquire_last(dir, stop)?;
         lock.map(|lock| Self::with(dir, lock, StateWriter::open(dir)?)).transpose()
     }
 
-    /// An empty index beside the one in `dir`, which it replaces with its first commit; tags are kept. It covers the same trees.
+    /// Begins an empty index that replaces the one in `dir` with its first commit. Tags are kept, and the same trees
+    /// covered.
     ///
     /// # Errors
     /// Like [`open`](Self::open).
@@ -224,7 +226,7 @@ impl Indexer {
         self.state.is_beside()
     }
 
-    /// Why the index is built again without being asked for, in a sentence for a person. `None` if it is not.
+    /// The reason for an unrequested rebuild, in a sentence for the user. `None` if there is no such rebuild.
     pub fn rebuilds_because(&self) -> Option<String> {
         if !self.is_rebuilding() {
             return None;
@@ -238,7 +240,7 @@ impl Indexer {
         Some(format!("{why}; all mail is read again, tags are kept"))
     }
 
-    /// Looks at the trees of earlier updates and at `roots`, and takes over what changed.
+    /// Looks at the trees of earlier updates and at `roots`, and applies the changes.
     ///
     /// # Errors
     /// [`IndexError`]. Rounds that were committed before the error stay.
@@ -260,7 +262,7 @@ impl Indexer {
         run.finish(started)
     }
 
-    /// Takes over what happened to these names. `None` if that takes a whole [`update`](Self::update): a folder is not known yet.
+    /// Updates the index for these names. `None` if that takes a whole [`update`](Self::update): a folder is unknown.
     ///
     /// # Errors
     /// [`IndexError`].

@@ -38,8 +38,8 @@ impl Balance {
     }
 }
 
-/// Lists all folders of `trees`, which are known, and says whether each file in them is known and each known one is there. A thread
-/// for each core if `threads` is 0.
+/// Lists all folders of `trees`, which are known. True if exactly the indexed files exist. `threads` 0 stands for one
+/// thread for each core.
 ///
 /// # Errors
 /// Errors from listing a directory and reading the side store.

@@ -21,12 +21,12 @@ use crate::text::HeaderNames;
 use crate::text::{Extracted, Priority, extract_with, id_hash, subject_hash};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
 
-/// References that are kept of one message, the newest: enough to place it in its thread.
+/// Newest references kept of one message: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;
 /// Nanoseconds of a second.
 pub(super) const NANOS: i64 = 1_000_000_000;
 
-/// Messages that are not where they were, by content.
+/// Missing messages, by content.
 pub(super) struct Missing {
     by_digest: Mutex<HashMap<u128, Vec<u32>>>,
 }
@@ -44,7 +44,7 @@ impl Missing {
         self.by_digest.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&digest)?.pop()
     }
 
-    /// The numbers that were not found again, sorted.
+    /// The missing numbers that were not found again, sorted.
     pub fn left(self) -> Vec<u32> {
         let by_digest = self.by_digest.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut left: Vec<u32> = by_digest.into_values().flatten().collect();
@@ -68,9 +68,9 @@ pub(super) struct Moved {
 /// Result of reading one round of files.
 #[derive(Default)]
 pub(super) struct Round {
-    /// From the first number on; a number that was not used is [`GONE`](bits::GONE).
+    /// Records from the first number on; an unused number is [`GONE`](bits::GONE).
     pub new: Vec<Record>,
-    /// The ids under which new messages may have been tagged before they came, if they were asked for.
+    /// Ids under which new messages may have been tagged before they came, if requested.
     pub tag_ids: Vec<(u32, String)>,
     /// New messages that were not read whole, and why.
     pub problems: Vec<(u32, PathBuf, &'static str)>,
@@ -80,7 +80,7 @@ pub(super) struct Round {
     pub done: Done,
 }
 
-/// Reads all of `batch`. The first new message gets the number `first`. `step` is told messages and bytes done.
+/// Reads all of `batch`. The first new message gets the number `first`. `step` receives the messages and bytes done.
 #[expect(clippy::too_many_arguments, reason = "each is another thing")]
 pub(super) fn read(
     text: &TextIndex,
@@ -139,7 +139,7 @@ struct Shared<'a> {
     taken: AtomicUsize,
     first: usize,
     next_number: AtomicU32,
-    /// By number, of all threads: a record is moved once from where it was made to where it stays.
+    /// By number, shared by all threads: each record is moved once, from its maker to its place.
     new: Mutex<Vec<Record>>,
     with_tag_ids: bool,
     messages: AtomicU64,
@@ -236,7 +236,7 @@ impl Shared<'_> {
     }
 }
 
-/// The content's digest: XXH3-128 with CRLF counted as LF, so that a message keeps it when another program stores it with other line ends.
+/// The content's digest: XXH3-128 with CRLF counted as LF, so that it survives another program's change of line ends.
 fn digest(bytes: &[u8]) -> u128 {
     if memchr::memchr(b'\r', bytes).is_none() {
         return xxh3_128(bytes);
@@ -250,11 +250,11 @@ fn digest(bytes: &[u8]) -> u128 {
     xxh3_128(&plain)
 }
 
-/// Clocks and zones may be wrong by this much.
+/// Tolerance for wrong clocks and zones.
 const FUTURE: Duration = Duration::from_secs(86_400);
 
-/// When a message was sent. A date in the future is none: it would stand before all other mail for years. Then the newest time at which a server
-/// received it counts, in seconds since 1970.
+/// The message's date in seconds since 1970. A date in the future is not believed: the message would stand before all
+/// other mail for years. Then the newest time at which a server received it counts.
 fn believable_date(message: &Extracted, bytes: &[u8], now: SystemTime) -> Option<i64> {
     let latest = (now + FUTURE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let is_believable = |date: &i64| *date <= i64::try_from(latest).unwrap_or(i64::MAX);
@@ -266,7 +266,7 @@ fn believable_date(message: &Extracted, bytes: &[u8], now: SystemTime) -> Option
     received.filter_map(|field| Some(field.date()?.unix_secs())).find(is_believable)
 }
 
-/// `Received` fields that are looked at.
+/// Maximum `Received` fields that are read.
 const RECEIVED_MAX: usize = 50;
 
 fn record(

@@ -1,4 +1,4 @@
-//! How an update is asked for, and what it says of itself.
+//! Options and report of an update.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,30 +7,31 @@ use posthaste_maildir::tree::IoMethod;
 
 use crate::stop::Stop;
 
-/// How an update goes about it.
+/// Options of an update.
 #[derive(Debug, Clone)]
 pub struct UpdateOptions {
     /// List every folder, whatever its directories' times say.
     pub list_all: bool,
-    /// Also look at each file's size and time, and read again what differs (Maildir files should never change).
+    /// Also compare each file's size and time, and read changed files again (Maildir files should never change).
     pub check_files: bool,
-    /// Also below directories marked `.noupdate`.
+    /// Also enter directories marked `.noupdate`.
     pub into_noupdate: bool,
-    /// A tree that is not there any more, or has no folders any more, has lost its messages. Otherwise they stay, since that is how a disk looks
-    /// that is not mounted.
+    /// Believe that the messages of a missing or empty tree are gone. Otherwise they stay, since an unmounted disk
+    /// looks like that.
     pub believe_missing: bool,
     /// Threads that read and index; 0 for one for each core, at most 8.
     pub threads: usize,
     /// Bytes of memory for the index of new messages, all threads together.
     pub memory_bytes: usize,
-    /// How files are looked at and read.
+    /// Method of looking at and reading files.
     pub io_method: IoMethod,
-    /// Ends an update early: what was read by then is committed, and the next update goes on. Where an index is built again nothing of the new
-    /// one is kept, the old one stays, and all is read again.
+    /// Ends an update early: messages read so far are committed, and the next update continues. An interrupted rebuild
+    /// keeps nothing: the old index stays, and all is read again.
     pub stop: Option<Stop>,
 }
 
-/// Of [`UpdateOptions::memory_bytes`]: with half as much a first index has twice as many segments, and each costs every query something.
+/// Default of [`UpdateOptions::memory_bytes`]. Half as much doubles the segments of a first index, and each segment
+/// costs every query something.
 pub const MEMORY_BYTES: usize = 64 << 20;
 
 impl Default for UpdateOptions {
@@ -48,7 +49,7 @@ impl Default for UpdateOptions {
     }
 }
 
-/// How far an update is.
+/// Progress of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Directories are being listed.
@@ -69,25 +70,25 @@ pub enum Progress {
 /// Outcome of an update.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Trees that hold no Maildir: they are looked at each time all the same.
+    /// Trees without a Maildir; they are still looked at each time.
     pub without_maildirs: Vec<PathBuf>,
-    /// Folders there are.
+    /// Number of folders.
     pub folders: usize,
-    /// Directories (`new/`, `cur/`) whose names were read, because they changed or settled only now.
+    /// Directories (`new/`, `cur/`) that were listed, because they changed or settled only now.
     pub listed: usize,
     /// Messages in the index afterwards.
     pub messages: u64,
     /// Messages added to the index.
     pub added: u64,
-    /// New messages: those added, and of a rebuild only those that the replaced index did not have.
+    /// New messages: those added, but of a rebuild only those that the replaced index did not have.
     pub new: u64,
-    /// Bytes read of them.
+    /// Bytes read of added messages.
     pub bytes: u64,
-    /// Messages found in another place.
+    /// Messages that moved.
     pub moved: u64,
     /// Messages with other flags or a longer or shorter name.
     pub renamed: u64,
-    /// Messages that are gone.
+    /// Messages removed from the index.
     pub removed: u64,
     /// New messages that were given tags by the rules for new mail.
     pub tagged: u64,

@@ -1,8 +1,8 @@
-//! Tags for new messages, as the settings want them.
+//! Rules of the settings that tag new messages.
 //!
-//! A message is given them once, when it is new in a run: [`Directory::ruled`](crate::state::Directory::ruled) says up to which number that was done, so that
-//! a crash between the messages' commit and that of their tags leaves nothing out. Messages that the tag store knows are passed over: a
-//! person has said already what they are.
+//! They apply once, when a message is new in a run. [`Directory::ruled`](crate::state::Directory::ruled) is the number
+//! up to which that was done, so a crash between the commits of messages and tags skips none. Messages known to the tag
+//! store are left alone: the user has tagged them already.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,11 +14,12 @@ use crate::settings::{MaildirSettings, Settings, SettingsError};
 use crate::state::{Record, Snapshot, bits};
 use crate::tags::{self, TagStore, Tags};
 
-/// In [`Directory::ruled`](crate::state::Directory::ruled) while an index is filled whose messages are new to it alone.
+/// [`Directory::ruled`](crate::state::Directory::ruled) while a rebuilt index fills up, whose messages are not new to
+/// the user.
 const ALL: u32 = u32::MAX;
 
 impl Indexer {
-    /// Before an update: whose messages count as new.
+    /// Call before an update: determines the messages that count as new.
     pub(super) fn begin_rules(&mut self) {
         let count = self.state.records().len();
         // A rebuilt index, or a new one beside kept tags, even if it took several runs.
@@ -32,7 +33,8 @@ impl Indexer {
         }
     }
 
-    /// Before messages are committed: where there are no rules for them, they are done with. `is_whole`: nothing is left to be read.
+    /// Call before a commit of messages: marks them as done where no rules apply to them. `is_whole`: nothing is left
+    /// to read.
     pub(super) fn pass_rules(&mut self, is_whole: bool) {
         let settings = Settings::load(&self.dir);
         let has_none = settings.as_ref().is_ok_and(|settings| !settings.has_rules());
@@ -61,7 +63,8 @@ impl Indexer {
         self.state.directory.keywords_are_tags = settings.synchronize_keywords;
     }
 
-    /// After messages were committed. What is wrong with the settings is told in the report, and the messages wait for better ones.
+    /// Call after a commit of messages. A mistake in the settings goes into the report, and the messages wait until it
+    /// is corrected.
     pub(super) fn apply_rules(&mut self, report: &mut Report) -> Result<(), IndexError> {
         let from = self.state.directory.ruled;
         let end = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
@@ -91,7 +94,7 @@ impl Indexer {
         }
     }
 
-    /// The tags of new messages, by id and digest; only of those that get any. `new`: in ascending order.
+    /// Tags of the new messages that get any, by id and digest. `new` is in ascending order.
     fn ruled_tags(&mut self, new: &[u32]) -> Result<Vec<(String, u128, Tags)>, RuleError> {
         let settings = Settings::load(&self.dir)?;
         let searcher = Searcher::open(&self.dir)?;
@@ -134,7 +137,8 @@ impl Indexer {
     }
 }
 
-/// The digests of the messages in an index that the rules are done with. `None` if there is no index that can be read, or it is not filled yet.
+/// Digests of an index's messages to which the rules have been applied. `None` if the index cannot be read or is not
+/// filled yet.
 fn ruled_messages(dir: &Path) -> Option<HashSet<u128>> {
     let snapshot = Snapshot::open(dir).ok()?;
     let directory = snapshot.directory();
@@ -146,7 +150,8 @@ fn ruled_messages(dir: &Path) -> Option<HashSet<u128>> {
     Some((0..).zip(records).filter(is_ruled).map(|(_, record)| record.digest).collect())
 }
 
-/// While a watch runs, the settings may name headers that the index gets when it is built again.
+/// Words the error of a rule with a header that the index will only have after its rebuild, as may happen during a
+/// watch.
 fn settings_ahead(error: IndexError, settings: &Settings) -> RuleError {
     match error {
         IndexError::Header { name, .. } => {

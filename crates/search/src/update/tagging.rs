@@ -1,4 +1,4 @@
-//! Tags and saved queries: changed in the tag store, which is the truth, and copied into the side store, where queries look.
+//! Tags and saved queries. The tag store is authoritative; the side store has a copy for queries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,12 +12,12 @@ use crate::state::{Record, StateError, bits};
 use crate::tags::{self, AllTags, Dump, Restore, TagError, TagStore, Tags, check_query_name};
 use crate::text::id_hash;
 
-/// There while tags are being changed: what the tag store says may not be in the side store yet.
+/// Marker file that exists while tags are being changed: the side store may lack changes from the tag store.
 pub(crate) const PENDING: &str = "tags.pending";
 
 impl Indexer {
-    /// Changes the tags of messages: to each, `add` is added and then `remove` is taken away. Where tags are flags, says which files must
-    /// change; that is the caller's.
+    /// Changes the tags of messages: adds `add`, then removes `remove`. Where tags are flags, returns the changes of
+    /// files, which the caller makes.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`], [`IndexError::Text`].
@@ -75,8 +75,8 @@ impl Indexer {
         Ok(Settings::load(&self.dir)?.maildir.new_keywords)
     }
 
-    /// Saves a query's text under a name, in place of what had that name; without a text, forgets it. Says whether anything changed.
-    /// Whether the text can be read is for the caller to look at ([`parse_with`](crate::query::parse_with)).
+    /// Saves a query's text under a name, replacing an earlier one; without a text, deletes the query. True if anything
+    /// changed. The caller has to validate the text ([`parse_with`](crate::query::parse_with)).
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
@@ -93,7 +93,8 @@ impl Indexer {
         Ok(true)
     }
 
-    /// All tags and saved queries, in notmuch's text format. `ids` are the Message-IDs of messages in the index; they are needed only where tags are flags or keywords.
+    /// Dumps all tags and saved queries in notmuch's text format. `ids` are the Message-IDs of indexed messages, needed
+    /// only where tags are flags or keywords.
     ///
     /// # Errors
     /// [`IndexError::Tags`].
@@ -123,9 +124,10 @@ impl Indexer {
         Ok(tags::dump_of(dumped.iter().map(|(id, tags)| (id.as_str(), tags)), &queries))
     }
 
-    /// Gives messages the tags of a dump, and no others unless tags shall accumulate; messages that it does not name keep theirs. `messages` are the
-    /// Message-IDs of messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those
-    /// that are there. A damaged tag store is put aside, and the dump makes a new one.
+    /// Replaces the tags of messages by those of a dump, or adds them if tags accumulate. Messages missing from the
+    /// dump keep theirs. `messages` are the Message-IDs of indexed messages; tags of other ids are kept for when their
+    /// messages come. Adds the dump's queries to the existing ones. A damaged tag store is set aside, and a new one
+    /// made from the dump.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
@@ -202,7 +204,7 @@ impl Indexer {
         Ok(restored)
     }
 
-    /// Message-IDs as the tag store has them, and digests.
+    /// The messages' keys in the tag store: Message-IDs and digests.
     fn tag_ids(&self, messages: &[(u32, String)]) -> Vec<(String, u128)> {
         let digest = |number: &u32| self.state.records()[*number as usize].digest;
         messages.iter().map(|(number, id)| (tags::id_of(id, digest(number)), digest(number))).collect()
@@ -216,7 +218,8 @@ impl Indexer {
         Ok(self.tags.insert(store))
     }
 
-    /// The mark is durable before the truth changes; after a crash before the side store's commit the next opening repairs it.
+    /// Marks the change as pending, durably, before the tag store changes. After a crash before the side store's commit
+    /// the next open repairs it.
     pub(super) fn begin_tags(&mut self) -> Result<(), IndexError> {
         self.is_tagging = true;
         let mark = self.dir.join(PENDING);
@@ -225,14 +228,14 @@ impl Indexer {
         durable.map_err(|error| StateError::Io { dir: self.dir.clone(), error }.into())
     }
 
-    /// After a commit. A mark that cannot be removed costs the next one who opens the index a look, nothing else.
+    /// Call after a commit. A marker that cannot be removed only costs the next open a check.
     pub(super) fn end_tags(&mut self) {
         if self.are_tags_reconciled && std::mem::take(&mut self.is_tagging) {
             let _ = disk::remove_file(&self.dir.join(PENDING));
         }
     }
 
-    /// Brings tags, queries and the dump to what the tag store says, where that may be something else.
+    /// Copies tags and queries from the tag store, and rewrites the dump, if they may differ.
     pub(super) fn reconcile_tags(&mut self) -> Result<(), IndexError> {
         if self.is_tagging {
             self.write_dump()?;
@@ -245,7 +248,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Writes the dump that is kept beside the tag store, whole.
+    /// Writes the dump beside the tag store, whole.
     pub(super) fn write_dump(&mut self) -> Result<(), IndexError> {
         if TagStore::exists(&self.dir) { Ok(self.tags()?.write_dump()?) } else { Ok(()) }
     }
@@ -257,7 +260,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Brings the tags of all messages to what the tag store says.
+    /// Copies the tags of all messages from the tag store.
     pub(super) fn apply_all_tags(&mut self) -> Result<(), IndexError> {
         let all = if TagStore::exists(&self.dir) { self.tags()?.all()? } else { AllTags::default() };
         let ids: HashMap<u64, &str> = all.iter().map(|(id, _)| (id_hash(id), id)).collect();

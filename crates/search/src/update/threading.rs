@@ -1,4 +1,4 @@
-//! Threads of the messages that came or went, and of all that may belong with them.
+//! Incremental threading: threads of the messages that came or went, and of all connected ones.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,14 +10,14 @@ use crate::threads::{Item, SubjectRule, thread};
 /// Changes since the last threading.
 #[derive(Debug, Default)]
 pub(super) struct Unthreaded {
-    /// Messages that came, or whose date is another.
+    /// Messages that came, or whose date changed.
     pub numbers: Vec<u32>,
-    /// Messages that went, as they were.
+    /// Former records of messages that went.
     pub gone: Vec<Record>,
 }
 
 impl Indexer {
-    /// Brings threads up to date. Only what changed is written.
+    /// Brings threads up to date. Writes only what changed.
     pub(super) fn thread(&mut self) {
         let concerned = concerned(self.state.records(), &std::mem::take(&mut self.unthreaded));
         for (number, place) in places(self.state.records(), concerned) {
@@ -30,7 +30,7 @@ impl Indexer {
     }
 }
 
-/// Threads these messages, which are all that can be in one thread with any of them.
+/// Threads these messages, a set closed under sharing a thread.
 fn places(records: &[Record], mut numbers: Vec<u32>) -> Vec<(u32, crate::threads::Place)> {
     // Numbers depend on the order of arrival. The result must not, but for the names of threads.
     numbers.sort_unstable_by_key(|&number| (records[number as usize].date, records[number as usize].digest, number));
@@ -50,10 +50,11 @@ fn places(records: &[Record], mut numbers: Vec<u32>) -> Vec<(u32, crate::threads
     numbers.into_iter().zip(places).collect()
 }
 
-/// Messages whose place may change because these came or went: all that share an id or a subject with them, with each other in turn.
+/// Messages whose place may change because these came or went: all connected through shared ids or subjects,
+/// transitively.
 ///
-/// That is more than their threads and exact all the same: threading joins by equal ids and equal subjects and by nothing else. One look over
-/// all messages for each step that the relation goes further, a few milliseconds for a hundred thousand of them.
+/// This is a superset of their threads and still exact, since threading joins by equal ids and equal subjects only.
+/// Each further step of the relation takes one pass over all messages, a few milliseconds for a hundred thousand.
 fn concerned(records: &[Record], changed: &Unthreaded) -> Vec<u32> {
     let alive = |record: &Record| record.flags & bits::GONE == 0;
     let Unthreaded { numbers: changed, gone } = changed;
@@ -106,7 +107,7 @@ impl Keys {
     }
 }
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct IdentityHasher(u64);
 
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Few ids and subjects, so that they meet.
+    /// Records with few ids and subjects, so that they collide.
     fn records() -> impl Strategy<Value = Vec<Record>> {
         let record = (
             0..12u64,

@@ -1,4 +1,5 @@
-//! The trees that an index covers, and whether one is away: a disk that is not mounted holds no mail and means nothing.
+//! The trees that an index covers, and detection of absent ones: an unmounted disk shows no mail, which does not mean
+//! that mail is gone.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use super::{Indexer, UpdateOptions};
 use crate::error::IndexError;
 
 impl Indexer {
-    /// Walks all trees, in the order of the directory's roots. One that is away is a trouble of its own; where an index is built again, which
-    /// would leave out its messages, an error.
+    /// Walks all trees, in the order of the directory's roots. An absent tree is reported as trouble; in a rebuild,
+    /// which would lose its messages, it is an error.
     pub(super) fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<Tree>, IndexError> {
         let named: Vec<PathBuf> =
             roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())).collect();
@@ -47,8 +48,8 @@ impl Indexer {
         Ok(trees)
     }
 
-    /// A tree that had folders and has none is an empty mount point; so is one that is on another device than before and lacks some of them.
-    /// The device alone says nothing: it may have another number after every start of the machine.
+    /// True for a tree that had folders and has none: an empty mount point. Also for one on another device that lacks
+    /// some of them. The device alone proves nothing, since its number may change with every boot.
     fn is_away(&self, root: usize, tree: &Tree, device: u64) -> bool {
         if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
             return false;
@@ -60,8 +61,8 @@ impl Indexer {
         tree.folders.is_empty() || is_elsewhere && known.any(|folder| !is_there(&folder.path))
     }
 
-    /// Leaves a tree out of an index that is built again ([`rebuild`](Self::rebuild)); call it before the update. `false` if the index does not
-    /// cover it.
+    /// Leaves a tree out of a rebuild ([`rebuild`](Self::rebuild)); call it before the update. False if the index does
+    /// not cover it.
     pub fn forget(&mut self, root: &Path) -> bool {
         let directory = &mut self.state.directory;
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
@@ -74,7 +75,7 @@ impl Indexer {
         place.is_some()
     }
 
-    /// A tree inside one that is known needs no place of its own.
+    /// Adds a root, unless a known one contains it.
     fn add_root(&mut self, root: &Path) -> Result<(), IndexError> {
         let directory = &mut self.state.directory;
         if directory.roots.iter().any(|known| root.starts_with(known)) {

@@ -5,7 +5,8 @@
 //! overflow, too many watches, a network file system. Once a minute the directories' times are compared, as in an
 //! ordinary update, to find these.
 //!
-//! The watch holds the index for writing and lends it: a command that waits for it gets it within moments, and the watch goes on afterwards.
+//! The watch holds the index for writing and lends it. A waiting command gets it within moments, and the watch
+//! continues afterwards.
 
 mod notify;
 
@@ -28,14 +29,14 @@ use crate::update::{Indexer, Report, Touched, UpdateOptions};
 
 use notify::{Event, Notify};
 
-/// How a watch goes about it.
+/// Options of a watch.
 #[derive(Debug, Clone)]
 pub struct WatchOptions {
-    /// For the first update and all others.
+    /// Options of its updates.
     pub update: UpdateOptions,
-    /// Changes wait this long for others at most, and are then committed together; longer where commits take more than a tenth of the time.
+    /// Longest wait of a change for others to commit together; longer where commits take more than a tenth of the time.
     pub commit_after: Duration,
-    /// As many names are not waited for any longer.
+    /// A commit does not wait once this many names have changed.
     pub commit_names: usize,
     /// Interval between comparisons of the directories' times.
     pub look_every: Duration,
@@ -56,9 +57,10 @@ impl Default for WatchOptions {
 /// Progress of a watch.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
-    /// The index is built again, and answers as it is until then. Says why: an older version wrote it, or the settings name other headers.
+    /// The index is being rebuilt; until then the old one answers. The reason: an older version wrote it, or the
+    /// settings name other headers.
     Rebuilding(&'a str),
-    /// The index is up to date for the first time, and changes are seen from now on.
+    /// The index is up to date for the first time, and the watch is running.
     Ready(&'a Report),
     /// Changes were committed. `lag` is the time since the first of them was seen.
     Committed {
@@ -67,23 +69,26 @@ pub enum WatchEvent<'a> {
         /// See above.
         lag: Duration,
     },
-    /// Something went wrong. The watch begins again after a pause, and finds by looking what it missed.
+    /// An error. The watch starts again after a pause, and an update finds what it missed.
     Trouble {
         /// The error.
         error: &'a IndexError,
         /// Time until the watch begins again.
         pause: Duration,
     },
-    /// The kernel has no room to watch this many directories (`fs.inotify.max_user_watches`): they are only looked at now and then.
+    /// This many directories are not watched, as the kernel's limit is reached (`fs.inotify.max_user_watches`). They
+    /// are checked at intervals.
     Unwatched(usize),
 }
 
-/// Brings the index in `dir` up to date with its trees and `roots`, and keeps it so until `stop`. `waiting` as in [`Lock::acquire`](crate::state::Lock::acquire).
+/// Brings the index in `dir` up to date with its trees and `roots`, and keeps it so until `stop`. `waiting` as in
+/// [`Lock::acquire`](crate::state::Lock::acquire).
 ///
-/// Once it has been up to date, no trouble ends it: it is told, and the watch begins again.
+/// After the first update no error ends the watch: it is reported, and the watch starts again.
 ///
 /// # Errors
-/// [`IndexError`] before it was up to date; [`IndexError::Watched`] if another process does so already. What was committed before stays.
+/// [`IndexError`] before the first update is done; [`IndexError::Watched`] if another process watches already. Earlier
+/// commits stay.
 pub fn watch(
     dir: &Path,
     roots: &[PathBuf],
@@ -121,13 +126,13 @@ pub fn watch(
     }
 }
 
-/// Before a watch that met with trouble begins again.
+/// Pauses before a failed watch starts again.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// After a first change, others are gathered for this long: waking up for each would cost as much as the work.
 const GATHER: Duration = Duration::from_millis(100);
-/// For each second that a commit takes, changes wait this many, so that nine tenths of the time are left to others.
+/// Pause of this many times the length of a commit, so that commits take at most a tenth of the time.
 const REST: u32 = 9;
-/// But no longer than this.
+/// Longest such pause.
 const REST_MAX: Duration = Duration::from_secs(30);
 
 struct Watch<'a> {
@@ -136,7 +141,7 @@ struct Watch<'a> {
     sign: &'a Sign,
     notify: Notify,
     turn: WaitingWriter,
-    /// `None` only while another has it, and when the watch was to end meanwhile.
+    /// `None` only while another writer has it, and if the watch was ended meanwhile.
     indexer: Option<Indexer>,
     pending: Pending,
     next_look: Instant,
@@ -154,7 +159,7 @@ struct Pending {
 }
 
 impl<'a> Watch<'a> {
-    /// `None` if it is to end before it has the index.
+    /// `None` if the watch is ended before it has the index.
     fn begin(
         dir: &'a Path,
         options: &'a WatchOptions,
@@ -202,7 +207,7 @@ impl<'a> Watch<'a> {
         self.commit()
     }
 
-    /// Waits until something happens or is due. Says whether the watch shall end.
+    /// Waits until an event or a deadline. True if the watch is to end.
     fn wait(&mut self, stop: &Stop) -> Result<bool, IndexError> {
         let now = Instant::now();
         if let Some(since) = self.pending.since {
@@ -217,7 +222,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes over what the kernel has to tell.
+    /// Reads the kernel's events.
     fn drain(&mut self) -> Result<(), IndexError> {
         let pending = &mut self.pending;
         let drained = self.notify.drain(|event| match event {
@@ -275,7 +280,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Watches what there is, then updates by directories' times: in this order, so that nothing falls between.
+    /// Adds watches, then updates by directories' times: in this order, so that no change is missed in between.
     fn look(&mut self, roots: &[PathBuf], stop: Option<&Stop>) -> Result<Report, IndexError> {
         self.next_look = Instant::now() + self.options.look_every;
         let Some(indexer) = &mut self.indexer else { return Ok(Report::default()) };
@@ -298,7 +303,7 @@ impl<'a> Watch<'a> {
         indexer.update(roots, &options, &|_| {})
     }
 
-    /// Lets those who wait have the index, then takes it again after them. Events queue meanwhile.
+    /// Lends the index to the waiting writers, then queues for it again. Events queue meanwhile.
     fn lend(&mut self, stop: &Stop) -> Result<(), IndexError> {
         self.commit()?;
         self.indexer = None;
@@ -313,7 +318,7 @@ impl<'a> Watch<'a> {
 /// Status file of a running watch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchStatus {
-    /// Its process.
+    /// Its process id.
     pub process: u32,
     /// Seconds since 1970 of the last commit or look.
     pub at: i64,
@@ -335,10 +340,10 @@ pub fn watched(dir: &Path) -> Option<WatchStatus> {
 
 const SIGN: &str = "watch.lock";
 const STATUS: &str = "watch.json";
-/// A query ([`watched`]) also holds the lock, for a moment; a holder for longer than this is a watch.
+/// A holder of the lock for longer than this is a watch. A query ([`watched`]) holds it only for a moment.
 const PROBES: Duration = Duration::from_secs(1);
 
-/// Held while a watch runs: there is one for an index.
+/// Lock held while a watch runs, so that there is one for an index.
 struct Sign {
     dir: PathBuf,
     // The descriptor is the lock.
@@ -362,7 +367,7 @@ impl Sign {
         }
     }
 
-    /// For people only, so what goes wrong here is no trouble of the index.
+    /// Writes the status file. It only informs people, so errors are ignored.
     fn say(&self, report: &Report, lag: Duration) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let status = WatchStatus {

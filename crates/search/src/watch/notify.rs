@@ -1,4 +1,4 @@
-//! Directories that tell when a name in them comes, goes or changes (inotify(7)).
+//! Notifications of names that come, go or change in directories (inotify(7)).
 
 use std::collections::HashMap;
 use std::io;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 /// Bytes of events read at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Something happened.
+/// An event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event<'a> {
-    /// To a name in `new/` or `cur/` of the folder in `dir`.
+    /// A name in `new/` or `cur/` of the folder in `dir` has changed.
     Name { dir: &'a Path, name: &'a str },
-    /// A directory came, went or was moved, or the kernel lost count: everything has to be looked at.
+    /// A directory came, went or was moved, or the kernel's queue overflowed: everything has to be compared.
     Look,
-    /// Somebody waits for the index.
+    /// Another writer waits for the index.
     WaitingWriter,
 }
 
@@ -37,7 +37,7 @@ enum Place {
 pub(super) struct Notify {
     fd: OwnedFd,
     places: HashMap<i32, Place>,
-    /// Directories for which the kernel had no room.
+    /// Directories beyond the kernel's limit.
     unwatched: usize,
 }
 
@@ -53,7 +53,7 @@ impl Notify {
         Ok(())
     }
 
-    /// Watches every directory of a tree. Says whether there was one that was not watched yet.
+    /// Watches every directory of a tree. True if one of them was not watched yet.
     pub fn watch_tree(&mut self, tree: &Tree) -> bool {
         let before = self.places.len();
         let mut unwatched = 0;
@@ -77,7 +77,7 @@ impl Notify {
         self.places.len() > before
     }
 
-    /// Before all trees are watched again.
+    /// Resets the count, before all trees are watched again.
     pub fn forget_unwatched(&mut self) {
         self.unwatched = 0;
     }
@@ -100,7 +100,7 @@ impl Notify {
         }
     }
 
-    /// Tells everything that happened since the last call.
+    /// Passes all events since the last call to `each`.
     pub fn drain(&mut self, mut each: impl FnMut(Event<'_>)) -> io::Result<()> {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         let mut gone = Vec::new();
