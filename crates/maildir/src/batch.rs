@@ -1,6 +1,6 @@
 //! Many messages, few syncs: write all, sync, rename all, sync.
 //!
-//! A batch is a value that moves through three states, and only the last gives out success:
+//! A batch moves through three states, and only the last one reports success:
 //!
 //! | state | its messages are | a power cut now leaves |
 //! | --- | --- | --- |
@@ -27,11 +27,11 @@ use crate::name::{NameSource, UniqueName};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It could not be written or renamed. Nothing of it is left behind, and the others are not concerned.
+    /// It could not be written or renamed. Nothing of it is left behind, and the other messages are not affected.
     #[error("the message could not be stored: {0}")]
     Message(#[source] io::Error),
-    /// A sync that was to cover it failed. The file was removed, as far as the file system still allows; every other
-    /// message of the batch on the same mount has failed too. Never repaired by another sync: write the message again.
+    /// A sync that covered it failed, and with it every other message of the batch on the same mount. The file was
+    /// removed, as far as the file system still allows. Another sync never repairs this: write the message again.
     #[error("the file system could not be synced: {0}")]
     Sync(#[source] io::Error),
 }
@@ -39,10 +39,12 @@ pub enum StoreError {
 /// How a message is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncBy {
-    /// By `syncfs` of its mount: what many messages share. Where `syncfs` is not to be trusted this means [`SyncBy::File`].
+    /// By `syncfs` of its mount, which many messages share. Where `syncfs` is not to be trusted this means
+    /// [`SyncBy::File`].
     FileSystem,
-    /// By fsync of its file and of `new/`: what one message, or a few, get done soonest, and other programs' dirty pages are not
-    /// waited for. Where earlier changes of names would not be covered (a mailbox just made, btrfs) this means `FileSystem`.
+    /// By fsync of its file and of `new/`: the fastest way for one message or a few, as it does not wait for other
+    /// programs' dirty pages. Where it would not cover earlier changes of names (a new mailbox, btrfs) this means
+    /// `FileSystem`.
     File,
 }
 
@@ -64,7 +66,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// One `syncfs`. After an error the descriptor is given up: it has told its error, and the next write opens another.
+    /// One `syncfs`. After an error the descriptor is dropped: it has reported its error, and the next write opens
+    /// another.
     fn sync(&mut self, device: u64) -> io::Result<()> {
         // Missing only if the caller mixed up its `Mounts`: nothing vouches for what was written before one is opened.
         let mount = self.0.get(&device).ok_or_else(|| io::Error::other("written with another set of mounts"))?;
@@ -115,7 +118,7 @@ impl<T> Written<T> {
     /// Writes one message into its mailbox's `tmp/`. `tag` comes back with the outcome.
     ///
     /// # Errors
-    /// [`StoreError::Message`] with the tag: the others of the batch are not concerned.
+    /// [`StoreError::Message`] with the tag: the other messages of the batch are not affected.
     pub fn write(
         &mut self,
         mounts: &mut Mounts,
@@ -153,7 +156,8 @@ impl<T> Written<T> {
 }
 
 impl<T> Synced<T> {
-    /// Renames the messages into `new/`. Those that cannot be are removed and reported at once; the rest is `Published`.
+    /// Renames the messages into `new/`. A message that cannot be renamed is removed and reported at once; the rest is
+    /// `Published`.
     pub fn publish(self) -> (Published<T>, Outcomes<T>) {
         let mut published = Vec::with_capacity(self.0.len());
         let mut failed = Vec::new();
@@ -190,7 +194,7 @@ impl<T> Item<T> {
 
 /// Makes the renames of `published` and the bytes of `written` durable: one `syncfs` for each mount that either needs.
 ///
-/// The outcomes hold every message of `published`, and those of `written` that failed; the rest of `written` goes on to
+/// The outcomes cover every message of `published`, and the failed ones of `written`. The rest of `written` goes on to
 /// [`Synced::publish`].
 pub fn sync<T>(mounts: &mut Mounts, published: Published<T>, written: Written<T>) -> (Synced<T>, Outcomes<T>) {
     let mut syncs = Syncs::new(mounts);
@@ -259,7 +263,7 @@ impl<'a> Syncs<'a> {
     }
 }
 
-/// An error that several messages share.
+/// Copies an error that several messages share.
 fn copy(result: &io::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) => Ok(()),
@@ -267,8 +271,8 @@ fn copy(result: &io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Delivers a batch, to any number of mailboxes on any number of mounts, and returns when it is durable: two `syncfs` a mount in
-/// all. The bodies are written as they are. The outcome of each message stands at its index.
+/// Delivers a batch, to any number of mailboxes on any number of mounts, and returns when it is durable: two `syncfs`
+/// for each mount. Bodies are written as they are. Outcomes are in the order of the messages.
 pub fn deliver_batch(
     mounts: &mut Mounts,
     names: &NameSource,

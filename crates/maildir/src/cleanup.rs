@@ -1,4 +1,4 @@
-//! `tmp/` after crashes: files that nobody will finish.
+//! Cleanup of `tmp/` after crashes: files whose writer is gone.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,8 +29,8 @@ impl Maildir {
         Ok(false)
     }
 
-    /// Removes files from `tmp/` whose last change, of bytes or inode, lies more than `age_max` before `now`; says how many. Use
-    /// [`TMP_AGE_MAX`] unless you know all the writers.
+    /// Removes files from `tmp/` whose last change, of bytes or inode, is more than `age_max` before `now`; returns
+    /// their number. Use [`TMP_AGE_MAX`] unless you know all the writers.
     ///
     /// # Errors
     /// Errors of `getdents`, `stat` and `unlink`. A file that vanishes meanwhile is skipped.

@@ -1,4 +1,4 @@
-//! Copies of messages: made in `tmp/`, and placed where readers see them once their owner says so.
+//! Copies of messages: made in `tmp/`, and moved to where readers see them on request.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ impl Maildir {
         Ok(posthaste_fsops::linkat(from.subdir(subdir), name, self.tmp_dir(), tmp_name, AtFlags::empty())?)
     }
 
-    /// Makes durable which names are in `tmp/`.
+    /// Makes the names in `tmp/` durable.
     ///
     /// # Errors
     /// Errors of `fsync`; a second call would prove nothing.
@@ -31,7 +31,8 @@ impl Maildir {
         Ok(posthaste_fsops::fsync(self.tmp_dir())?)
     }
 
-    /// Renames a file in `tmp/` into `new/` or `cur/` and replaces none. After a power cut it is in one of them. Not synced.
+    /// Renames a file in `tmp/` into `new/` or `cur/`; never replaces a file. After a power cut it is in one of them.
+    /// Not synced.
     ///
     /// # Errors
     /// `NotFound` if `tmp/` does not have it; `AlreadyExists`; others of `rename` and `fsync`.
@@ -43,7 +44,7 @@ impl Maildir {
 }
 
 impl MaildirReader {
-    /// Places a file that was left in `tmp/` into `new/`, under the name that it has there. Not synced.
+    /// Moves a file that was left in `tmp/` into `new/`, under its name. Not synced.
     ///
     /// # Errors
     /// As [`Maildir::place`].

@@ -1,4 +1,4 @@
-//! Fsyncs of directories: the names that lead to a mailbox, and those in it, where no `syncfs` makes them durable.
+//! Fsyncs of directories, where no `syncfs` makes names durable: of the path to a mailbox, and in it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dirs::{Identity, identity, open_parent};
 
-/// Directories whose fsync failed. The kernel may have dropped what it could not write, so that the next fsync has
-/// nothing to do and returns 0: these directories are not asked again.
+/// Directories whose fsync failed. The kernel may have dropped the failed pages, so the next fsync would return 0
+/// without a write. These directories are never fsynced again.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Identity, Arc<Mutex<Failed>>>>>);
 
@@ -41,7 +41,7 @@ impl FailedDirs {
     }
 }
 
-/// Fsyncs of the directories that one mailbox and its files have their names in.
+/// Fsyncs of the directories that hold the names of one mailbox and its files.
 #[derive(Debug)]
 pub(crate) struct DirSync {
     is_durable: AtomicBool,
@@ -49,18 +49,18 @@ pub(crate) struct DirSync {
 }
 
 impl DirSync {
-    /// `is_durable`: nothing has to be done, since `syncfs` does it.
+    /// `is_durable`: `syncfs` does it, so no fsync is needed.
     pub fn new(is_durable: bool, failed: &FailedDirs) -> Self {
         DirSync { is_durable: AtomicBool::new(is_durable), failed: failed.clone() }
     }
 
-    /// Fsyncs a directory that nothing may have changed in since the last time.
+    /// Fsyncs a directory, even if it may be unchanged.
     pub fn sync_dir(&self, dir: BorrowedFd<'_>) -> io::Result<()> {
         self.failed.sync(identity(&rustix::fs::fstat(dir)?), || Ok(posthaste_fsops::fsync(dir)?))
     }
 
-    /// Once: fsyncs the mailbox that `new` is in and the directories above it, as far as they are on the same file system. Also those
-    /// that were there: the process that made them may have been killed, or may never sync.
+    /// Fsyncs the mailbox with `new` and the directories above it on the same file system, once. Existing ones are
+    /// included: the process that made them may have been killed, or may never sync.
     pub fn sync(&self, new: BorrowedFd<'_>) -> io::Result<()> {
         if self.is_durable.load(Ordering::Relaxed) {
             return Ok(());

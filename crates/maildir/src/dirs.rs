@@ -1,4 +1,4 @@
-//! Directories by their descriptors: what is opened is what was meant, wherever others move it and whatever they link.
+//! Directories as descriptors, so that a concurrent rename or link cannot redirect an access.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,10 +7,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// Of directories that are only passed through: the right to search them is enough.
+/// Flags for directories that are only passed through: search permission is enough.
 const WAY_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Device and inode number: the same as long as it exists, whatever its names.
+/// Device and inode number: constant during the file's life, whatever its names.
 pub(crate) type Identity = (u64, u64);
 
 /// The directory or file that `stat` is of.
@@ -20,8 +20,8 @@ pub(crate) fn identity(stat: &Stat) -> Identity {
 
 /// Opens a directory below `dir`, following no symbolic link.
 ///
-/// One component after the other: `openat2` takes one call, but sandboxes forbid it, as a filter of system calls cannot see its flags (ENOSYS under
-/// `RestrictSUIDSGID=` of systemd).
+/// Opens one component after the other. `openat2` takes one call, but sandboxes forbid it, as a filter of system calls
+/// cannot see its flags (ENOSYS under `RestrictSUIDSGID=` of systemd).
 pub(crate) fn open_beneath(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
     let Some((way, last)) = path.rsplit_once('/') else { return open_component(dir.as_fd(), path, DIR_FLAGS) };
     let mut names = way.split('/');
@@ -59,7 +59,7 @@ pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Resul
     retry_on_intr(|| rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty()))
 }
 
-/// Opens the directory above `dir`: the Maildir that a `new/` belongs to, wherever it has been moved.
+/// Opens the parent directory of `dir`: the Maildir that a `new/` belongs to, wherever it has been moved.
 pub(crate) fn open_parent(dir: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, "..", DIR_FLAGS, Mode::empty())?)
 }

@@ -1,4 +1,4 @@
-//! A message on its way into a Maildir: written, but not yet to be seen.
+//! A message on its way into a Maildir: written, but not yet visible.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek};
@@ -59,7 +59,7 @@ impl Draft<'_> {
         write_all(self.file.as_fd(), parts)
     }
 
-    /// Sets its time of modification, which mail programs show as the time it came. To be called after the last write.
+    /// Sets its modification time, which mail programs show as the time of arrival. Call it after the last write.
     ///
     /// # Errors
     /// An error of `utimensat`.

@@ -1,4 +1,4 @@
-//! Flags: the letters behind `:2,`, changed by renaming.
+//! Flags: the letters after `:2,`, changed by renaming.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use crate::maildir::{Found, Maildir, Subdir, check_name, rename_exclusive};
 const RENAMES_MAX: usize = 8;
 
 /// A set of flag letters: `A`-`Z` are standard flags, `a`-`z` keywords (see [`Keywords`](crate::Keywords)). Letters
-/// that nobody has given a meaning are kept as they are.
+/// without a meaning are preserved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u64);
 
@@ -44,19 +44,19 @@ impl Flags {
         }
     }
 
-    /// The flags of a file name; what is no letter is passed over.
+    /// The flags of a file name; other characters are ignored.
     pub fn of_name(name: &str) -> Self {
         let letters = name.split_once(":2,").map_or("", |(_, letters)| letters);
         letters.chars().filter_map(Self::letter).fold(Self::NONE, Self::with)
     }
 
-    /// These and those.
+    /// Union of both sets.
     #[must_use]
     pub const fn with(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// These but not those.
+    /// This set without `others`.
     #[must_use]
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
@@ -90,9 +90,10 @@ impl fmt::Debug for Flags {
 }
 
 impl Maildir {
-    /// Adds and removes flags of a message and returns where it lies then, which is `cur/` even if nothing changed.
+    /// Adds and removes flags of a message and returns its new place, which is `cur/` even if no flag changed.
     ///
-    /// The message is looked for by its key when another program has renamed it meanwhile; that program's flags are kept. Not synced.
+    /// A message that another program has renamed meanwhile is found by its key; that program's flags are kept. Not
+    /// synced.
     ///
     /// # Errors
     /// `NotFound` if the message is gone; `InvalidFilename` if the name would exceed 255 bytes; others of `rename`.

@@ -1,7 +1,7 @@
 //! Maildir++ folders: `.Lists.Rust` beside the inbox's `new/` is the folder `Lists.Rust`.
 //!
-//! A folder is a Maildir with an empty file `maildirfolder` in it. The inbox is the Maildir itself and has no folder name.
-//! Names are UTF-8 as they stand on disk; IMAP's modified UTF-7 is for the layer that speaks IMAP.
+//! A folder is a Maildir with an empty file `maildirfolder` in it. The inbox is the Maildir itself and has no folder
+//! name. Names are UTF-8 as on disk; IMAP's modified UTF-7 is left to the IMAP layer.
 
 use std::fmt;
 use std::io;
@@ -115,7 +115,7 @@ impl MailRoot {
         self.list_folders(inbox).map(|listed| listed.folders)
     }
 
-    /// Like [`folders`](Self::folders), and whether Dovecot keeps its files in the inbox.
+    /// Like [`folders`](Self::folders), with a flag that is true if Dovecot keeps its files in the inbox.
     ///
     /// # Errors
     /// As [`folders`](Self::folders).
@@ -140,10 +140,11 @@ impl MailRoot {
         rename_dir(&self.open_dir(inbox)?, &from.dir_name(), &to.dir_name())
     }
 
-    /// Removes a folder with all its messages, but not the folders below it. Not synced. A crash or an error on the way leaves part of it, and the call can be repeated.
+    /// Removes a folder with all its messages, but not the folders below it. Not synced. After a crash or an error part
+    /// of it may remain; the call can be repeated.
     ///
     /// # Errors
-    /// `NotFound`; `DirectoryNotEmpty` if something foreign lies in it; others of `unlink`.
+    /// `NotFound`; `DirectoryNotEmpty` if it contains foreign files; others of `unlink`.
     pub fn remove_folder(&self, inbox: &MailboxPath, folder: &FolderName) -> io::Result<()> {
         let above = self.open_dir(inbox)?;
         let name = folder.dir_name();
@@ -163,12 +164,12 @@ impl MailRoot {
     }
 }
 
-/// The directory of an inbox, read once.
+/// The folders of an inbox, from one reading of its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFolders {
     /// Sorted.
     pub folders: Vec<FolderName>,
-    /// Dovecot keeps its files in the inbox.
+    /// True if Dovecot keeps its files in the inbox.
     pub has_dovecot_files: bool,
 }
 

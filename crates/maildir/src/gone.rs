@@ -20,7 +20,7 @@ use crate::scan::for_each_file;
 
 const GONE_DIR: &str = ".posthaste-gone";
 
-/// An open directory of files that have left their mailboxes.
+/// An open directory of expunged files.
 #[derive(Debug)]
 pub struct GoneDir {
     dir: OwnedFd,
@@ -28,7 +28,7 @@ pub struct GoneDir {
 }
 
 impl MailRoot {
-    /// The directory for files that leave a mailbox, made if need be.
+    /// The directory for expunged files of a mailbox, made if need be.
     ///
     /// # Errors
     /// `NotFound` if there is no such mailbox; others of `mkdir`, `open` and `stat`, such as `PermissionDenied` where the top of a mount belongs to others.
@@ -82,7 +82,7 @@ impl GoneDir {
         self.identity == other.identity
     }
 
-    /// Takes a file out of a mailbox; one that has the new name already is replaced. Not synced.
+    /// Moves a file out of a mailbox, replacing a file with the new name. Not synced.
     ///
     /// # Errors
     /// `NotFound` if the file is not there under this name; others of `rename`.
@@ -92,7 +92,7 @@ impl GoneDir {
         Ok(posthaste_fsops::renameat(from.subdir(subdir), name, &self.dir, new_name)?)
     }
 
-    /// Opens a file; `None` if it is not here.
+    /// Opens a file; `None` if it does not exist.
     ///
     /// # Errors
     /// Errors of `open`.
@@ -104,7 +104,7 @@ impl GoneDir {
         }
     }
 
-    /// Removes files that came here longer than `age_max` before `now`; says how many.
+    /// Removes files that were expunged longer than `age_max` before `now`; returns their number.
     ///
     /// # Errors
     /// Errors of `getdents`, `stat` and `unlink`. A file that vanishes meanwhile is skipped.

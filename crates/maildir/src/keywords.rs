@@ -1,9 +1,10 @@
 //! Keywords: user-defined flags, as letters `a`-`z` in file names and a table in the file `dovecot-keywords`.
 //!
 //! The file has a line for each letter in use: its index (`a` is 0) and its name, `0 $Forwarded`. This is Dovecot's
-//! layout and locking, so both can serve the same Maildir. Dovecot guards the table with `dovecot-uidlist.lock`, and removes
-//! a `dovecot-keywords.lock` that it finds. So a program that changes the table makes `dovecot-uidlist.lock` (exclusively), reads the table again,
-//! writes the new one into `dovecot-keywords.lock` and renames it into place. Dovecot reads the table again when its time, in whole seconds, is another.
+//! layout and locking, so both can serve the same Maildir. Dovecot guards the table with `dovecot-uidlist.lock`, and
+//! removes any `dovecot-keywords.lock`. So a writer makes `dovecot-uidlist.lock` (exclusively) and reads the table
+//! again. It then writes the new table into `dovecot-keywords.lock` and renames it into place. Dovecot reads the table
+//! again when its mtime, in whole seconds, has changed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,16 +23,16 @@ use crate::tree::Stamp;
 
 /// Keywords a Maildir can have: the letters `a` to `z`.
 pub const KEYWORDS_MAX: usize = 26;
-/// The longest keyword, in bytes.
+/// Maximum bytes of a keyword.
 pub const KEYWORD_BYTES_MAX: usize = 200;
 
 /// The table's name in a Maildir.
 pub const KEYWORDS_FILE: &str = "dovecot-keywords";
 const NEXT: &str = "dovecot-keywords.lock";
 const LOCK: &str = "dovecot-uidlist.lock";
-/// A table with 26 of the longest keywords is much shorter; a longer one is none.
+/// A table of 26 keywords of the greatest length is much shorter; a longer file is no table.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// A lock older than this has lost its owner (Dovecot's own limit).
+/// A lock older than this is stale (Dovecot's own limit).
 const LOCK_AGE_MAX: Duration = Duration::from_secs(120);
 
 /// The keywords of one Maildir.
@@ -45,7 +46,7 @@ impl Keywords {
         self.named(keyword).next_back()
     }
 
-    /// All letters that stand for a keyword. A damaged table can have several.
+    /// All letters of a keyword; a damaged table can have several.
     pub fn flags(&self, keyword: &str) -> Flags {
         self.named(keyword).fold(Flags::NONE, Flags::with)
     }
@@ -55,18 +56,18 @@ impl Keywords {
         named.filter_map(|(index, _)| Flags::letter(char::from(b'a' + index)))
     }
 
-    /// All letters that have a keyword, and the keywords.
+    /// All letters with a keyword, with their keywords.
     pub fn all(&self) -> impl Iterator<Item = (char, &str)> {
         self.0.iter().filter_map(|(index, name)| Some((char::from(b'a' + index), keyword_of(name)?)))
     }
 
-    /// The keywords that a message's flags stand for; letters without an entry are passed over.
+    /// The keywords of a message's flags; letters without an entry are skipped.
     pub fn names(&self, flags: Flags) -> impl Iterator<Item = &str> {
         let has = move |letter: char| Flags::letter(letter).is_some_and(|flag| flags.contains(flag));
         self.all().filter(move |(letter, _)| has(*letter)).map(|(_, name)| name)
     }
 
-    /// Reads the table. Lines that make no sense are passed over; a name that is no keyword keeps its letter.
+    /// Parses the table. Malformed lines are skipped; a letter with an invalid name stays taken.
     fn parse(text: &[u8]) -> Self {
         let line = |line: &[u8]| {
             let blank = line.iter().position(|b| *b == b' ')?;
@@ -84,7 +85,8 @@ impl Keywords {
         self.0.iter().flat_map(line).collect()
     }
 
-    /// Gives a keyword the first letter that neither the table nor a message has: what a letter without a name once meant is not known.
+    /// Assigns a keyword to the first letter that is free in the table and in the messages: an unnamed letter in use
+    /// has an unknown meaning.
     fn insert(&mut self, keyword: &str, in_use: Flags) -> Option<Flags> {
         let flag = |index: u8| Flags::letter(char::from(b'a' + index));
         let is_free =
@@ -123,7 +125,7 @@ pub fn keywords_stamp(dir: &Path) -> io::Result<Option<Stamp>> {
 /// are followed.
 ///
 /// # Errors
-/// `InvalidData` if it is no regular file, or longer than 64 KiB; those of `open` and `read`.
+/// `InvalidData` if it is no regular file, or longer than 64 KiB; others of `open` and `read`.
 pub fn read_keywords(dir: &Path) -> io::Result<(Keywords, Option<Stamp>)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(dir.join(KEYWORDS_FILE), flags, Mode::empty());
@@ -158,7 +160,7 @@ impl Maildir {
         keywords_at(&open_parent(self.new_dir())?)
     }
 
-    /// The letter of a keyword, given to it now if it has none. The changed table is fsynced.
+    /// The letter of a keyword; one without a letter gets one now. The changed table is fsynced.
     ///
     /// # Errors
     /// `InvalidInput` if it is no IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `InvalidData` if the
@@ -182,7 +184,7 @@ impl Maildir {
         Ok(flag)
     }
 
-    /// Reads the table again, now that nobody else changes it, and puts another in its place.
+    /// Reads the table again under the lock, and replaces it.
     fn add_locked(&self, base: &OwnedFd, keyword: &str, now: SystemTime) -> io::Result<Flags> {
         let (mut keywords, old) =
             self.keywords_in(base)?.map_or((Keywords::default(), None), |(k, stat)| (k, Some(stat)));
@@ -223,7 +225,8 @@ impl Maildir {
         Ok(posthaste_fsops::fsync(base)?)
     }
 
-    /// Users that could read the table, or can read the Maildir, can read the new one: root may have changed it.
+    /// Gives the new table the owner and mode of the old one or of the Maildir, so that users keep access when root has
+    /// changed it.
     fn make_alike(&self, base: &OwnedFd, next: &OwnedFd, old: Option<&Stat>) -> io::Result<()> {
         let model = old.copied().map_or_else(|| rustix::fs::fstat(base), Ok)?;
         let stat = rustix::fs::fstat(next)?;
@@ -243,7 +246,7 @@ impl Maildir {
     }
 }
 
-/// The keywords of the Maildir that `base` is; none if it has no table. A symbolic link is not followed.
+/// The keywords of the Maildir open as `base`; none if it has no table. A symbolic link is not followed.
 ///
 /// # Errors
 /// As [`read_keywords`].
@@ -259,7 +262,7 @@ fn table_in(base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
 const CREATE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The table's time must grow by a whole second each time, or Dovecot takes it for the one that it has read.
+/// Sets the table's mtime at least a whole second later than before, or Dovecot takes it for the one that it has read.
 fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<()> {
     let Some(old) = old else { return Ok(()) };
     let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));
@@ -267,7 +270,7 @@ fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<
     Ok(rustix::fs::futimens(next, &Timestamps { last_access: time, last_modification: time })?)
 }
 
-/// Makes the lock file, which says whose it is.
+/// Makes the lock file with its owner's name.
 fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<()> {
     // Others must be able to read whose it is, should its owner be killed.
     let make = || posthaste_fsops::openat(base, LOCK, CREATE, Mode::from_raw_mode(0o644));

@@ -1,8 +1,9 @@
-//! CRLF on the wire, LF on disk, and how a body that would not survive the change is kept.
+//! CRLF on the wire, LF on disk, and verbatim storage of bodies that a conversion would alter.
 //!
 //! A body is *lossless* when each CR is followed by LF and each LF preceded by CR. It is stored with LF alone, and
-//! reading it back turns each LF into CRLF: the same bytes. Any other body is stored verbatim. Which of the two a file
-//! is shows in its name: LF-stored files have `W > S`, verbatim ones `W == S` (as has a body without any line end, where both readings agree).
+//! reading it back turns each LF into CRLF: the same bytes. Any other body is stored verbatim. The file's name shows
+//! the form: LF-stored files have `W > S`, verbatim ones `W == S`. A body without any line end also has `W == S`, and
+//! both readings agree.
 
 use memchr::{memchr, memchr_iter};
 
@@ -13,14 +14,13 @@ pub struct Conversion {
     pub disk_size: u64,
     /// Bytes on the wire: `W=`.
     pub wire_size: u64,
-    /// `false`: the body has a bare CR or a bare LF, was stored verbatim, and `wire_size == disk_size`.
+    /// False if the body has a bare CR or LF: then it was stored verbatim, and `wire_size == disk_size`.
     pub lossless: bool,
 }
 
 /// Appends a body to `out` with LF line ends, or verbatim if it has a bare CR or LF.
 ///
-/// The body comes in parts (buffers of the network); how it is cut makes no difference, also between CR and LF.
-/// Nothing but `out` is allocated.
+/// The body may be cut into parts anywhere, even between CR and LF. Allocates nothing but `out`.
 pub fn crlf_to_lf<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> Conversion {
     let start = out.len();
     let wire_size: usize = parts.iter().map(|part| part.as_ref().len()).sum();
@@ -35,24 +35,25 @@ pub fn crlf_to_lf<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> Conversion 
     Conversion { disk_size: (out.len() - start) as u64, wire_size: wire_size as u64, lossless }
 }
 
-/// Copies all but the CRs; `false` when there is a bare CR or LF, soon if it is a CR.
+/// Copies all but the CRs. False if there is a bare CR or LF; returns early for a bare CR.
 fn strip<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> bool {
     let mut ends = LineEndScan::default();
     parts.iter().all(|part| ends.push(part.as_ref(), |run| out.extend_from_slice(run))) && ends.are_lossless()
 }
 
-/// The line ends of a body that comes in pieces, however it is cut.
+/// Scans the line ends of a body that comes in pieces, cut anywhere.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LineEndScan {
     crs: u64,
     lfs: u64,
     bare_cr: bool,
-    /// The last piece ended in a CR.
+    /// True if the last piece ended in a CR.
     after_cr: bool,
 }
 
 impl LineEndScan {
-    /// Looks at the next piece and gives out what stands between its CRs. `false` once there was a bare CR: no more is given out.
+    /// Scans the next piece and passes the text between its CRs to `between`. False after a bare CR; then no more text
+    /// is passed.
     pub fn push(&mut self, piece: &[u8], mut between: impl FnMut(&[u8])) -> bool {
         let Some(&first) = piece.first() else {
             return !self.bare_cr;
@@ -82,18 +83,18 @@ impl LineEndScan {
         !self.bare_cr && !self.after_cr && self.crs == self.lfs
     }
 
-    /// Bytes that go with the CRs of a body that [is lossless](Self::are_lossless).
+    /// Bytes of the CRs of a body that [is lossless](Self::are_lossless).
     pub fn crs(&self) -> u64 {
         self.crs
     }
 
-    /// LFs of a body without any CR, each of which counts twice on the wire if the body is stored as it is; otherwise 0.
+    /// LFs of a body without any CR; stored as it is, each counts twice on the wire. Otherwise 0.
     pub fn lone_lfs(&self) -> u64 {
         if self.crs == 0 { self.lfs } else { 0 }
     }
 }
 
-/// Appends `stored` to `out` with each LF as CRLF. Works piece by piece: no state is carried between calls.
+/// Appends `stored` to `out` with each LF as CRLF. Keeps no state between calls, so it works piece by piece.
 pub fn lf_to_crlf(stored: &[u8], out: &mut Vec<u8>) {
     let mut rest = stored;
     while let Some(at) = memchr(b'\n', rest) {
@@ -104,8 +105,8 @@ pub fn lf_to_crlf(stored: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// Appends a stored message as it goes over the wire, by the rule of its name's sizes: verbatim if
-/// `wire_size == disk_size`, LF to CRLF otherwise.
+/// Appends a stored message in its wire form, chosen by the sizes in its name: verbatim if `wire_size == disk_size`, LF
+/// to CRLF otherwise.
 pub fn to_wire(stored: &[u8], disk_size: u64, wire_size: u64, out: &mut Vec<u8>) {
     if wire_size == disk_size {
         out.extend_from_slice(stored);

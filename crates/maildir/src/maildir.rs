@@ -1,4 +1,4 @@
-//! One Maildir: three open directories, and what is done to single messages in them.
+//! One Maildir: three open directories, and operations on single messages in them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,12 +17,12 @@ use crate::mount::{Mount, MountFacts};
 use crate::name::key_of;
 use crate::owners::Ownership;
 
-/// Where a message that readers may see lies.
+/// Directory of a message that readers see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subdir {
     /// `new/`: delivered, not yet seen by any mail program.
     New,
-    /// `cur/`: taken over by a mail program; the name carries flags.
+    /// `cur/`: seen by a mail program; the name carries flags.
     Cur,
 }
 
@@ -36,14 +36,14 @@ impl Subdir {
     }
 }
 
-/// A message as it was found in a directory.
+/// A message found in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// `new/` or `cur/`.
     pub dir: Subdir,
     /// The whole file name, flags included.
     pub name: String,
-    /// Bytes on disk, as the file system says (the name may say otherwise after a power cut).
+    /// Bytes on disk by the file system. The name may differ after a power cut.
     pub size: u64,
 }
 
@@ -62,9 +62,9 @@ pub struct Maildir {
     cur: OwnedFd,
     facts: MountFacts,
     new_identity: Identity,
-    /// Some directory was made when this was opened and has not been synced since.
+    /// True while a directory made by this handle has not been synced.
     fresh: AtomicBool,
-    /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
+    /// True if each file needs a name from the beginning: the file system lacks `O_TMPFILE`.
     names_needed: AtomicBool,
     ownership: Ownership,
     dir_sync: DirSync,
@@ -81,7 +81,7 @@ impl Maildir {
         Self::open_or_create_in(&dir, created, Ownership::default(), &FailedDirs::default())
     }
 
-    /// Opens or makes a Maildir in an open directory; no link in it is followed.
+    /// Opens or makes a Maildir in an open directory; follows no link in it.
     ///
     /// # Errors
     /// As [`open_or_create`](Self::open_or_create).
@@ -134,12 +134,12 @@ impl Maildir {
         })
     }
 
-    /// The file system that it is on.
+    /// Durability properties of its file system.
     pub fn facts(&self) -> MountFacts {
         self.facts
     }
 
-    /// Whose the files are that this handle makes.
+    /// Ownership of the files that this handle makes.
     pub fn ownership(&self) -> Ownership {
         self.ownership
     }
@@ -162,7 +162,7 @@ impl Maildir {
         self.fresh.store(false, Ordering::Relaxed);
     }
 
-    /// Where no `syncfs` does it, makes the names durable that lead here.
+    /// Makes the path to this Maildir durable, unless `syncfs` does it.
     pub(crate) fn sync_way(&self) -> io::Result<()> {
         self.dir_sync.sync(self.new.as_fd())
     }
@@ -190,7 +190,8 @@ impl Maildir {
         }
     }
 
-    /// Writes one message into `tmp/` (with the mailbox's [`Ownership`], not synced, never over an existing file). Whatever fails, no file is left.
+    /// Writes one message into `tmp/`, with the mailbox's [`Ownership`], not synced, never over an existing file. On an
+    /// error no file is left.
     ///
     /// # Errors
     /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`.
@@ -199,7 +200,7 @@ impl Maildir {
         self.write_tmp_open(name, parts).map(drop)
     }
 
-    /// As [`write_tmp`](Self::write_tmp), and gives back the open file, for a caller that fsyncs it.
+    /// Like [`write_tmp`](Self::write_tmp), but returns the open file, for a caller that fsyncs it.
     ///
     /// # Errors
     /// As [`write_tmp`](Self::write_tmp).
@@ -279,8 +280,8 @@ impl Maildir {
         Mount::of_dir(&self.new)
     }
 
-    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer, before anything is built upon it. Nothing where changes of names
-    /// reach the disk in their order ([`MountFacts::ordered_log`]).
+    /// Makes renames in `new/` and `cur/` durable before anything depends on them. Does nothing where changes of names
+    /// reach the disk in order ([`MountFacts::ordered_log`]).
     ///
     /// # Errors
     /// As [`sync_names`](Self::sync_names).
@@ -288,7 +289,7 @@ impl Maildir {
         if self.facts.ordered_log { Ok(()) } else { self.sync_names() }
     }
 
-    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
+    /// Makes additions and removals of names in `new/` and `cur/` durable.
     ///
     /// # Errors
     /// Errors of `fsync`, for this mailbox from then on: a second fsync of a directory would prove nothing.
@@ -297,8 +298,9 @@ impl Maildir {
         self.dir_sync.sync_dir(self.cur.as_fd())
     }
 
-    /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key
-    /// (what stands before the first `,` or `:`). One `stat` if it still lies in `new/` under exactly `name`, else a scan of both directories.
+    /// Finds a message in `new/` or `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only
+    /// its key (the part before the first `,` or `:`). Costs one `stat` if it is in `new/` under exactly `name`, else a
+    /// scan of both directories.
     ///
     /// # Errors
     /// Errors of `open`, `getdents` and `stat`.
@@ -311,9 +313,10 @@ impl Maildir {
         Ok(self.find_many([name])?.remove(key_of(name)))
     }
 
-    /// Looks for many messages with one scan of `new/` and one of `cur/`; the answer is by key (what stands before the first `,` or `:`).
+    /// Finds many messages with one scan of `new/` and one of `cur/`. The result is by key (the part before the first
+    /// `,` or `:`).
     ///
-    /// A message that moves while the scan runs may be missed by `getdents`, so when some are missing both are scanned once more.
+    /// A scan may miss a message that moves meanwhile, so if some are missing both directories are scanned once more.
     ///
     /// # Errors
     /// Errors of `open`, `getdents` and `stat`.
@@ -353,7 +356,7 @@ impl Maildir {
         }
     }
 
-    /// Opens a message for reading; no link is followed.
+    /// Opens a message for reading; follows no link.
     ///
     /// # Errors
     /// Errors of `open`: `NotFound` if it was moved or removed meanwhile.
@@ -375,7 +378,7 @@ impl Maildir {
     }
 }
 
-/// A plain file name: no path, no dots alone, no control characters, at most 255 bytes.
+/// Checks a plain file name: no path, no dots alone, no control characters, at most 255 bytes.
 pub(crate) fn check_name(name: &str) -> io::Result<()> {
     crate::path::check_component(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidFilename, e))
 }
@@ -389,7 +392,7 @@ pub(crate) fn rename_exclusive(
     posthaste_fsops::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
 }
 
-/// Writes all parts, in order. Mostly the kernel takes them at once, and the list of them need not be copied.
+/// Writes all parts, in order. Usually one call takes all, and the list of parts is not copied.
 pub(crate) fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let at_once = &parts[..parts.len().min(PARTS_AT_ONCE_MAX)];

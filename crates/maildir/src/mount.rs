@@ -1,4 +1,4 @@
-//! A mounted file system: what its `syncfs` is worth, and one descriptor to call it on.
+//! A mounted file system: the guarantees of its `syncfs`, and a descriptor to call it on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use posthaste_fsops::Declared;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
-/// `statfs` magic numbers of the file systems whose `syncfs` waits for data and names and tells errors.
+/// `statfs` magic numbers of the file systems whose `syncfs` waits for data and names and reports errors.
 const EXT4: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 const BTRFS: u64 = 0x9123_683E;
@@ -17,7 +17,7 @@ const BTRFS: u64 = 0x9123_683E;
 /// Durability properties of a mounted file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountFacts {
-    /// The device number that its files show (`st_dev`).
+    /// Device number of its files (`st_dev`).
     pub device: u64,
     /// `statfs`'s type number.
     pub fs_type: u64,
@@ -34,7 +34,7 @@ pub struct MountFacts {
 }
 
 impl MountFacts {
-    /// Looks at the file system that `fd` is on.
+    /// Determines the properties of the file system of `fd`.
     ///
     /// # Errors
     /// Errors of `fstat` and `fstatfs`.
@@ -61,7 +61,7 @@ pub(crate) fn keeps_precise_times(fd: impl AsFd) -> io::Result<bool> {
     Ok(matches!(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF, EXT4 | XFS | BTRFS))
 }
 
-/// As [`has_journal`], looked up once for each file system: a mailbox is opened in about the time that it takes.
+/// Like [`has_journal`], looked up once for each file system, since opening a mailbox takes no longer than the look-up.
 fn has_journal_once(device: u64, fsid: u64) -> bool {
     static KNOWN: Mutex<BTreeMap<(u64, u64), bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ impl AsFd for Mount {
 }
 
 impl Mount {
-    /// Opens a descriptor of its own on the file system of `dir`, which must be a directory that can be read.
+    /// Opens a separate descriptor on the file system of `dir`, which must be a readable directory.
     ///
     /// # Errors
     /// Errors of `open`, `fstat` and `fstatfs`.
@@ -128,9 +128,9 @@ impl Mount {
     /// Makes everything that was written to this mount before the call durable: data, names, directories.
     ///
     /// # Errors
-    /// Final for all that was written since the last success: a second call may return 0 for pages that the kernel
-    /// has already dropped. `ReadOnlyFilesystem` when the mount has become read-only (ext4 does so after an error in its
-    /// log), for then there may be nothing left to sync. `Unsupported` where `syncfs` is not to be trusted.
+    /// Final for all that was written since the last success: a second call may return 0 for pages that the kernel has
+    /// already dropped. `ReadOnlyFilesystem` when the mount has become read-only (ext4 does so after an error in its
+    /// log), as there may be nothing left to sync. `Unsupported` where `syncfs` is not to be trusted.
     pub fn sync(&self) -> io::Result<()> {
         if !self.facts.syncfs_trusted {
             return Err(io::ErrorKind::Unsupported.into());

@@ -1,11 +1,11 @@
-//! File systems that are mounted below a directory, by the kernel's table: no I/O on a mount that may hang.
+//! File systems mounted below a directory, from the kernel's table: no I/O on a mount that may hang.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Where file systems are mounted below a directory, as paths from there. Those that are not UTF-8 are left out.
+/// Mount points below a directory, as relative paths. Those that are not UTF-8 are left out.
 ///
 /// # Errors
 /// An error of resolving the directory's path or of reading `/proc/self/mountinfo`.
@@ -19,10 +19,10 @@ pub fn mounts_below(root: &Path) -> io::Result<Vec<String>> {
     Ok(below.filter(|point| !point.is_empty()).map(str::to_owned).collect())
 }
 
-/// A directory without symbolic links. One that is not there, because its disk is not mounted, keeps its name.
+/// Resolves a directory's symbolic links. A missing one, because its disk is not mounted, keeps its name.
 ///
 /// # Errors
-/// An error of looking for it.
+/// An error of resolving the path.
 pub fn resolved(root: &Path) -> io::Result<PathBuf> {
     match root.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(root),
@@ -30,7 +30,7 @@ pub fn resolved(root: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The fifth field of each line, in which spaces and the like are octal.
+/// Parses the fifth field of each line, in which spaces and the like are octal.
 fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
     let lines = mountinfo.split(|byte| *byte == b'\n');
     let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));

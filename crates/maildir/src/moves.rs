@@ -1,4 +1,4 @@
-//! A message goes from one Maildir to another.
+//! Moves of messages between Maildirs.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -13,14 +13,14 @@ use crate::flags::Flags;
 use crate::maildir::{Found, Maildir, Subdir, check_name, rename_exclusive};
 use crate::name::key_of;
 
-/// Names that are tried where the message's own is taken in the other Maildir.
+/// Names to try when the message's own is taken in the other Maildir.
 const NAMES_MAX: u32 = 1000;
 /// Attempts for a message that other programs rename at the same time.
 const RENAMES_MAX: usize = 8;
 /// Bytes copied at once between file systems.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// The keys (what stands before the first `,` or `:` of a name) that are taken in a Maildir.
+/// Keys that are taken in a Maildir (a key is the part of a name before the first `,` or `:`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keys(HashSet<String>);
 
@@ -79,7 +79,7 @@ struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Under the first name whose key is free there.
+    /// Tries to move the message, under the first name whose key is free there.
     fn try_move(&mut self, at: &Found) -> io::Result<Found> {
         check_name(&at.name)?;
         let stat = rustix::fs::statat(self.from.dir(at.dir), &*at.name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -128,7 +128,7 @@ impl Move<'_> {
         }
     }
 
-    /// By way of `tmp/`. The bytes are durable then, the name is not.
+    /// Copies the file by way of `tmp/`. Its bytes are durable afterwards, its name is not.
     fn copy(&self, at: &Found, there: &Found) -> io::Result<()> {
         let source = self.from.open_message(at.dir, &at.name)?;
         let tmp_name = key_of(&there.name);
@@ -143,7 +143,7 @@ impl Move<'_> {
         named
     }
 
-    /// Removes the old file, and returns the name that it had at last. An error means that it is still there.
+    /// Removes the old file, and returns its last name. After an error it still exists.
     fn remove_old(&self, at: &Found) -> io::Result<String> {
         let mut at = at.clone();
         loop {
@@ -159,7 +159,7 @@ impl Move<'_> {
         }
     }
 
-    /// If another program has given the old file other flags before it was removed, the new one gets them too, unless that fails.
+    /// Copies flags that another program has given the old file before its removal; ignores errors.
     fn with_flags_of(&self, last_name: &str, there: Found) -> Found {
         match self.flags_there(last_name) {
             Ok(flags) if flags != Flags::of_name(&there.name) => self.target.set_flags(&there, flags).unwrap_or(there),
@@ -167,7 +167,7 @@ impl Move<'_> {
         }
     }
 
-    /// The flags of a name, with the letters that its keywords have in the target.
+    /// The flags of a name, with the target's letters for its keywords.
     fn flags_there(&self, name: &str) -> io::Result<Flags> {
         let flags = Flags::of_name(name);
         if !flags.letters().any(|letter| letter.is_ascii_lowercase()) {
@@ -183,7 +183,7 @@ impl Move<'_> {
     }
 }
 
-/// Mode and modification time are kept: the latter is when the message came.
+/// Copies bytes, mode and modification time; the latter is the time of arrival.
 fn copy_durably(source: std::fs::File, target: &OwnedFd) -> io::Result<()> {
     let stat = rustix::fs::fstat(&source)?;
     let mut buffer = vec![0; COPY_BYTES];
@@ -204,7 +204,7 @@ fn copy_durably(source: std::fs::File, target: &OwnedFd) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(target)?)
 }
 
-/// The name in another Maildir: with a number behind its key where it is taken.
+/// The name in another Maildir: a taken key gets a number.
 fn name_there(name: &str, flags: Flags, number: u32) -> String {
     let key = key_of(name);
     let (base, info) = name.split_once(':').map_or((name, None), |(base, info)| (base, Some(info)));

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::path::COMPONENT_BYTES_MAX;
 
-/// The longest host part, in bytes, after replacement; longer ones are cut, because the key must fit into 255 bytes.
+/// Maximum bytes of the host part, after replacement. Longer ones are cut, because the key must fit into 255 bytes.
 pub const HOST_BYTES_MAX: usize = 64;
 
 /// A host name made fit for a file name.
@@ -25,8 +25,8 @@ pub const HOST_BYTES_MAX: usize = 64;
 pub struct Host(Box<str>);
 
 impl Host {
-    /// Replaces what a file name cannot hold: `/` by `\057`, `:` by `\072`; `,`, blanks, control and non-ASCII
-    /// characters by `_`. An empty name becomes `localhost`; what goes beyond 64 octets is cut off.
+    /// Replaces characters that a file name cannot hold: `/` by `\057`, `:` by `\072`; `,`, blanks, control and
+    /// non-ASCII characters by `_`. An empty name becomes `localhost`. The rest beyond 64 octets is cut off.
     pub fn new(host_name: &str) -> Self {
         let mut fit = String::with_capacity(host_name.len());
         for c in host_name.chars() {
@@ -68,8 +68,8 @@ impl UniqueName {
     /// Builds a name without flags, as it stands in `tmp/` and `new/`.
     ///
     /// # Panics
-    /// If `unique` is empty, longer than 100 bytes, or holds anything but ASCII letters, digits, `_` and `-`: it comes
-    /// from the program, never from a peer.
+    /// Panics if `unique` is empty, longer than 100 bytes, or holds anything but ASCII letters, digits, `_` and `-`. It
+    /// comes from the program, never from a peer.
     pub fn new(secs: u64, unique: &str, host: &Host, disk_size: u64, wire_size: u64) -> Self {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         assert!((1..=100).contains(&unique.len()) && unique.bytes().all(allowed), "unique part {unique:?}");
@@ -82,7 +82,7 @@ impl UniqueName {
     /// Takes a name found in a directory, of any program.
     ///
     /// `None` if it cannot be a message: empty, beginning with a dot, holding `/`, NUL or control characters, or above
-    /// 255 bytes. A name by another program may lack every part: the getters then say `None`.
+    /// 255 bytes. A name by another program may lack any part: the getters then return `None`.
     pub fn parse(name: &str) -> Option<Self> {
         let bad = name.starts_with('.') || crate::path::check_component(name).is_err();
         (!bad).then(|| Self(name.into()))
@@ -184,7 +184,7 @@ impl NameSource {
         Ok(Self { host, pid: std::process::id(), random: u32::from_ne_bytes(random), count: AtomicU64::new(0) })
     }
 
-    /// The next name; `now` is only as unique as the counter makes it, so a clock that stands still does no harm.
+    /// Makes the next name. The counter keeps names unique, so a clock that stands still does no harm.
     pub fn next(&self, now: SystemTime, disk_size: u64, wire_size: u64) -> UniqueName {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let count = self.count.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Owner, group and permission bits of the files and directories that are made for mail.
+//! Owner, group and permission bits of new mail files and directories.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,13 @@ use rustix::io::Errno;
 
 use crate::dirs::open_beneath;
 
-/// Owner, group and permission bits of what is made. The default: of this process, for nobody else (0600, directories 0700).
+/// Owner, group and permission bits of new files. Default: the process's own, without access for others (0600,
+/// directories 0700).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
     /// User number; `None`: the process's.
     pub uid: Option<u32>,
-    /// Group number; `None`: the one that the file system gives.
+    /// Group number; `None`: the file system's choice.
     pub gid: Option<u32>,
     /// Permission bits of files, at most 0777.
     pub file_mode: u32,
@@ -30,18 +31,18 @@ impl Default for Ownership {
 }
 
 impl Ownership {
-    /// Files get these permission bits; directories get them, too, with search permission for all that may read.
+    /// Gives files these permission bits. Directories get them, too, with search permission for all that may read.
     pub fn with_mode(mode: u32) -> Self {
         let file_mode = mode & 0o777;
         Self { uid: None, gid: None, file_mode, dir_mode: file_mode | (file_mode & 0o444) >> 2 }
     }
 
-    /// To be called before the file has a name that anybody looks for.
+    /// Call it before the file has a name that anybody looks for.
     pub(crate) fn apply_to_file(&self, file: impl AsFd) -> io::Result<()> {
         self.apply(file, self.file_mode, FILE_MODE)
     }
 
-    /// `made_with`: the permission bits that it was made with.
+    /// `made_with`: the permission bits at creation.
     fn apply(&self, made: impl AsFd, mode: u32, made_with: u32) -> io::Result<()> {
         // The owner first: bits for a group are for the right one then.
         if self.uid.is_some() || self.gid.is_some() {
@@ -53,7 +54,8 @@ impl Ownership {
         Ok(())
     }
 
-    /// Makes the directory `name` in `dir`; nothing if it is there. It has its owner and mode from the moment that it has its name.
+    /// Makes the directory `name` in `dir` unless it exists. It has its owner and mode from the moment that it has its
+    /// name.
     fn make_owned_dir(&self, dir: impl AsFd, name: &str) -> io::Result<()> {
         if *self == (Self { file_mode: self.file_mode, ..Self::default() }) {
             return match posthaste_fsops::mkdirat(&dir, name, Mode::RWXU) {
@@ -88,7 +90,7 @@ impl Ownership {
         }
     }
 
-    /// Opens the directory `name` in `dir`, making it if it is not there; says whether it did.
+    /// Opens the directory `name` in `dir`, making it if it does not exist. The flag is true if it was made.
     pub(crate) fn open_or_make_dir(&self, dir: impl AsFd, name: &str) -> io::Result<(OwnedFd, bool)> {
         match open_beneath(&dir, name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -98,7 +100,8 @@ impl Ownership {
         Ok((open_beneath(&dir, name)?, true))
     }
 
-    /// The directory above may belong to the mailbox's owner, who must not get a directory of others by giving it this name.
+    /// Opens a directory left half made, after a check of its owner. The parent may belong to the mailbox's owner, who
+    /// must not get others' directory by giving it this name.
     fn open_unfinished(&self, dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
         let made = open_beneath(dir, name)?;
         let stat = rustix::fs::fstat(&made)?;
@@ -111,24 +114,24 @@ impl Ownership {
     }
 }
 
-/// Says for each path below a mail root, of a mailbox or of a directory above one, whose it is when it is made.
+/// Decides the ownership of new mailboxes, and of directories above them, by their path below the mail root.
 #[derive(Clone)]
 pub struct Owners(Arc<dyn Fn(&str) -> Ownership + Send + Sync>);
 
 impl Owners {
-    /// Asks `of` for each directory that is made, by its path relative to the mail root, and for each mailbox that is opened.
+    /// Calls `of` for each new directory, by its path relative to the mail root, and for each mailbox that is opened.
     pub fn new(of: impl Fn(&str) -> Ownership + Send + Sync + 'static) -> Self {
         Self(Arc::new(of))
     }
 
-    /// Of what is made at, or directly in, this path.
+    /// Ownership of files made at, or directly in, this path.
     pub fn of(&self, path: &str) -> Ownership {
         (self.0)(path)
     }
 }
 
 impl Default for Owners {
-    /// Everything is the process's own.
+    /// Everything belongs to the process.
     fn default() -> Self {
         Self::new(|_| Ownership::default())
     }
@@ -239,7 +242,7 @@ mod tests {
         assert!(!dir.path().join("ann").exists());
     }
 
-    /// Root may do anything, so the file system has to refuse it.
+    /// Makes the file system refuse a change of owner, since root may do anything.
     fn refused_by_the_file_system() {
         let machine = Machine::new().expect("a machine");
         let rule = Arc::new(Mutex::new(Ownership::default()));

@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// The longest component that Linux file systems take, in bytes.
+/// Maximum bytes of a component on Linux file systems.
 pub const COMPONENT_BYTES_MAX: usize = 255;
-/// The longest whole path, in bytes; far below `PATH_MAX`, so that `new/<name>` still fits behind it.
+/// Maximum bytes of a whole path; far below `PATH_MAX`, so that `new/<name>` still fits.
 pub const PATH_BYTES_MAX: usize = 2048;
 
 /// A checked path below a mail root, such as `example.org/ann/Maildir`.
 ///
 /// Every component is non-empty, at most 255 bytes, not `.` or `..`, and free of `/`, NUL and control characters. Build
-/// it from the server's own decision where a user's mail lives; an address from the network is looked up first and
+/// it from the server's own decision on the place of a user's mail. An address from the network is looked up first and
 /// never becomes a path by itself.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MailboxPath(Box<str>);
 
-/// Why a string is no mailbox path.
+/// The rule that a string breaks as a mailbox path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
@@ -37,15 +37,15 @@ impl MailboxPath {
     /// Checks a path whose components are separated by `/`.
     ///
     /// # Errors
-    /// [`PathError`] says which rule is broken.
+    /// [`PathError`] names the broken rule.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         Self::from_components(path.split('/'))
     }
 
-    /// Joins components, each of which is checked: a `/` inside one is an error, so a user name cannot add a level.
+    /// Joins and checks components. A `/` inside one is an error, so a user name cannot add a level.
     ///
     /// # Errors
-    /// [`PathError`] says which rule is broken.
+    /// [`PathError`] names the broken rule.
     pub fn from_components<'a>(components: impl IntoIterator<Item = &'a str>) -> Result<Self, PathError> {
         let mut joined = String::new();
         for component in components {
@@ -67,7 +67,7 @@ impl MailboxPath {
     /// This path with one more component.
     ///
     /// # Errors
-    /// [`PathError`] says which rule is broken.
+    /// [`PathError`] names the broken rule.
     pub fn join(&self, component: &str) -> Result<Self, PathError> {
         Self::from_components(self.components().chain([component]))
     }
@@ -83,7 +83,7 @@ impl MailboxPath {
     }
 }
 
-/// The rules for one component: shared by mailbox paths, file names and folder names.
+/// Checks one component by the rules that mailbox paths, file names and folder names share.
 pub(crate) fn check_component(component: &str) -> Result<(), PathError> {
     if component.is_empty() {
         return Err(PathError::Empty);

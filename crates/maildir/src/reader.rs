@@ -1,4 +1,4 @@
-//! Maildirs that are only read, for programs that serve what others deliver.
+//! Reading Maildirs, for programs that serve mail delivered by others.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -23,8 +23,9 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const SUBSCRIPTIONS_FILE: &str = "subscriptions";
 const SUBSCRIPTIONS_BYTES_MAX: u64 = 1 << 20;
 
-/// An open Maildir that nothing is made in. Files get other names by [`give_other_key`](Self::give_other_key) and [`rename_to_cur`](Self::rename_to_cur), or leave by [`remove`](Self::remove)
-/// and [`GoneDir::take`](crate::GoneDir::take).
+/// An open Maildir for reading; no message is added. Files can be renamed by [`give_other_key`](Self::give_other_key)
+/// and [`rename_to_cur`](Self::rename_to_cur), or leave by [`remove`](Self::remove) and
+/// [`GoneDir::take`](crate::GoneDir::take).
 ///
 /// No symbolic link is followed, and no call waits for anything but the disk. A FIFO in place of a message is opened
 /// without waiting for a writer, then rejected.
@@ -33,18 +34,18 @@ pub struct MaildirReader {
     dir: OwnedFd,
     new: OwnedFd,
     cur: OwnedFd,
-    /// Asked at the first rename.
+    /// Determined at the first rename.
     ordered_log: OnceLock<bool>,
 }
 
 /// A name in `new/` or `cur/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListedName<'a> {
-    /// The name, which may hold any characters but `/` and NUL.
+    /// The name, which may contain any characters except `/` and NUL.
     pub name: &'a str,
     /// Inode number.
     pub inode: u64,
-    /// `false`: a directory, a link, a FIFO or the like. `None`: the file system does not tell without a look at it.
+    /// False for a directory, a link, a FIFO or the like. `None` if the file system does not tell without a `stat`.
     pub is_file: Option<bool>,
 }
 
@@ -59,7 +60,7 @@ impl MailRoot {
         Ok(MaildirReader { dir, new, cur, ordered_log: OnceLock::new() })
     }
 
-    /// The directory of a mailbox, which changes when folders are made or removed in it.
+    /// Stamp of a mailbox's directory, which changes when folders are made or removed in it.
     ///
     /// # Errors
     /// `NotFound` if it does not exist; others of `openat` and `stat`.
@@ -67,7 +68,8 @@ impl MailRoot {
         Ok(Stamp::of(&rustix::fs::fstat(self.open_dir(path)?)?))
     }
 
-    /// Writes this server's list of UIDs into a mailbox: see [`UidList::own_text`]. A reader sees the old list or the new one. Not synced.
+    /// Writes this server's list of UIDs into a mailbox: see [`UidList::own_text`]. Readers see either the old or the
+    /// new list. Not synced.
     ///
     /// # Errors
     /// Errors of `open`, `write` and `rename`.
@@ -86,7 +88,8 @@ impl MailRoot {
         Ok(posthaste_fsops::renameat(&dir, &*new, &dir, OWN_UIDLIST_FILE)?)
     }
 
-    /// The file in which Dovecot lists the names that an account is subscribed to, up to 1 MiB; `None` if there is none. A symbolic link is not followed.
+    /// Dovecot's list of the account's subscriptions, up to 1 MiB; `None` if there is none. A symbolic link is not
+    /// followed.
     ///
     /// # Errors
     /// Errors of `open` and `read`; `InvalidData` if it is longer, or no file.
@@ -136,7 +139,7 @@ impl MaildirReader {
         }
     }
 
-    /// When `new/` and `cur/` last changed.
+    /// Stamps of `new/` and `cur/`.
     ///
     /// # Errors
     /// Errors of `stat`.
@@ -171,7 +174,7 @@ impl MaildirReader {
         Ok(left_out)
     }
 
-    /// Looks at a message's file; `None` if it is gone or no regular file.
+    /// Attributes of a message's file; `None` if it is gone or no regular file.
     ///
     /// # Errors
     /// Errors of `stat`.
@@ -216,7 +219,7 @@ impl MaildirReader {
         self.list_file(UIDLIST_FILE)?.map(|file| UidList::read(file, messages_max)).transpose()
     }
 
-    /// The list of UIDs that this server has written last; `None` if there is none. A symbolic link is not followed.
+    /// The list of UIDs last written by this server; `None` if there is none. A symbolic link is not followed.
     ///
     /// # Errors
     /// See [`UidListError`].
@@ -236,7 +239,7 @@ impl MaildirReader {
         }
     }
 
-    /// When Dovecot's list of UIDs last changed; `None` if there is none.
+    /// Stamp of Dovecot's list of UIDs; `None` if there is none.
     ///
     /// # Errors
     /// Errors of `stat`.
@@ -248,7 +251,7 @@ impl MaildirReader {
         }
     }
 
-    /// Gives a file another name in `cur/`; no file is replaced. Not synced.
+    /// Renames a file into `cur/`; never replaces a file. Not synced.
     ///
     /// # Errors
     /// `NotFound` if it is not there under this name; `AlreadyExists`; `InvalidFilename`; others of `rename`.
@@ -287,7 +290,7 @@ impl MaildirReader {
         Ok(posthaste_fsops::unlinkat(self.subdir(subdir), name, AtFlags::empty())?)
     }
 
-    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
+    /// Makes additions and removals of names in `new/` and `cur/` durable.
     ///
     /// # Errors
     /// Errors of `fsync`; a second call would prove nothing.
@@ -296,7 +299,8 @@ impl MaildirReader {
         Ok(posthaste_fsops::fsync(&self.cur)?)
     }
 
-    /// Removes the second of two names of one file, and says whether it did. Not synced. False if they are not, or not any more.
+    /// Removes the second of two names of one file; true if it did. False if they are not, or no longer, the same file.
+    /// Not synced.
     ///
     /// # Errors
     /// Errors of `stat` and `unlink`.
@@ -311,7 +315,8 @@ impl MaildirReader {
         Ok(is_twin)
     }
 
-    /// Renames a file whose key another file has, so that it has one of its own, which this returns: a number follows the key. Not synced. `is_taken` knows the keys of other files, whatever their flags.
+    /// Renames a file whose key another file has, and returns the new name: a number follows the key. Not synced.
+    /// `is_taken` knows the keys of other files, whatever their flags.
     ///
     /// # Errors
     /// `NotFound` if it is gone; `InvalidFilename` if the name would be too long; others of `rename`.
@@ -333,7 +338,7 @@ impl MaildirReader {
     }
 }
 
-/// Numbers that are tried for a key.
+/// Numbers to try for a key.
 const OTHER_KEYS_MAX: u32 = 1000;
 
 fn facts(stat: &Stat) -> Option<FileFacts> {
@@ -342,7 +347,8 @@ fn facts(stat: &Stat) -> Option<FileFacts> {
     is_file.then_some(FileFacts { inode, size: stat.st_size as u64, mtime_ns })
 }
 
-/// Through a descriptor of its own, as a directory's read position belongs to the descriptor. `None` for a name that is not UTF-8; `.` and `..` are left out.
+/// Reads entries through a separate descriptor, as a directory's read position belongs to the descriptor. A name that
+/// is not UTF-8 is `None`; `.` and `..` are left out.
 fn entries(dir: &OwnedFd, mut each: impl FnMut(Option<&str>, FileType, u64)) -> io::Result<()> {
     let dir = open_beneath(dir.as_fd(), ".")?;
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);

@@ -11,20 +11,21 @@ use crate::maildir::{Found, Maildir, write_all};
 use crate::name::key_of;
 
 impl Maildir {
-    /// Puts a new file in the place of a message, under the same name and flags: written to `tmp/`, then put in its place.
-    /// A reader sees the old file or the new one. Not synced: [`MailRoot::sync`](crate::MailRoot::sync) and
-    /// [`sync_message`](Self::sync_message) are for that.
+    /// Replaces a message's file under the same name and flags: a new file is written to `tmp/` and renamed. A reader
+    /// sees the old file or the new one. Not synced: call [`MailRoot::sync`](crate::MailRoot::sync) or
+    /// [`sync_message`](Self::sync_message).
     ///
     /// # Errors
-    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
+    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`,
+    /// `rename`.
     pub fn replace(&self, found: &Found, parts: &[IoSlice<'_>]) -> io::Result<()> {
         self.replace_with(found, |file| write_all(file.0.as_fd(), parts))
     }
 
-    /// As [`replace`](Self::replace), with bytes that `write` gives piece by piece.
+    /// Like [`replace`](Self::replace), with bytes that `write` supplies piece by piece.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace), and those of `write`.
+    /// As [`replace`](Self::replace), and errors of `write`.
     pub fn replace_with(&self, found: &Found, write: impl FnOnce(&mut NewFile) -> io::Result<()>) -> io::Result<()> {
         let tmp_name = key_of(&found.name);
         // Litter of an earlier attempt that a crash cut short.
@@ -49,12 +50,12 @@ impl Maildir {
     }
 }
 
-/// A file that takes the place of a message, while it is written.
+/// A file under construction that will replace a message.
 #[derive(Debug)]
 pub struct NewFile(OwnedFd);
 
 impl NewFile {
-    /// Sets its time of modification. To be called after the last write.
+    /// Sets its modification time. Call it after the last write.
     ///
     /// # Errors
     /// An error of `utimensat`.

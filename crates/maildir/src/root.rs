@@ -1,4 +1,4 @@
-//! The directory under which all mailboxes of a server live.
+//! The directory below which all mailboxes of a server lie.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +15,10 @@ use crate::mount::{Mount, MountFacts};
 use crate::owners::{Owners, Ownership};
 use crate::path::MailboxPath;
 
-/// An open mail root: mailboxes are found below it and nowhere else, and no symbolic link is followed on the way.
+/// An open mail root. All mailboxes are below it, and no symbolic link is followed on the way.
 ///
-/// It also keeps one descriptor for `syncfs` on each mount that a mailbox was opened on, each opened before that mailbox could be
-/// written to. Another file system may be mounted below the root; then [`sync`](Self::sync) covers both.
+/// It keeps one descriptor for `syncfs` on each mount of a mailbox, opened before that mailbox could be written to.
+/// Other file systems may be mounted below the root; [`sync`](Self::sync) covers all.
 #[derive(Debug)]
 pub struct MailRoot {
     dir: OwnedFd,
@@ -30,7 +30,7 @@ pub struct MailRoot {
 }
 
 impl MailRoot {
-    /// Opens a directory that exists. Links in `path` itself are followed: it is the operator's.
+    /// Opens an existing directory. Links in `path` itself are followed: it comes from the operator.
     ///
     /// # Errors
     /// Errors of `open` and `statfs`; `NotADirectory` for anything else.
@@ -49,12 +49,12 @@ impl MailRoot {
         Self { owners, ..self }
     }
 
-    /// Whose a mailbox is, or a directory above one, if it is made now.
+    /// Ownership of a new mailbox, or of a directory above one.
     pub fn ownership_of(&self, path: &str) -> Ownership {
         self.owners.of(path)
     }
 
-    /// The root's own file system. Ask [`Maildir::facts`] for that of a mailbox.
+    /// Durability properties of the root's own file system. [`Maildir::facts`] has those of a mailbox.
     pub fn facts(&self) -> MountFacts {
         self.facts
     }
@@ -86,13 +86,14 @@ impl MailRoot {
         Ok(maildir)
     }
 
-    /// Makes all that was written to the mailboxes before this call durable, on every mount that one of them is on.
-    /// Mounts whose `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]) are left out: there, use
+    /// Makes all that was written to the mailboxes before this call durable, on every mount with one of them. Mounts
+    /// whose `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]) are skipped: there, use
     /// [`Maildir::sync_message`] for each message.
     ///
     /// # Errors
-    /// The first mount's that failed; the others are synced all the same. The failure is final for everything written
-    /// since the last success, on whichever thread: the descriptor has told it once and is opened anew. Have one owner call this.
+    /// The error of the first mount that failed; the others are synced all the same. The failure is final for
+    /// everything written since the last success, on any thread: the descriptor has reported it once and is opened
+    /// anew. So one owner should call this.
     pub fn sync(&self) -> io::Result<()> {
         let mut outcome = Ok(());
         let mounts: Vec<_> = lock(&self.mounts).iter().map(|(device, mount)| (*device, mount.clone())).collect();
@@ -112,15 +113,15 @@ impl MailRoot {
         outcome
     }
 
-    /// Fsyncs the directory at `path`: the names in it are durable then.
+    /// Fsyncs the directory at `path`, which makes the names in it durable.
     ///
     /// # Errors
-    /// `NotFound`; those of `fsync`, after which a second one would prove nothing.
+    /// `NotFound`; errors of `fsync`, after which a second call would prove nothing.
     pub fn sync_dir(&self, path: &MailboxPath) -> io::Result<()> {
         Ok(posthaste_fsops::fsync(self.open_dir(path)?)?)
     }
 
-    /// Fsyncs the directory at `path` and those above it, the root included: the names that lead there are durable then, too.
+    /// Fsyncs the directory at `path` and those above it, the root included, which makes the whole path durable.
     ///
     /// # Errors
     /// As [`sync_dir`](Self::sync_dir).
@@ -132,7 +133,7 @@ impl MailRoot {
         Ok(posthaste_fsops::fsync(&self.dir)?)
     }
 
-    /// The open directory at `path`.
+    /// Opens the directory at `path`.
     pub(crate) fn open_dir(&self, path: &MailboxPath) -> io::Result<OwnedFd> {
         open_beneath(&self.dir, path.as_str())
     }
@@ -149,7 +150,7 @@ impl MailRoot {
         Ok(())
     }
 
-    /// The directory at `path`, and whether any of it had to be made.
+    /// Opens the directory at `path`; the flag is true if any part of it was made.
     fn open_or_create(&self, path: &MailboxPath) -> io::Result<(OwnedFd, bool)> {
         match open_beneath(&self.dir, path.as_str()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

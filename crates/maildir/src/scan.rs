@@ -7,14 +7,14 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir};
 
 use crate::maildir::{Maildir, Subdir};
 
-/// Bytes of directory entries fetched at once: about 800 of our names.
+/// Bytes of directory entries fetched at once: about 800 of this server's names.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 impl Maildir {
     /// Calls `each` with the name of every message in `new/` or `cur/`, in the directory's own order.
     ///
-    /// Left out: names that begin with a dot or are not UTF-8, directories, links and other special files. A message
-    /// that is renamed meanwhile may come twice or not at all (POSIX leaves that open).
+    /// Skips names that begin with a dot or are not UTF-8, directories, links and other special files. A message that
+    /// is renamed meanwhile may come twice or not at all (POSIX leaves that open).
     ///
     /// # Errors
     /// Errors of `open` and `getdents`.
@@ -46,7 +46,8 @@ pub(crate) fn for_each_file(dir: impl AsFd, mut each: impl FnMut(&str)) -> io::R
     })
 }
 
-/// Calls `each` for every entry whose name is UTF-8, and of those that begin with a dot only for directories (Maildir++ folders) other than `.` and `..`.
+/// Calls `each` for every entry whose name is UTF-8. Of names that begin with a dot only directories (Maildir++
+/// folders) are passed, without `.` and `..`.
 pub(crate) fn for_each_entry(dir: impl AsFd, mut each: impl FnMut(&str, FileType)) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = posthaste_fsops::openat(dir, ".", flags, Mode::empty())?;

@@ -1,26 +1,26 @@
-//! Dovecot's list of UIDs, the file `dovecot-uidlist` in a Maildir, for a server that goes on with them.
+//! Dovecot's list of UIDs, the file `dovecot-uidlist` in a Maildir, for a server that continues its UIDs.
 //!
-//! Version 3: a head `3 V<validity> N<next UID> G<guid>`, then a line for each message, `<uid> [<field> ...] :<file name>`, in ascending order of UIDs. The name is
-//! without flags. Field `P` is the message's UIDL of POP3.
+//! Version 3: a head `3 V<validity> N<next UID> G<guid>`, then a line for each message, `<uid> [<field> ...] :<file
+//! name>`, in ascending order of UIDs. The name is without flags. Field `P` is the message's UIDL of POP3.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::num::NonZeroU32;
 
 /// The list's name in a Maildir.
 pub const UIDLIST_FILE: &str = "dovecot-uidlist";
-/// The list that this server writes, for people and for a mailbox that is made anew.
+/// This server's own list, for people and for restoring a mailbox.
 ///
 /// Its head is `1 V<validity> N<next UID>`. A line `<uid> <key>` for each message follows, in ascending order of UIDs. A key with a line end is left out. It may be older than its mailbox.
 pub const OWN_UIDLIST_FILE: &str = "posthaste-uids";
-/// A longer line is none: a name has at most 255 octets, and fields are short.
+/// A longer line is invalid: a name has at most 255 octets, and fields are short.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// A list that was read as a whole.
+/// A list, read whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UidList {
     /// UIDVALIDITY.
     pub validity: NonZeroU32,
-    /// The next UID, above all that are listed: that of the head, if no message was appended since.
+    /// The next UID, above all listed ones. It is that of the head, unless messages were appended since.
     pub next: NonZeroU32,
     /// Messages, ascending by UID.
     pub messages: Vec<ListedUid>,
@@ -37,19 +37,19 @@ pub struct ListedUid {
     pub uidl: Option<Box<[u8]>>,
 }
 
-/// Why a list cannot be taken over.
+/// Error of reading a list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UidListError {
     /// It cannot be read.
     #[error("cannot read {UIDLIST_FILE}: {0}")]
     Io(#[from] io::Error),
-    /// A line is not understood.
+    /// A malformed line.
     #[error("line {line} of {UIDLIST_FILE}: {why}")]
     Line {
         /// Counted from 1.
         line: u64,
-        /// The mistake in it.
+        /// The mistake.
         why: &'static str,
     },
 }
@@ -58,12 +58,12 @@ impl UidList {
     /// Reads a list of at most `messages_max` messages.
     ///
     /// # Errors
-    /// [`UidListError`]: with a line that is not understood nothing is taken over, or messages would get other UIDs without need.
+    /// [`UidListError`]: a malformed line rejects the whole list. Otherwise messages would get other UIDs without need.
     pub fn read(from: impl Read, messages_max: usize) -> Result<Self, UidListError> {
         Self::read_lines(from, messages_max, (b"3", message))
     }
 
-    /// Reads a list that this server has written: names are keys.
+    /// Reads a list written by this server: names are keys.
     ///
     /// # Errors
     /// [`UidListError`].
@@ -71,7 +71,7 @@ impl UidList {
         Self::read_lines(from, messages_max, (b"1", own_message))
     }
 
-    /// The list as this server writes it.
+    /// The text of a list in this server's format.
     pub fn own_text<'a>(validity: u32, next: u32, messages: impl Iterator<Item = (u32, &'a str)>) -> String {
         use std::fmt::Write as _;
         let mut text = format!("1 V{validity} N{next}\n");
@@ -115,10 +115,10 @@ impl UidList {
     }
 }
 
-/// Reads the line of a message, or says what is wrong with it.
+/// Parses the line of a message, or returns the mistake.
 type ReadLine = fn(&[u8]) -> Result<ListedUid, &'static str>;
 
-/// The next line without its end; `false` after the last one.
+/// Reads the next line without its end; false after the last one.
 fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool, UidListError> {
     line.clear();
     from.take(LINE_BYTES_MAX).read_until(b'\n', line)?;
@@ -175,7 +175,7 @@ fn name(name: &[u8]) -> Result<Box<[u8]>, &'static str> {
     }
 }
 
-/// Decimal digits without a sign.
+/// Parses decimal digits without a sign.
 fn uid(digits: &[u8]) -> Option<NonZeroU32> {
     let digits = str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|octet| octet.is_ascii_digit()))?;
     digits.parse().ok()
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(read(with_crlf.as_bytes()).unwrap(), list);
     }
 
-    /// Dovecot writes the head anew with the whole list alone, such as after an expunge.
+    /// Dovecot rewrites the head only with the whole list, such as after an expunge.
     #[test]
     fn messages_that_were_appended_move_the_next_uid() {
         let list = read(b"3 V1795804824 N5 G63f1\n1 :a\n4 :b\n5 :c\n9 :d\n").unwrap();

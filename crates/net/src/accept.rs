@@ -58,8 +58,8 @@ impl Goodbye {
     }
 }
 
-/// All listeners of a server, of one protocol or several. They share connection limits and shutdown. If this is dropped, they keep running as
-/// long as their runtime.
+/// All listeners of a server, of one protocol or several. They share connection limits and shutdown. Dropping this
+/// value does not stop them: they run as long as their runtime.
 #[derive(Debug)]
 pub struct Listeners {
     shared: Arc<Shared>,

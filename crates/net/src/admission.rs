@@ -9,11 +9,11 @@ use crate::networks::{IpNet, is_in};
 use crate::proxy::ProxyError;
 use crate::{Limits, Peer};
 
-/// Why a client is not served.
+/// The reason why a client is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// [`Limits::connections`], in all or of the listener.
+    /// [`Limits::connections`], of all listeners or of this one.
     #[error("too many connections")]
     TooManyConnections,
     /// [`Limits::connections_per_address`].
@@ -22,16 +22,16 @@ pub enum Refusal {
     /// [`NetworkLimits::connections`](crate::NetworkLimits::connections).
     #[error("too many connections from this network")]
     TooManyFromNetwork,
-    /// The process has no file descriptor left for it.
+    /// The process has no file descriptor left.
     #[error("too many open files")]
     TooManyFiles,
-    /// It is not in [`Rules::allow`].
+    /// The client is not in [`Rules::allow`].
     #[error("clients of this address may not connect here")]
     NotAllowed,
-    /// The listener is for [`Proxies`], and it is none.
+    /// The listener is for [`Proxies`], and the client is none.
     #[error("not one of the proxies that may connect here")]
     NotAProxy,
-    /// It is a proxy that does not say whose connection it passes on.
+    /// A proxy that does not name its client.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
 }
@@ -54,7 +54,7 @@ pub struct Rules {
     pub allow: Option<Vec<IpNet>>,
     /// Trusted proxies. If set, only proxies connect here, no clients. Default: `None`.
     pub proxies: Option<Proxies>,
-    /// Limits beside those that all listeners have together. Default: none.
+    /// Limits of these listeners, in addition to the common ones. Default: none.
     pub limits: Limits,
 }
 
@@ -85,7 +85,7 @@ impl Proxies {
     }
 }
 
-/// The rules of one listener or several, which can be replaced while they serve, and the count of their connections.
+/// The rules of one listener or several, replaceable while they serve, and the count of their connections.
 #[derive(Debug)]
 pub struct Admission {
     rules: RwLock<Arc<Rules>>,
@@ -93,13 +93,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// With these rules.
+    /// Starts with these rules.
     pub fn new(rules: Rules) -> Arc<Self> {
         let gate = Gate::new(rules.limits.clone());
         Arc::new(Self { rules: RwLock::new(Arc::new(rules)), gate })
     }
 
-    /// Puts other rules in force for who connects from now on.
+    /// Replaces the rules for later connections.
     pub fn replace(&self, rules: Rules) {
         self.gate.replace(rules.limits.clone());
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
@@ -115,7 +115,7 @@ impl Admission {
     }
 }
 
-/// A connection counted in all and at its listener.
+/// A connection counted globally and at its listener.
 #[derive(Debug)]
 pub(crate) struct Permits {
     all: Permit,

@@ -1,4 +1,4 @@
-//! Binding: from the places that a configuration names to sockets.
+//! Binding of sockets to the places that a configuration names.
 
 use std::fmt;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::{Backlog, Bound, Limits, UnixAccess};
 
-/// Where to listen.
+/// A place to listen.
 #[derive(Debug)]
 pub enum Place {
-    /// `host:port`; port 0 takes a free one. A name with several addresses is listened on at each.
+    /// `host:port`; port 0 takes a free one. A name with several addresses is bound at each.
     Tcp(String),
     /// A UNIX socket. A socket left behind by a dead server is replaced, any other file is an error. Our name is
     /// removed at the end unless another process has taken it over.
@@ -33,11 +33,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Binds all places, so that clients may connect. Each socket comes with what was given with its place. Needs no runtime, so a program can bind low
-/// ports, give up its privileges, and then start its threads. Resolving a host name may block.
+/// Binds all places, so that clients may connect. Returns each socket with the value given for its place. Needs no
+/// runtime, so a program can bind low ports, drop its privileges, and then start its threads. Resolving a host name may
+/// block.
 ///
 /// # Errors
-/// [`ListenError`] names the place; then nothing is left bound.
+/// [`ListenError`] names the place; then nothing stays bound.
 pub fn bind<T: Clone>(places: Vec<(Place, T)>, limits: &Limits) -> Result<Vec<(Bound, T)>, ListenError> {
     let backlog = Backlog::for_connections(limits.connections);
     let mut tcp = Vec::new();
@@ -66,8 +67,8 @@ pub fn bind<T: Clone>(places: Vec<(Place, T)>, limits: &Limits) -> Result<Vec<(B
     Ok(bound)
 }
 
-/// Binds each address of one place. A host name such as `localhost` may have addresses that this machine has not, such as those of IPv6:
-/// one is enough.
+/// Binds the addresses of one place. A host name such as `localhost` may have addresses that this machine lacks, such
+/// as IPv6 ones: one is enough.
 fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> io::Result<Vec<Bound>> {
     let mut listeners = Vec::new();
     let mut not_here = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
@@ -83,7 +84,7 @@ fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> 
     if listeners.is_empty() { Err(not_here) } else { Ok(listeners) }
 }
 
-/// A listener that cannot be had.
+/// A listener that could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {error}")]
 pub struct ListenError {

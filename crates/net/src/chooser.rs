@@ -1,4 +1,4 @@
-//! Several certificates at one listener: each handshake gets one by the name it asks for.
+//! Several certificates at one listener, chosen by the requested name.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Certificates with their keys, in order. They can be replaced while they are in use, for later handshakes.
+/// Certificates with their keys, in order. They can be replaced while in use; later handshakes see the new ones.
 #[derive(Debug, Default)]
 pub struct CertificateList(RwLock<Arc<[Arc<CertifiedKey>]>>);
 
@@ -25,8 +25,9 @@ impl CertificateList {
 
 /// Chooses a certificate by the name in the handshake (SNI, RFC 6066 section 3).
 ///
-/// The first that has the name and whose key the client can verify; an unknown or missing name gets the first of all. A sender that asks for a name of
-/// ours without a certificate is served so, too: most verify none.
+/// The choice is the first certificate with the name and a key that the client can verify; for an unknown or missing
+/// name, the first of all. So a sender that asks for one of our names without a certificate is still served: most
+/// verify none.
 #[derive(Debug)]
 pub struct CertificateChooser {
     by_name: Vec<Arc<CertificateList>>,
@@ -34,7 +35,7 @@ pub struct CertificateChooser {
 }
 
 impl CertificateChooser {
-    /// Chooses among the lists of `by_name`, in their order. `otherwise` is for a listener with none there.
+    /// Chooses among the lists of `by_name`, in order. `otherwise` is used if they are empty.
     pub fn new(by_name: Vec<Arc<CertificateList>>, otherwise: Arc<CertificateList>) -> Self {
         Self { by_name, otherwise }
     }
@@ -54,7 +55,8 @@ impl CertificateChooser {
     }
 }
 
-/// True if clients take the certificate for this host name: alternative names only, and a wildcard stands for one label (RFC 6125 section 6.4.3).
+/// True if clients accept the certificate for this host name. Only alternative names count, and a wildcard stands for
+/// one label (RFC 6125 section 6.4.3).
 pub fn certificate_has_name(one: &CertifiedKey, name: &str) -> bool {
     ServerName::try_from(name).is_ok_and(|name| has_name(one, &name))
 }

@@ -1,4 +1,4 @@
-//! Connections counted: in all, for each address, for each network.
+//! Counts of connections: in all, for each address, for each network.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ pub struct Limits {
     pub connections: usize,
     /// From one IPv4 address or one IPv6 /64. UNIX sockets have no address.
     pub connections_per_address: usize,
-    /// Networks with limits of their own. The smallest one that a client is in applies.
+    /// Networks with their own limits. The smallest network of a client applies.
     pub networks: Vec<(IpNet, NetworkLimits)>,
 }
 
 /// Limits on the clients of one network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetworkLimits {
-    /// From the whole network; they count in all, too.
+    /// From the whole network; they also count globally.
     pub connections: Option<usize>,
     /// In place of [`Limits::connections_per_address`].
     pub connections_per_address: Option<usize>,
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// Why one connection more would be too many.
+/// The limit that one more connection would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
     Total,
@@ -47,7 +47,8 @@ pub(crate) enum Excess {
     Network,
 }
 
-/// Counts open connections. The maps have one entry for each connected address and its network, so the total bounds them.
+/// Counts open connections. The maps have one entry for each connected address and its network, so the total bounds
+/// them.
 #[derive(Debug)]
 pub(crate) struct Gate(Mutex<Counts>);
 
@@ -61,7 +62,7 @@ struct Counts {
     by_network: HashMap<IpNet, usize>,
 }
 
-/// One counted connection, until it is dropped.
+/// A counted connection; dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gate: Arc<Gate>,
@@ -82,7 +83,7 @@ impl Gate {
         })))
     }
 
-    /// Puts other limits in force. Nobody who is inside is turned out.
+    /// Replaces the limits. Open connections stay.
     pub fn replace(&self, limits: Limits) {
         let Limits { connections, connections_per_address, networks } = limits;
         let mut counts = self.counts();
@@ -95,7 +96,7 @@ impl Gate {
         self.counts().total
     }
 
-    /// Counts a client. Those of UNIX sockets have no address, and count in all only.
+    /// Counts a client. UNIX sockets have no address, so their clients count globally only.
     pub fn enter(self: &Arc<Self>, ip: Option<IpAddr>) -> Result<Permit, Excess> {
         let mut counts = self.counts();
         if counts.total >= counts.connections {
@@ -140,7 +141,7 @@ impl Counts {
 }
 
 impl Permit {
-    /// The client's address has become known.
+    /// Counts a client whose address has become known.
     pub fn enter_from(&mut self, ip: IpAddr) -> Result<(), Excess> {
         debug_assert_eq!(self.address, None, "counted once");
         let gate = Arc::clone(&self.gate);

@@ -1,7 +1,7 @@
 //! Listeners for any protocol: sockets, limits on connections, the PROXY protocol, an orderly shutdown, TLS.
 //!
-//! For any server on tokio. It knows no protocol's replies: a protocol is a [`Service`], which serves each [`Connection`] and supplies the last
-//! bytes for clients that are refused.
+//! For any server on tokio. It knows no protocol's replies: a protocol is a [`Service`], which serves each
+//! [`Connection`] and supplies the last bytes for refused clients.
 //!
 //! ```
 //! use posthaste_net::{Admission, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Rules, Service};

@@ -1,4 +1,4 @@
-//! Sockets that wait for clients.
+//! Listening sockets.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -29,7 +29,7 @@ impl Backlog {
         self.granted < self.wanted
     }
 
-    /// For a server of so many connections.
+    /// The backlog of a server with this many connections.
     pub fn for_connections(max_connections: usize) -> Self {
         const LINUX_DEFAULT: u32 = 4096;
         let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
@@ -37,7 +37,7 @@ impl Backlog {
         Self { wanted: u32::try_from(max_connections).unwrap_or(u32::MAX).min(LINUX_DEFAULT), granted }
     }
 
-    /// The maker of `listener` has chosen a backlog; listen(2) may be called again.
+    /// Sets the backlog again: listen(2) may be called repeatedly, and the maker of `listener` chose another value.
     fn apply(self, listener: &impl AsFd) -> io::Result<()> {
         Ok(rustix::net::listen(listener, i32::try_from(self.granted).unwrap_or(i32::MAX))?)
     }
@@ -48,7 +48,7 @@ impl Backlog {
 pub struct UnixAccess {
     /// Permission bits. Default 0o660.
     pub mode: u32,
-    /// Number of the group that the socket is given to; `None` leaves it to the process's own.
+    /// Number of the socket's group; `None` keeps the process's own.
     pub group: Option<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Default for UnixAccess {
 }
 
 impl UnixAccess {
-    /// To the file itself, whatever has its name by now.
+    /// Applies to the open file, whatever file has its name by now.
     fn apply(self, file: &File) -> io::Result<()> {
         if let Some(group) = self.group {
             rustix::fs::chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
@@ -69,7 +69,7 @@ impl UnixAccess {
     }
 }
 
-/// A socket with a name, to which nobody may connect; and the file that has the name.
+/// Binds a named socket to which nobody may connect yet; also opens its file.
 fn bind_closed(path: &Path) -> io::Result<(OwnedFd, File)> {
     let socket = unix_socket()?;
     // What bind(2) makes has no more permission bits than the socket.
@@ -78,8 +78,8 @@ fn bind_closed(path: &Path) -> io::Result<(OwnedFd, File)> {
     Ok((socket, open_closed(path)?))
 }
 
-/// Opens the file that was just made. Who else may write to the directory could have put another in its place, but none like this: a socket of
-/// ours that nobody may use.
+/// Opens the file that was just made. Others with write permission to the directory could have replaced it, but not by
+/// a file like this: a socket of ours that nobody may use.
 fn open_closed(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -94,7 +94,7 @@ fn open_closed(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A socket that is bound, so that clients may connect, and belongs to no runtime yet. Dropping it closes it.
+/// A bound socket, so that clients may connect, without a runtime yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct Bound(Socket);
 
@@ -105,7 +105,7 @@ enum Socket {
 }
 
 impl Bound {
-    /// Listens on `address`, which is one of `all` that are listened on.
+    /// Listens on `address`, one of `all` addresses of the server.
     pub(crate) fn tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = rustix::net::socket_with(family, SocketType::STREAM, NEW_SOCKET, None)?;
@@ -120,7 +120,7 @@ impl Bound {
         Ok(Self(Socket::Tcp(socket.into())))
     }
 
-    /// Listens on a UNIX socket. A socket at `path` that nobody listens on is replaced; any other file stays.
+    /// Listens on a UNIX socket. A socket at `path` without a listener is replaced; any other file stays.
     pub(crate) fn unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
         let bind = || -> io::Result<Self> {
             let (socket, file) = bind_closed(path)?;
@@ -151,7 +151,7 @@ impl Bound {
         Ok(Self(Socket::Unix(None, listener)))
     }
 
-    /// The TCP address that it listens on, with the port that was taken.
+    /// The TCP address of the socket, with the assigned port.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.0 {
             Socket::Tcp(listener) => listener.local_addr().ok(),
@@ -159,7 +159,7 @@ impl Bound {
         }
     }
 
-    /// Hands the socket to the current runtime.
+    /// Registers the socket with the current runtime.
     ///
     /// # Errors
     /// Errors of the system, such as too many open files.
@@ -182,7 +182,7 @@ fn unix_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW_SOCKET, None)?)
 }
 
-/// A socket that clients are accepted from.
+/// A socket that accepts clients.
 #[derive(Debug)]
 pub struct Listener(Accepting);
 
@@ -190,7 +190,7 @@ pub struct Listener(Accepting);
 enum Accepting {
     Tcp {
         listener: TcpListener,
-        /// Our address on every connection, unless it listens on all of them.
+        /// Our address on every connection, unless it listens on all addresses.
         local: Option<SocketAddr>,
     },
     Unix {
@@ -200,7 +200,7 @@ enum Accepting {
     },
 }
 
-/// The name of a UNIX socket that this server has made. Removed on drop, unless another file has the name by then.
+/// The name of a UNIX socket made by this server. Removed on drop, unless another file has the name by then.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -221,10 +221,11 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes the name of a socket whose server has died.
+/// Removes the socket of a dead server.
 ///
 /// # Errors
-/// `AlreadyExists`: another kind of file has the name, or another type of socket. `AddrInUse`: somebody listens. Nothing was removed.
+/// `AlreadyExists`: another kind of file has the name, or another type of socket. `AddrInUse`: another process listens.
+/// Nothing was removed.
 fn remove_dead_socket(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {

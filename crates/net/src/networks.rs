@@ -1,14 +1,14 @@
-//! Networks as people write them, and values that depend on a client's.
+//! Networks in text form, and values that depend on a client's network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use ipnet::IpNet;
 
-/// Why text is no network.
+/// The reason why a text is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// It is something else.
+    /// Not a network.
     #[error(
         "`{0}` is not a network: write an address, such as 192.0.2.7, or a network, such as 10.0.0.0/8 or 2001:db8::/32"
     )]
@@ -20,14 +20,14 @@ pub enum NetworkError {
     HostBits {
         /// The network as written.
         written: String,
-        /// With these bits cleared.
+        /// The network with these bits cleared.
         network: IpNet,
         /// The address alone.
         address: IpAddr,
     },
 }
 
-/// Reads `10.0.0.0/8`, or an address, which is a network of one.
+/// Parses `10.0.0.0/8`, or an address, which is a network of one.
 ///
 /// # Errors
 /// See [`NetworkError`].
@@ -44,7 +44,7 @@ pub fn network(text: &str) -> Result<IpNet, NetworkError> {
     }
 }
 
-/// A value for all clients, and others for those of some networks: the smallest network that a client is in decides.
+/// A default value, and others for some networks: the smallest network of a client decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ByNetwork<T> {
     default: T,
@@ -53,7 +53,7 @@ pub struct ByNetwork<T> {
 }
 
 impl<T> ByNetwork<T> {
-    /// `default` where no network has a value of its own. Of two values for one network the first counts.
+    /// `default` applies where no network has a value. Of two values for one network the first counts.
     pub fn new(default: T, mut networks: Vec<(IpNet, T)>) -> Self {
         networks.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_len()));
         Self { default, networks }
@@ -64,7 +64,7 @@ impl<T> ByNetwork<T> {
         self.of_network(ip).map_or(&self.default, |(_, value)| value)
     }
 
-    /// The value of the smallest network with a value of its own that the client is in.
+    /// The value of the smallest network of the client, and that network.
     pub fn of_network(&self, ip: Option<IpAddr>) -> Option<(IpNet, &T)> {
         let ip = ip?.to_canonical();
         self.networks.iter().find(|(network, _)| network.contains(&ip)).map(|(network, value)| (*network, value))
@@ -93,8 +93,9 @@ pub(crate) fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&ip.to_canonical()))
 }
 
-/// Reports whether the union of `networks` is too large to be one operator's clients: more global addresses than an IPv4 /8, or than an
-/// IPv6 /16. Addresses that nobody beyond a site can use count for nothing: private, shared (RFC 6598), loopback and link-local ones.
+/// True if the union of `networks` is too large to be one operator's clients: more global addresses than an IPv4 /8, or
+/// than an IPv6 /16. Addresses without a meaning beyond a site do not count: private, shared (RFC 6598), loopback and
+/// link-local ones.
 pub fn is_much_of_the_internet(networks: &[IpNet]) -> bool {
     // The result is disjoint.
     let union = IpNet::aggregate(&networks.to_vec());

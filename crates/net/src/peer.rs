@@ -11,17 +11,17 @@ pub enum Peer {
     Tcp {
         /// The client.
         remote: SocketAddr,
-        /// Our address that it connected to.
+        /// Our address of the connection.
         local: SocketAddr,
     },
     /// Over a UNIX socket; such clients have no address.
     Unix,
-    /// A program on this machine that has handed something over without a connection; the kernel vouches for its user.
+    /// A program on this machine that has passed something on without a connection; the kernel vouches for its user.
     Local {
         /// The user's number.
         uid: u32,
     },
-    /// A program that has handed something over by HTTP and has shown a token.
+    /// A program that has sent something by HTTP with a token.
     Token {
         /// The token's name.
         name: Arc<str>,
@@ -31,7 +31,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The client's IP address. An IPv4 address that came through an IPv6 socket is given as IPv4.
+    /// The client's IP address. An IPv4 address on an IPv6 socket is returned as IPv4.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
@@ -58,7 +58,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// One customer has a whole /64 of IPv6.
+/// The key of a client: one customer has a whole /64 of IPv6.
 pub(crate) fn customer(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),

@@ -1,4 +1,4 @@
-//! How far a shutdown has come, and how tasks hear of it.
+//! Phases of a shutdown, and their announcement to tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -25,7 +25,7 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct CurrentPhase(AtomicU8);
 
-/// Serving: for a connection that comes from elsewhere than from [`Listeners`](crate::Listeners).
+/// Serving: for a connection without [`Listeners`](crate::Listeners).
 impl Default for CurrentPhase {
     fn default() -> Self {
         Self(AtomicU8::new(Phase::Running as u8))
@@ -42,7 +42,7 @@ impl CurrentPhase {
 /// A task's subscription to phases. Each task keeps one, so a shutdown knows when all have ended.
 pub(crate) type PhaseWatch = watch::Receiver<Phase>;
 
-/// Moves from phase to phase.
+/// Announces the phases.
 #[derive(Debug, Clone)]
 pub(crate) struct Phases {
     sender: Arc<watch::Sender<Phase>>,
@@ -68,7 +68,8 @@ impl Phases {
         self.sender.send_replace(phase);
     }
 
-    /// Goes on to the end once all tasks have ended, or `grace` is over. Returns whether all ended within `grace`.
+    /// Waits until all tasks have ended, at most `grace`, then goes through the remaining phases. True if all ended
+    /// within `grace`.
     pub async fn end(&self, grace: Duration) -> bool {
         const LAST_WORDS: Duration = Duration::from_secs(1);
         let in_time = timeout(grace, self.sender.closed()).await.is_ok();
@@ -82,7 +83,7 @@ impl Phases {
     }
 }
 
-/// `now + wait`, or a time that nobody lives to see.
+/// `now + wait`, limited to thirty years, so that it cannot overflow.
 pub fn after(now: Instant, wait: Duration) -> Instant {
     const THIRTY_YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
     now + wait.min(THIRTY_YEARS)

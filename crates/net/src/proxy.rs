@@ -1,6 +1,7 @@
-//! The PROXY protocol, versions 1 and 2: a proxy in front of us says whose connection it passes on.
+//! The PROXY protocol, versions 1 and 2: a proxy in front of this server names the client of each connection.
 //!
-//! As <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt> has it. Additional fields (TLVs) of version 2 are read over.
+//! Specification: <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. Additional fields (TLVs) of version 2
+//! are skipped.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +20,7 @@ pub struct ProxyHeader {
     pub bytes: usize,
 }
 
-/// Why a connection of a proxy cannot be used.
+/// The reason why a proxy's connection cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -32,10 +33,10 @@ pub enum ProxyError {
     /// It is longer than [`HEADER_BYTES_MAX`], or of version 1 and longer than 107 octets.
     #[error("the PROXY header is too long")]
     TooLong,
-    /// It did not come in time.
+    /// It did not arrive in time.
     #[error("no PROXY header came in time")]
     TimedOut,
-    /// The connection was closed before it came whole.
+    /// The connection was closed before the header was complete.
     #[error("the connection ended within the PROXY header")]
     Disconnected,
     /// The connection failed.
@@ -52,10 +53,10 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED_BYTES: usize = 16;
 
 impl ProxyHeader {
-    /// Reads the header that `bytes` begin with. `None`: more has to come.
+    /// Parses the header at the start of `bytes`. `None` while it is incomplete.
     ///
     /// # Errors
-    /// It is no header, however much comes.
+    /// The bytes are no header, whatever follows.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, ProxyError> {
         if begins(bytes, LINE_BEGIN) {
             parse_line(bytes)
@@ -167,7 +168,7 @@ where
     read().ok_or(ProxyError::Malformed("shorter than its addresses"))
 }
 
-/// Takes the header from a connection, and nothing behind it.
+/// Reads the header from a connection, and nothing after it.
 pub(crate) async fn take_header(stream: &Stream) -> Result<ProxyHeader, ProxyError> {
     loop {
         let ready = stream.ready_to_read().await.map_err(|error| ProxyError::Io(error.kind()))?;

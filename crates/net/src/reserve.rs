@@ -1,4 +1,4 @@
-//! Descriptors kept back, so that a client can be told when there are no more.
+//! Reserved descriptors, so that a client can be refused properly when there are no more.
 
 use std::fs::File;
 use std::io;
@@ -21,12 +21,12 @@ impl Reserve {
         File::open("/dev/null")
     }
 
-    /// Frees one descriptor. `false`: all are in use already.
+    /// Frees one descriptor. False if all are in use already.
     pub fn give(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
     }
 
-    /// Takes back what can be had; `true` if that is all of it.
+    /// Takes descriptors back as far as possible; true if the reserve is full.
     pub fn refill(&self) -> bool {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while files.len() < Self::DESCRIPTORS {

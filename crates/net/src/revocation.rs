@@ -1,22 +1,22 @@
-//! Rights that end while a session uses them.
+//! Revocation of a login during its session.
 
 use std::fmt;
 use std::future::{Future, pending};
 use std::pin::Pin;
 
-/// The end of what a session may do, which comes from elsewhere: the password that it was opened with has changed, say.
+/// The end of a session's rights, caused elsewhere: for example by a change of its password.
 pub struct Revocation(Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
 
-/// A login that was checked.
+/// A successful login.
 #[derive(Debug)]
 pub struct Grant {
     /// Its name.
     pub login: String,
-    /// When it ends.
+    /// The end of its rights.
     pub until: Revocation,
 }
 
-/// Of a login that does not change while it has sessions.
+/// A login whose rights do not end during its sessions.
 impl From<String> for Grant {
     fn from(login: String) -> Self {
         Self { login, until: Revocation::new(pending()) }
@@ -24,12 +24,12 @@ impl From<String> for Grant {
 }
 
 impl Revocation {
-    /// Comes when `revoked` does.
+    /// Ends the rights when `revoked` completes.
     pub fn new(revoked: impl Future<Output = ()> + Send + Sync + 'static) -> Self {
         Self(Box::pin(revoked))
     }
 
-    /// Waits for it. Not to be called again once it has come.
+    /// Waits for the end. Must not be called again after it.
     pub(crate) async fn comes(&mut self) {
         self.0.as_mut().await;
     }

@@ -1,4 +1,4 @@
-//! Sections of a configuration file: what of `[limits]` counts connections, and what of `[[listener]]` is about its socket.
+//! Sections of a configuration file: connection limits in `[limits]`, and the socket of a `[[listener]]`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -53,10 +53,10 @@ keys! {
 }
 
 impl ConnectionLimits {
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
-    /// The first value that is out of its bounds.
+    /// The first value out of range.
     pub fn check(&self) -> Result<(), Problem> {
         check_bounds(
             "limits",
@@ -79,10 +79,10 @@ impl fmt::Display for Socket {
 }
 
 impl Socket {
-    /// Finds what cannot be meant. Whether there are such a host, such a directory and such a group is not asked.
+    /// Validates the section. The host, the directory and the group are not looked up.
     ///
     /// # Errors
-    /// The first key that is wrong, and how.
+    /// The first wrong key, and its mistake.
     pub fn check(&self) -> Result<(), Problem> {
         self.check_place()?;
         self.check_rules()
@@ -104,7 +104,7 @@ impl Socket {
         }
     }
 
-    /// Finds what cannot be meant about who may connect.
+    /// Validates the rules of access.
     fn check_rules(&self) -> Result<(), Problem> {
         if let Some(Networks(allow)) = &self.allow {
             if allow.is_empty() {
@@ -134,7 +134,7 @@ fn problem(key: &str, message: &str) -> Result<(), Problem> {
     Err(Problem::new([key.into()], message))
 }
 
-/// Where a client connects.
+/// Reads an address to listen on.
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let expecting = "an address and port in quotes, such as \"0.0.0.0:25\"";
     deserializer.deserialize_any(Text { expecting, number: |_| None }).map(Some)
@@ -178,5 +178,5 @@ impl<'de> Deserialize<'de> for Networks {
     }
 }
 
-/// `sun_path` of Linux, its final NUL left out.
+/// Bytes of `sun_path` on Linux, without its final NUL.
 const UNIX_PATH_MAX: usize = 107;

@@ -1,4 +1,4 @@
-//! A session's stream with its clocks, for protocols whose clients wait and are waited for.
+//! A session's stream with its timeouts, for protocols in which both sides wait for each other.
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
@@ -24,13 +24,14 @@ pub struct SessionStream {
 /// The reason why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The client is gone or takes nothing, [`Phase::Ending`] has come, or the login has ended in the middle of an answer: nothing more can be said.
+    /// The client is gone or takes nothing, [`Phase::Ending`] has begun, or the login was revoked during an answer.
+    /// Nothing more can be sent.
     Gone,
-    /// The client said nothing for too long.
+    /// The client was silent for too long.
     TimedOut,
-    /// [`Phase::Draining`] has come.
+    /// [`Phase::Draining`] has begun.
     ShuttingDown,
-    /// The login has [ended](SessionStream::end_with).
+    /// The login was [revoked](SessionStream::end_with).
     Revoked,
 }
 
@@ -40,14 +41,14 @@ impl From<io::Error> for SessionEnd {
     }
 }
 
-/// The end of a wait for the client.
+/// The event that ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
     /// The client has sent octets.
     Octets,
-    /// The other event has come.
+    /// The other event has occurred.
     Event,
-    /// The deadline has come.
+    /// The deadline has passed.
     Deadline,
 }
 
@@ -55,12 +56,12 @@ pub enum Woken {
 const READ_BYTES: usize = 8 << 10;
 
 impl SessionStream {
-    /// A client that takes no octet for `write_patience` while there is something to send is [gone](SessionEnd::Gone).
+    /// A client that takes no octet for `write_patience` while output waits is [gone](SessionEnd::Gone).
     pub fn new(stream: Stream, phase: Arc<CurrentPhase>, write_patience: Duration) -> Self {
         Self { stream, phase, write_patience, until: None }
     }
 
-    /// Ends the session with the right to it: nothing more is read or written then.
+    /// Ends the session when its login is revoked: nothing more is read or written then.
     pub fn end_with(&mut self, until: Revocation) {
         self.until = Some(until);
     }
@@ -73,7 +74,7 @@ impl SessionStream {
     /// Does the server's side of a handshake.
     ///
     /// # Errors
-    /// [`SessionEnd::Gone`]: it failed, or took longer than until `deadline`.
+    /// [`SessionEnd::Gone`]: it failed, or was not done by `deadline`.
     pub async fn start_tls(&mut self, certificate: &Certificate, deadline: Instant) -> Result<TlsFacts, SessionEnd> {
         let stream = std::mem::replace(&mut self.stream, Stream::Gone);
         let accepted = timeout_at(deadline, certificate.accept(stream)).await;
@@ -82,7 +83,7 @@ impl SessionStream {
         Ok(facts)
     }
 
-    /// Writes octets. Each time that the client takes some, its time begins anew.
+    /// Writes octets. The timeout restarts each time that the client takes some.
     ///
     /// # Errors
     /// [`SessionEnd::Gone`].
@@ -103,7 +104,7 @@ impl SessionStream {
         Ok(())
     }
 
-    /// Hands what TLS still holds to the socket.
+    /// Flushes TLS's buffers to the socket.
     ///
     /// # Errors
     /// [`SessionEnd::Gone`].
@@ -112,7 +113,8 @@ impl SessionStream {
         Ok(())
     }
 
-    /// Waits for more octets, for `event` or for `deadline`, whichever comes first. While it waits, an empty `input` takes no memory.
+    /// Waits for more octets, for `event` or for `deadline`, whichever comes first. An empty `input` takes no memory
+    /// during the wait.
     ///
     /// # Errors
     /// [`SessionEnd::Gone`], [`SessionEnd::ShuttingDown`], [`SessionEnd::Revoked`].
@@ -141,7 +143,7 @@ impl SessionStream {
         }
     }
 
-    /// Says the last words and closes; see [`close`].
+    /// Sends the last reply and closes; see [`close`].
     pub async fn close(self, last: Vec<u8>, linger: Duration) {
         if !self.stream.is_gone() {
             close(self.stream, last, linger).await;
@@ -149,7 +151,7 @@ impl SessionStream {
     }
 }
 
-/// Waits for the end of the login, if it can have one. It comes once: whoever hears of it ends the session.
+/// Waits for the revocation of the login, if it has one. It occurs once: the caller must end the session then.
 async fn revoked(until: &mut Option<Revocation>) {
     match until {
         Some(revocation) => revocation.comes().await,

@@ -1,4 +1,4 @@
-//! The kinds of sockets that a session runs over, how TLS begins and how a connection is closed.
+//! The kinds of sockets of a session, the start of TLS, and the close of a connection.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,15 +22,15 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Over a UNIX socket.
     Unix(UnixStream),
-    /// One of the others, encrypted.
+    /// A TCP or UNIX stream, encrypted.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::TlsStream<Stream>>),
-    /// Taken away for a handshake, or lost in it.
+    /// Taken for a handshake, or lost in a failed one.
     Gone,
 }
 
 impl Stream {
-    /// Waits until there may be something to read, without needing a buffer for it.
+    /// Waits until there may be input, without a buffer for it.
     ///
     /// # Errors
     /// Errors of the socket; reading will fail with the same error.
@@ -45,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// Waits until a socket may have something to read, or its other side has closed it.
+    /// Waits until a socket may have input, or its peer has closed it.
     pub(crate) async fn ready_to_read(&self) -> io::Result<Ready> {
         match self {
             Self::Tcp(stream) => stream.ready(Interest::READABLE).await,
@@ -54,7 +54,7 @@ impl Stream {
         }
     }
 
-    /// Does `work`, which reads from a socket. `WouldBlock` from it means that there is nothing to read until there is more.
+    /// Runs `work`, which reads from a socket. `WouldBlock` from it clears the socket's readiness.
     pub(crate) fn try_read<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         match self {
             Self::Tcp(stream) => stream.try_io(Interest::READABLE, || work(stream.as_fd())),
@@ -83,10 +83,10 @@ impl Stream {
         }
     }
 
-    /// Writes without waiting; for replies to clients that are turned away.
+    /// Writes without waiting, for replies to refused clients.
     ///
     /// # Errors
-    /// `WouldBlock` if it cannot be written now; what the socket says.
+    /// `WouldBlock` if it cannot be written now; errors of the socket.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -160,22 +160,23 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// How a session is encrypted.
+/// Parameters of a TLS session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFacts {
     /// Such as `TLSv1_3`.
     pub version: String,
     /// Such as `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,
-    /// The name that the client asked for (SNI), if it did.
+    /// The name requested by the client (SNI), if any.
     pub server_name: Option<String>,
     /// `tls-exporter` of RFC 9266, for SASL with channel binding; `None` before TLS 1.3, where it is not unique without an extension.
     pub exporter: Option<[u8; 32]>,
-    /// The client's certificate, if it showed one and the acceptor's verifier took it. Only an acceptor with a verifier for clients asks.
+    /// The client's certificate, if it sent one and the acceptor's verifier accepted it. Only an acceptor with a client
+    /// verifier asks for one.
     pub client: Option<ClientCertificate>,
 }
 
-/// A certificate by which a client has shown who it is. Its chain has been verified.
+/// A client's certificate with a verified chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Certificates in DER as received: the client's own first, then those that lead to an authority.
@@ -184,22 +185,22 @@ pub struct ClientCertificate {
     pub dns_names: Vec<String>,
 }
 
-/// The certificate of a listener, which a reload replaces. Clones share it; a handshake that begins has the newest.
+/// The certificate of a listener, which a reload replaces. Clones share it; new handshakes see the newest.
 #[derive(Debug, Clone, Default)]
 pub struct CurrentCertificate(Arc<RwLock<Certificate>>);
 
 impl CurrentCertificate {
-    /// Begins with this one.
+    /// Starts with this certificate.
     pub fn new(certificate: Certificate) -> Self {
         Self(Arc::new(RwLock::new(certificate)))
     }
 
-    /// The newest.
+    /// The newest certificate.
     pub fn get(&self) -> Certificate {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces it for handshakes that begin from now on.
+    /// Replaces it for later handshakes.
     pub fn set(&self, certificate: Certificate) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificate;
     }
@@ -210,7 +211,7 @@ impl CurrentCertificate {
 pub struct Certificate {
     #[cfg(feature = "tls")]
     acceptor: Option<tokio_rustls::TlsAcceptor>,
-    /// Of validations by an authority, and their side of the handshake.
+    /// Certificates for validations by an authority, and the configuration of their handshakes.
     #[cfg(feature = "tls")]
     validations: Option<(crate::ValidationCertificates, Arc<rustls::ServerConfig>)>,
 }
@@ -223,7 +224,7 @@ impl Certificate {
         Self { acceptor: Some(config.into()), validations: None }
     }
 
-    /// Answers authorities that validate names, too (TLS-ALPN-01, RFC 8737). Their connections end with the handshake.
+    /// Also answers authorities that validate names (TLS-ALPN-01, RFC 8737). Their connections end with the handshake.
     ///
     /// # Errors
     /// [`TlsError`](crate::tls::TlsError): only with a faulty build of the library.
@@ -242,7 +243,7 @@ impl Certificate {
         return false;
     }
 
-    /// Does the server's side of a TLS handshake. The caller sees to it that this does not take for ever.
+    /// Does the server's side of a TLS handshake. The caller must limit its time.
     ///
     /// # Errors
     /// The handshake failed, or there is no certificate. The connection is closed.
@@ -265,7 +266,7 @@ impl Certificate {
         Ok((Stream::Tls(Box::new(stream.into())), facts))
     }
 
-    /// There is none.
+    /// Without the feature `tls`, there is no handshake.
     ///
     /// # Errors
     /// Always. The connection is closed.
@@ -275,7 +276,7 @@ impl Certificate {
     }
 }
 
-/// Looks at the beginning of the handshake first: an authority asks for a protocol of its own.
+/// Looks at the ClientHello first: an authority asks for a protocol of its own.
 #[cfg(feature = "tls")]
 async fn accept_unless_validation(
     acceptor: &tokio_rustls::TlsAcceptor,

@@ -1,4 +1,4 @@
-//! Certificates, for those who have no configuration of rustls of their own: TLS 1.2 and 1.3, by `ring`.
+//! Certificates, for programs without their own rustls configuration: TLS 1.2 and 1.3, with `ring`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ pub enum TlsTrust {
     Anything,
 }
 
-/// Why there is no TLS.
+/// Error of a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A PEM file cannot be read, or does not hold what it should.
+    /// A PEM file cannot be read, or lacks the expected items.
     #[error("cannot read {path}: {text}")]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         text: String,
     },
     /// The key belongs to another certificate.
@@ -41,7 +41,7 @@ pub enum TlsError {
         /// The file of the key.
         key: PathBuf,
     },
-    /// Key and certificate do not fit each other, or the library cannot use them.
+    /// Key and certificate do not match, or the library cannot use them.
     #[error(transparent)]
     Library(#[from] rustls::Error),
 }
@@ -49,7 +49,7 @@ pub enum TlsError {
 /// The client's side of TLS 1.2 and 1.3.
 ///
 /// # Errors
-/// When the file of authorities cannot be read, or holds none.
+/// When the file of authorities cannot be read, or contains none.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
     client_config_as(trust, None)
 }
@@ -57,7 +57,7 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
 /// [`client_config`] with a certificate for servers that ask for one: PEM files of its chain, leaf first, and of its key.
 ///
 /// # Errors
-/// When a file cannot be read, or the two do not fit each other.
+/// When a file cannot be read, or the two do not match.
 pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -75,12 +75,12 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result
 /// The key is in PKCS #8, PKCS #1 or SEC 1.
 ///
 /// # Errors
-/// When a file cannot be read, or the two do not fit each other.
+/// When a file cannot be read, or the two do not match.
 pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     server_config_with(Arc::new(SingleCertAndKey::from(certified_key(chain, key)?)))
 }
 
-/// A chain of certificates, leaf first, and its private key, from PEM files, which may be one and the same.
+/// Loads a chain of certificates, leaf first, and its private key, from PEM files, which may be the same.
 ///
 /// # Errors
 /// As [`server_config`].
@@ -118,10 +118,10 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// [`server_config`] from what has been read already.
+/// Like [`server_config`], from data read before.
 ///
 /// # Errors
-/// When the two do not fit each other.
+/// When the two do not match.
 pub fn server_config_from(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -154,7 +154,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     }
 }
 
-/// Takes every certificate; signatures are still checked, so that the handshake costs what it costs.
+/// Accepts every certificate. Signatures are still checked, so that a handshake has its usual cost.
 #[derive(Debug)]
 struct Anything(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Certificates by which an authority sees that a name is ours (TLS-ALPN-01, RFC 8737).
+//! Certificates by which an authority validates our names (TLS-ALPN-01, RFC 8737).
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::tls::{TlsError, server_config_with};
 
-/// The protocol that an authority asks for in the handshake (RFC 8737 section 6.2).
+/// The protocol of an authority's handshake (RFC 8737 section 6.2).
 pub const ACME_TLS: &[u8] = b"acme-tls/1";
 
 /// Certificates of validations under way, by name. Clones share them.
@@ -17,7 +17,7 @@ pub const ACME_TLS: &[u8] = b"acme-tls/1";
 pub struct ValidationCertificates(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
 impl ValidationCertificates {
-    /// Shows `certificate` to those who validate `name`, until [`remove`](Self::remove).
+    /// Shows `certificate` to authorities that validate `name`, until [`remove`](Self::remove).
     pub fn insert(&self, name: &str, certificate: Arc<CertifiedKey>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_ascii_lowercase(), certificate);
     }

@@ -1,6 +1,7 @@
-//! The few parts of a certificate that a server looks at (RFC 5280 section 4.1). All inputs are DER; nonsense gives `None`.
+//! The few parts of a certificate that a server reads (RFC 5280 section 4.1). All inputs are DER; malformed ones give
+//! `None`.
 
-/// Begin and end of the validity, in seconds since 1970; `None` also if one is before that.
+/// Start and end of the validity, in seconds since 1970; `None` also if one is before that.
 pub fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
     let mut fields = from_issuer(certificate)?;
     element(&mut fields)?;
@@ -58,7 +59,7 @@ pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((issuer, subject))
 }
 
-/// The fields of a certificate from its issuer on: that, the validity, the subject and more.
+/// The fields of a certificate from its issuer on.
 fn from_issuer(certificate: &[u8]) -> Option<&[u8]> {
     let (_, certificate) = element(&mut &*certificate)?;
     let (_, mut fields) = element(&mut &*certificate)?;
@@ -88,7 +89,7 @@ fn element<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((tag, contents))
 }
 
-/// UTCTime, whose years begin with 1950, or GeneralizedTime; both end in Z and have seconds.
+/// Parses UTCTime, whose years begin with 1950, or GeneralizedTime; both end in Z and have seconds.
 fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
     let digits = time.strip_suffix(b"Z").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
     let number = |digits: &[u8]| digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
@@ -108,7 +109,7 @@ fn seconds(tag: u8, time: &[u8]) -> Option<u64> {
     Some((days - DAYS_TO_1970) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// From 0000-03-01 to 1970-01-01.
+/// Days from 0000-03-01 to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_468;
 
 #[cfg(test)]

@@ -18,17 +18,18 @@ pub use read::{BODY_BYTES_MAX, Contents, FileReader};
 pub use stat::{FileFacts, look_up, stat_files, stat_files_with};
 pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key_of_name, walk};
 
-/// How files are looked at and read.
+/// Method of looking at files and reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IoMethod {
-    /// The one that was measured to be faster: one after the other, until a sample shows that files are not cached, and from there on many at once.
+    /// The faster method by measurement: single calls until a sample shows that files are not cached, batches from
+    /// there on.
     #[default]
     Best,
     /// One system call after the other.
     OneByOne,
-    /// Many at once through io_uring, where the kernel allows it; otherwise one by one.
+    /// Batches through io_uring, where the kernel allows it; otherwise single calls.
     Batched,
 }
 
-/// Set to `1`, nothing is done through io_uring.
+/// Environment variable that disables io_uring if set to `1`.
 pub const DISABLE_IO_URING: &str = "POSTHASTE_DISABLE_IO_URING";

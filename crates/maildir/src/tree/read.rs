@@ -1,4 +1,4 @@
-//! Whole files, many after each other: one batch is read while the one before is being worked on.
+//! Reads whole files in batches: one batch is read while the one before is being processed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,36 +9,37 @@ use std::path::{Path, PathBuf};
 use super::stat::bytes_read;
 use super::{FileFacts, IoMethod};
 
-/// Bytes of one file that are read; a larger one is cut there.
+/// Maximum bytes read of one file; a larger one is truncated.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
 
-/// A file that was read.
+/// The content of a file.
 #[derive(Debug)]
 pub struct Contents<'a> {
     /// Up to [`BODY_BYTES_MAX`] bytes.
     pub bytes: &'a [u8],
-    /// Size and time when it was read.
+    /// Size and time at the moment of reading.
     pub facts: FileFacts,
 }
 
-/// Reads files in batches. Not shared between threads: each has its own, which may be made by another.
+/// Reads files in batches. Each thread has its own reader, which another thread may have made.
 ///
-/// In the best way ([`IoMethod::Best`]), files that are cached are read by ordinary calls, which is cheaper. As soon as some had to be read from a disk, files are
-/// read many at once.
+/// With [`IoMethod::Best`], cached files are read by ordinary calls, which is cheaper. Once some had to be read from a
+/// disk, files are read in batches.
 ///
 /// Memory: the largest file, and when batched 32 KiB for each file of two batches.
 pub struct FileReader {
-    /// Asked for and not handed out.
+    /// Files requested and not delivered yet.
     waiting: Option<Vec<PathBuf>>,
     buffer: Vec<u8>,
     #[cfg(feature = "io-uring")]
     ring: Option<super::uring::ReadRing>,
-    /// Batches read so far, while it is still open whether a ring is worth it.
+    /// Batches read so far, while it is undecided if a ring is worth it.
     #[cfg(feature = "io-uring")]
     undecided: Option<usize>,
 }
 
-/// In every build, also with rings and memory that the kernel writes to.
+/// Asserts that a reader can be sent to another thread in every build, even with a ring and memory that the kernel
+/// writes to.
 const _: () = {
     const fn can_go_to_another_thread<T: Send>() {}
     can_go_to_another_thread::<FileReader>();
@@ -48,7 +49,7 @@ impl FileReader {
     /// Files of one batch at most.
     pub const BATCH: usize = 32;
 
-    /// A reader that goes about it in a given way, if that is possible.
+    /// A reader with a given method, if it is available.
     #[cfg_attr(not(feature = "io-uring"), expect(unused_variables, reason = "there is one way"))]
     pub fn new(method: IoMethod) -> Self {
         Self {
@@ -69,8 +70,8 @@ impl FileReader {
         return false;
     }
 
-    /// Begins to read `next`, at most [`BATCH`](Self::BATCH) files, and hands out those of the call before, each with its place in that
-    /// batch. The last batch comes with an empty `next`.
+    /// Begins to read `next`, at most [`BATCH`](Self::BATCH) files, and passes the files of the previous call to
+    /// `each`, each with its index in that batch. An empty `next` returns the last batch.
     pub fn turn(&mut self, next: Vec<PathBuf>, mut each: impl FnMut(usize, io::Result<Contents<'_>>)) {
         assert!(next.len() <= Self::BATCH, "{} files in a batch", next.len());
         let before = self.waiting.replace(next).unwrap_or_default();
@@ -115,7 +116,7 @@ impl FileReader {
     }
 }
 
-/// Of so many batches one is a sample.
+/// One batch in this many is a sample.
 #[cfg(feature = "io-uring")]
 const SAMPLE_EVERY: usize = 8;
 

@@ -63,11 +63,11 @@ pub fn stat_files_with(
     Ok(facts)
 }
 
-/// Files that are looked at one by one to learn whether what is known of them is cached: then nothing is read for them. Cached, calls are faster than
-/// io_uring; on a cold cache, where many waits can overlap, it is the other way round.
+/// Files looked at by single calls, to learn if their inodes are cached: then no disk read occurs. Single calls are
+/// faster on a warm cache; io_uring is faster on a cold one, where many waits can overlap.
 const SAMPLE: usize = 64;
 
-/// Bytes that had to be read from a disk for this thread. Unlike time, that does not depend on who else wants the processor.
+/// Bytes read from disks for this thread. Unlike time, the count does not depend on the load of the processor.
 #[cfg(feature = "io-uring")]
 pub(super) fn bytes_read() -> u64 {
     // A system without this file, or where it is denied, is taken for one whose cache is warm.

@@ -1,4 +1,4 @@
-//! Many system calls at once, through io_uring(7): the only unsafe code of this crate.
+//! Batches of system calls through io_uring(7): the only unsafe code of this crate.
 //!
 //! The kernel reads names from our memory and writes results into it until it reports completion. So all of that memory
 //! has one owner ([`Memory`]). It does not move, is not touched while requests are in flight, and is leaked rather than
@@ -16,12 +16,12 @@ use io_uring::{IoUring, opcode, types};
 
 use super::{Contents, DISABLE_IO_URING, FileFacts};
 
-/// Files looked at in one go. More gained nothing.
+/// Files looked at in one batch. More gained nothing.
 const STAT_BATCH: usize = 16_384;
 /// Largest file read through the ring. Most messages are smaller; larger ones are read by ordinary calls.
 const READ_BYTES: usize = 32 << 10;
 
-/// `None` where the kernel or the environment says no.
+/// `None` if the kernel or the environment forbids it.
 fn ring(entries: usize) -> Option<IoUring> {
     if std::env::var_os(DISABLE_IO_URING).is_some_and(|value| value == "1") {
         return None;

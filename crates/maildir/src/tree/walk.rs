@@ -1,4 +1,4 @@
-//! The walk: which directories are folders, and when they changed.
+//! The walk: finds the folders and their times of change.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -15,7 +15,7 @@ use crate::maildir::Subdir;
 
 /// Bytes of directory entries fetched at once. The kernel fills as much as fits; above this, nothing was gained.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Directories nested deeper than this are passed over: something is wrong with them.
+/// Directories nested deeper than this are skipped as broken.
 const DEPTH_MAX: usize = 64;
 /// Minimum age of a change before its mtime can be trusted. Within one tick of the file system's clock, up to two
 /// seconds, a directory may change again without a new mtime.
@@ -28,14 +28,14 @@ pub struct TreeOptions {
     pub into_noupdate: bool,
 }
 
-/// Why a tree could not be walked. Trouble below the root is in [`Tree::troubles`] instead.
+/// Error of a walk. Errors below the root are in [`Tree::troubles`] instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// The root is not there or no directory: nothing can be said about its messages, least of all that they are gone.
+    /// The root is missing or no directory. This says nothing about its messages, least of all that they are gone.
     #[error("{}: {error}", root.display())]
     Root {
-        /// The root as it was given.
+        /// The root as given.
         root: PathBuf,
         /// Error of the system call.
         error: io::Error,
@@ -47,11 +47,11 @@ pub enum TreeError {
 pub struct Tree {
     /// Folders, sorted by path.
     pub folders: Vec<Folder>,
-    /// All directories that were walked into, the root first, without `new/` and `cur/`: where folders may come and go.
+    /// All directories entered, the root first, without `new/` and `cur/`: places where folders may come and go.
     pub directories: Vec<PathBuf>,
-    /// Paths (as in [`Folder::path`]) of subtrees that hold `.noupdate` and were left alone.
+    /// Paths (as in [`Folder::path`]) of subtrees with `.noupdate`, which were skipped.
     pub frozen: Vec<String>,
-    /// Directories that could not be read. What lies below them is unknown, not gone.
+    /// Directories that could not be read. Their content is unknown, not gone.
     pub troubles: Vec<(String, io::Error)>,
 }
 
@@ -68,7 +68,7 @@ pub struct Folder {
     pub cur: Option<Stamp>,
 }
 
-/// When a directory last changed, and which one it is.
+/// Identity and time of change of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     /// Inode number; another directory put in its place is a change.
@@ -99,7 +99,8 @@ impl Stamp {
 
 /// Finds all folders below `root`.
 ///
-/// Passed over: directories that hold `.noindex`, `tmp`, `dovecot*`, `.notmuch`, `.nnmaildir`, `.mu`, `.git`, names that begin with `#` or `.#`.
+/// Skips directories that contain `.noindex`, `tmp`, `dovecot*`, `.notmuch`, `.nnmaildir`, `.mu`, `.git`, and names
+/// that begin with `#` or `.#`.
 ///
 /// # Errors
 /// [`TreeError::Root`].
@@ -116,7 +117,7 @@ pub fn walk(root: &Path, options: &TreeOptions) -> Result<Tree, TreeError> {
 struct Walker<'a> {
     options: &'a TreeOptions,
     tree: Tree,
-    /// Every directory seen: symbolic links can make circles.
+    /// Every directory seen: symbolic links can form cycles.
     visited: HashSet<Identity>,
     buffer: Vec<u8>,
 }
@@ -169,7 +170,7 @@ struct Inside {
     noindex: bool,
     noupdate: bool,
     maildir: bool,
-    /// Directories to walk into, and whether each is a symbolic link.
+    /// Directories to enter, with true for symbolic links.
     below: Vec<(String, bool)>,
 }
 
@@ -207,8 +208,9 @@ fn is_furniture(name: &str) -> bool {
 impl Folder {
     /// Lists the messages of `new/` or `cur/`: `each(name, inode)`, in the directory's own order.
     ///
-    /// Names that begin with a dot or are not UTF-8 are left out, and what is no regular file or link to one. No file is looked
-    /// at, except links and on file systems that do not tell what an entry is. A file renamed meanwhile may come twice or not at all.
+    /// Skips names that begin with a dot or are not UTF-8, and all but regular files and links to them. No file is
+    /// looked at, except links and on file systems that do not tell an entry's type. A file renamed meanwhile may come
+    /// twice or not at all.
     ///
     /// # Errors
     /// Errors of `open` and `getdents`; a missing directory has no messages.
@@ -234,12 +236,13 @@ impl Folder {
     }
 }
 
-/// The letters after the separator and `2,`: `:` as the Maildir standard has it, `;` and `!` where a file system has no `:`.
+/// The letters after the separator and `2,`. The separator is `:` by the Maildir standard, and `;` or `!` where a file
+/// system forbids `:`.
 pub fn flag_letters_of(name: &str) -> &str {
     separator(name).and_then(|at| name[at + 1..].strip_prefix("2,")).unwrap_or("")
 }
 
-/// The part of a file name that stays while flags and sizes change: everything before the flags and the first comma.
+/// The constant part of a file name: everything before the flags and the first comma.
 pub fn key_of_name(name: &str) -> &str {
     let base = separator(name).map_or(name, |at| &name[..at]);
     base.split(',').next().unwrap_or(base)
