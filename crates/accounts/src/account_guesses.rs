@@ -1,4 +1,4 @@
-//! Wrong passwords by the account that is guessed at, from wherever they come.
+//! Wrong passwords counted by account, whatever their origin.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,45 +7,46 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Wrong passwords of each name, whether there is such a login or not: so its owner alone knows which names there are.
+/// Wrong passwords of each name, whether the login exists or not: a difference would reveal which names exist.
 #[derive(Debug, Default)]
 pub(crate) struct AccountGuesses {
-    /// By a digest of the name, with a key that only this process has. The type of the key is the bound: names that nobody has displace no count, and of 65,536 names
-    /// two share one.
+    /// By a digest of the name; the digest's key is known to this process only. The key type bounds the map, so
+    /// invented names displace no count. Of 65,536 names two share a slot.
     slots: Mutex<HashMap<u16, GuessedAccount>>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
 struct GuessedAccount {
-    /// When the first of the failures was; once the account is slow: the last.
+    /// Time of the first failure; of the last one once the account is slow.
     since: Instant,
     failures: u32,
-    /// The last guess, as [`Guesses::digest`](crate::guesses::Guesses::digest) makes it: a program with an old password repeats it for ever.
+    /// Digest of the last guess ([`Guesses::digest`](crate::guesses::Guesses::digest)): a program with an outdated
+    /// password repeats it for ever.
     last: u64,
 }
 
 impl AccountGuesses {
-    /// True if so many passwords were wrong that strangers wait for [`ACCOUNT_WAIT`].
+    /// True after so many wrong passwords that unknown networks wait for [`ACCOUNT_WAIT`].
     pub fn is_slow(&self, name: &str) -> bool {
         self.of(name).1
     }
 
-    /// The number of wrong passwords that count, and whether it makes the account slow.
+    /// Counted wrong passwords of the name, with true if they make the account slow.
     pub fn of(&self, name: &str) -> (u32, bool) {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let counting = slots.get(&self.slot(name)).filter(|of| of.since.elapsed() < ACCOUNT_GUESSES_FOR);
         counting.map_or((0, false), |of| (of.failures, of.failures >= ACCOUNT_FAILURES_MAX))
     }
 
-    /// Forgets the wrong passwords of a name. False: there are none.
+    /// Forgets the wrong passwords of a name. False if there are none.
     pub fn forget(&self, name: &str) -> bool {
         let is_counted = self.of(name).0 > 0;
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.slot(name));
         is_counted
     }
 
-    /// Counts a wrong password, unless it is the last one again.
+    /// Counts a wrong password, unless it repeats the last one.
     pub fn failed(&self, name: &str, guess: u64) {
         let now = Instant::now();
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,11 +70,11 @@ impl AccountGuesses {
     }
 }
 
-/// Wrong passwords of one account within [`ACCOUNT_GUESSES_FOR`].
+/// Maximum wrong passwords of one account within [`ACCOUNT_GUESSES_FOR`].
 pub(crate) const ACCOUNT_FAILURES_MAX: u32 = 100;
-/// The time that wrong passwords of an account count, and that it is slow after the last of too many.
+/// Time for which wrong passwords of an account count, and for which it stays slow after the last one.
 pub(crate) const ACCOUNT_GUESSES_FOR: Duration = Duration::from_secs(3600);
-/// The wait of an attempt at a slow account, if nobody has logged in from its network.
+/// Wait of an attempt at a slow account from an unknown network.
 pub(crate) const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

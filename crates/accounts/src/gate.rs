@@ -35,11 +35,12 @@ use crate::remembered::RememberedPasswords;
 /// Checks passwords.
 #[derive(Debug)]
 pub struct LoginGate {
-    /// Of each door, so that a flood at one does not keep anybody out of another.
+    /// One lane for each door, so that a flood at one leaves the other open.
     lanes: [Lane; LoginDoor::COUNT],
     known: KnownNetworks,
     guesses: Guesses,
-    /// Wrong tokens of HTTP: a program with an old token keeps nobody of its address from reading mail.
+    /// Wrong tokens of HTTP, counted separately: a program with an outdated token must not keep users at its address
+    /// from reading mail.
     token_guesses: Guesses,
     account_guesses: AccountGuesses,
     remembered: RememberedPasswords,
@@ -47,12 +48,12 @@ pub struct LoginGate {
     checks_made: AtomicU64,
 }
 
-/// Where a client wants to get in.
+/// Purpose of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginDoor {
     /// To send mail.
     Sending,
-    /// To read mail: clients that come again after a restart, a dozen connections each.
+    /// To read mail: clients reconnect after a restart, with a dozen connections each.
     Reading,
 }
 
@@ -60,19 +61,19 @@ impl LoginDoor {
     pub(crate) const COUNT: usize = 2;
 }
 
-/// Where an attempt comes from.
+/// Origin of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoginOrigin {
-    /// Where the client wants to get in.
+    /// Purpose of the login.
     pub door: LoginDoor,
-    /// The client's network: an address of IPv4, or a /64 of IPv6. `None`: it has no address.
+    /// The client's network: an IPv4 address, or an IPv6 /64. `None` without an address.
     pub network: Option<IpAddr>,
 }
 
-/// An attempt that may go on.
+/// An admitted attempt.
 struct Entered<'a> {
     attempt: Attempt<'a>,
-    /// The network that it counts for.
+    /// The network that it is counted for.
     from: Option<IpAddr>,
     is_known: bool,
     begun: Instant,
@@ -82,27 +83,27 @@ struct Entered<'a> {
 #[derive(Debug)]
 struct Lane {
     everybody: Checks,
-    /// For networks that are known, so that a flood from elsewhere does not keep them out.
+    /// Checks for known networks, so that a flood from elsewhere does not keep them out.
     reserved: Checks,
 }
 
 #[derive(Debug)]
 struct Checks {
     running: Arc<Semaphore>,
-    /// Passwords that are checked, or wait for a check.
+    /// Places of passwords that are being checked, or wait for a check.
     places: Semaphore,
 }
 
-/// A place among those that are checked or wait for it.
+/// A place in the lane.
 struct Place<'a> {
     checks: &'a Checks,
     _place: SemaphorePermit<'a>,
-    /// The check may begin; `None`: it waits for that.
+    /// Permit of a running check; `None` while it waits.
     turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for LoginGate {
-    /// Networks that have logged in are forgotten with it.
+    /// A gate without a file: known networks are forgotten with it.
     fn default() -> Self {
         Self {
             lanes: [Lane::new(CHECKS_MAX), Lane::new(READING_CHECKS_MAX)],
@@ -117,41 +118,41 @@ impl Default for LoginGate {
     }
 }
 
-/// A name, and the password that is to show that the client is its owner.
+/// A name with a password to check.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordClaim {
-    /// Whose password it is.
+    /// Name of the password's owner.
     pub user: String,
     /// The password itself.
     pub password: String,
-    /// On whose behalf the client wants to act; `None` for its own.
+    /// Identity to act for (SASL authorization identity); `None` for its own.
     pub acts_for: Option<String>,
 }
 
 /// The reason of a refused login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoginFailure {
-    /// Another password, or no such name: for the operator. The client is not told which.
+    /// Wrong password, or unknown name; the reason is for the operator. The client is not told which.
     #[error("{0}")]
     Wrong(&'static str),
     /// Too many wrong guesses came from the client's address.
     #[error("too many wrong passwords from this address")]
     Blocked,
-    /// Too many passwords are to be checked.
+    /// Too many passwords wait for a check.
     #[error("too many logins at a time")]
     Busy,
 }
 
-/// A login that has succeeded.
+/// A successful login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedIn {
     /// The name, in its one form.
     pub name: String,
-    /// The secrets that it was checked against: with another password it is another login.
+    /// The secrets that it was checked against, to detect a later change of password.
     pub secrets: Arc<LoginSecrets>,
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for PasswordClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PasswordClaim")
@@ -162,10 +163,11 @@ impl fmt::Debug for PasswordClaim {
 }
 
 impl LoginGate {
-    /// With a file in which networks that have logged in outlive a restart, after [`save`](Self::save). Blocks.
+    /// Opens a gate with a file of known networks, which keeps them across restarts after a [`save`](Self::save).
+    /// Blocks.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists but cannot be read.
     pub fn open(known_networks: PathBuf) -> io::Result<Self> {
         Ok(Self { known: KnownNetworks::open(known_networks)?, ..Self::default() })
     }
@@ -220,7 +222,7 @@ impl LoginGate {
         Err(self.refuse(entered, guessed_at, guess, before.unwrap_or(why)).await)
     }
 
-    /// Lets an attempt begin.
+    /// Admits an attempt.
     fn enter(&self, origin: LoginOrigin) -> Result<Entered<'_>, LoginFailure> {
         let begun = Instant::now();
         // Who is on this machine may log in for many, as webmail does.
@@ -229,14 +231,15 @@ impl LoginGate {
         Ok(Entered { attempt: self.guesses.begin(origin.door, from, is_known)?, from, is_known, begun })
     }
 
-    /// Before anything is compared, or a client that does not wait for the answer would guess as before.
+    /// Makes an attempt at a slow account wait. The wait precedes the check: after it, a client could ignore the wait
+    /// and guess as fast as before.
     async fn wait_if_slow(&self, entered: &Entered<'_>, name: Option<&str>) {
         if !entered.is_known && name.is_some_and(|name| self.account_guesses.is_slow(name)) {
             sleep(ACCOUNT_WAIT).await;
         }
     }
 
-    /// Notes a success.
+    /// Records a success.
     fn let_in(
         &self,
         entered: &Entered<'_>,
@@ -249,7 +252,7 @@ impl LoginGate {
         LoggedIn { name: name.to_owned(), secrets: Arc::clone(&login.secrets) }
     }
 
-    /// Counts a wrong guess, for an account if it is the password that is wrong, and waits for the time of the answer.
+    /// Counts a wrong guess, also for the account if the password was wrong, and waits until the time of the reply.
     async fn refuse(
         &self,
         entered: Entered<'_>,
@@ -265,8 +268,8 @@ impl LoginGate {
         LoginFailure::Wrong(why)
     }
 
-    /// Counts a wrong token of HTTP for its client, apart from wrong passwords, and returns when a wrong password is answered. Clients on this machine count, too: no webmail
-    /// shows tokens for its users.
+    /// Counts a wrong token of HTTP for its client, separately from wrong passwords, and returns when a reply to a
+    /// wrong password would be sent. Clients on this machine count, too: no webmail shows tokens for its users.
     pub async fn wrong_token(&self, network: Option<IpAddr>, presented: &str) -> LoginFailure {
         let begun = Instant::now();
         let attempt = match self.token_guesses.begin(LoginDoor::Reading, network, false) {
@@ -278,12 +281,12 @@ impl LoginGate {
         LoginFailure::Wrong("wrong token")
     }
 
-    /// The number of passwords that Argon2 has checked since the start. Those that are remembered are not among them.
+    /// Number of Argon2 checks since the start, without those saved by remembered passwords.
     pub fn checks_made(&self) -> u64 {
         self.checks_made.load(Ordering::Relaxed)
     }
 
-    /// `account`: the login's name, if there is such a login.
+    /// `account`: the login's name, if it exists.
     async fn is_right(
         &self,
         (door, is_known): (LoginDoor, bool),
@@ -316,7 +319,8 @@ impl Lane {
         }
     }
 
-    /// A place, if there is one. A known client takes the reserved check only while those for everybody are busy, and waits among the few that are known.
+    /// Takes a free place. A known client uses the reserved lane only while the common one is busy, and then queues
+    /// among known clients only.
     fn place(&self, is_known: bool) -> Option<Place<'_>> {
         let (everybody, reserved) = (&self.everybody, Some(&self.reserved).filter(|_| is_known));
         let free = everybody.free_place().or_else(|| reserved?.free_place());
@@ -341,7 +345,7 @@ impl Checks {
 }
 
 impl Place<'_> {
-    /// Waits until a check may begin.
+    /// Waits until the check may begin.
     async fn wait(&mut self) -> Result<(), LoginFailure> {
         if self.turn.is_none() {
             let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks.running).acquire_owned()).await;
@@ -350,8 +354,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Checks a password. A check that has begun goes on if nobody waits for it any more, and counts until its end.
-    /// The next begins when the place is dropped.
+    /// Checks a password. A running check continues if nobody waits for it any more, and counts until its end. The next
+    /// one begins when the place is dropped.
     async fn check(&mut self, hash: Arc<PasswordHash>, password: String) -> Result<bool, LoginFailure> {
         let turn = self.turn.take();
         let (is_right, turn) =
@@ -361,18 +365,18 @@ impl Place<'_> {
     }
 }
 
-/// Checks at a time of those who send: about 60 MiB, with the one that is reserved.
+/// Checks at a time for sending: about 60 MiB, including the reserved one.
 const CHECKS_MAX: usize = 2;
-/// Places of those who read: about 40 MiB.
+/// Checks at a time for reading: about 40 MiB.
 const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
-/// Passwords that are checked or wait for it at a door: about a second's.
+/// Passwords checked or waiting at a door: about a second's worth.
 const PLACES_MAX: usize = 64;
-/// Places of known networks: fewer, so that one with room among everybody's does not wait for long.
+/// Places of known networks: fewer, so that their queue stays short.
 const RESERVED_PLACES_MAX: usize = 16;
-/// The longest wait of a password for its turn.
+/// Longest wait of a password for its check.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
-/// A refusal is sent after a whole number of these.
+/// Refusals are sent after a multiple of this time.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

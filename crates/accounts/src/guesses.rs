@@ -18,16 +18,16 @@ pub(crate) struct Guesses {
     hasher: RandomState,
 }
 
-/// Whose attempts are counted together.
+/// Unit of counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Network {
-    /// An address of IPv4, or a /64 of IPv6.
+    /// An IPv4 address, or an IPv6 /64.
     Client(IpAddr),
-    /// A /48 of IPv6: one site may have it (RFC 6177), or thousands of subscribers.
+    /// An IPv6 /48: one site may have it (RFC 6177), or thousands of subscribers.
     Prefix48(Ipv6Addr),
 }
 
-/// The /48 of an address of IPv6.
+/// The /48 of an IPv6 address.
 pub(crate) fn prefix48(ip: IpAddr) -> Option<Ipv6Addr> {
     match ip {
         IpAddr::V6(ip) => Some(Ipv6Addr::from_bits(ip.to_bits() >> 80 << 80)),
@@ -68,14 +68,14 @@ impl fmt::Display for Network {
 
 #[derive(Debug)]
 struct Counted {
-    /// When the first of the failures was.
+    /// Time of the first failure.
     since: Instant,
     failures: u32,
     /// Digest of the last wrong guess and the hash it was checked against, and the reason of its refusal. A program
     /// with an outdated password repeats one guess and learns nothing, so a repetition does not count. The digest's key
     /// is known to this process only. Kept for a [`Network::Client`] only.
     last: Option<(u64, &'static str)>,
-    /// By door, so that one does not fill the other.
+    /// Attempts in flight by door, so that one door does not fill the other.
     in_flight: [u32; LoginDoor::COUNT],
 }
 
@@ -85,7 +85,7 @@ impl Counted {
     }
 }
 
-/// An attempt to log in, from its begin to its answer.
+/// An attempt to log in, from its start to its reply.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     guesses: &'a Guesses,
@@ -104,12 +104,13 @@ impl Guesses {
         self.lock().is_empty()
     }
 
-    /// A guess as a number, by a key that only this process has.
+    /// Digest of a guess, by a key that only this process knows.
     pub fn digest(&self, guess: impl Hash) -> u64 {
         self.hasher.hash_one(guess)
     }
 
-    /// An attempt from a network; `None`: from a client that is never turned away. What others of its /48 have guessed turns away only those that are not known.
+    /// Begins an attempt from a network; `None` is never refused. Wrong guesses from the same /48 block unknown
+    /// networks only.
     ///
     /// # Errors
     /// [`LoginFailure::Blocked`] and [`LoginFailure::Busy`].
@@ -156,23 +157,23 @@ impl Guesses {
 pub struct GuessingClient {
     /// An address of IPv4, or a prefix of IPv6: `2001:db8::/64`.
     pub network: String,
-    /// Wrong passwords, or wrong tokens, that count.
+    /// Counted wrong passwords or tokens.
     pub wrong: u32,
-    /// True if its attempts are turned away without a check.
+    /// True while its attempts are refused without a check.
     pub is_turned_away: bool,
-    /// Seconds after which they count no more.
+    /// Seconds until its guesses no longer count.
     pub secs_left: u64,
 }
 
 impl GuessingClient {
-    /// The order of a list: accounts that are turned away first, then by the number of guesses.
+    /// Sort key of a list: blocked clients first, then by number of guesses.
     pub(crate) fn rank(&self) -> (bool, u32, &str) {
         (!self.is_turned_away, u32::MAX - self.wrong, &self.network)
     }
 }
 
 impl Guesses {
-    /// Networks whose failures count.
+    /// Networks with counted failures.
     pub fn clients(&self) -> Vec<GuessingClient> {
         let networks = self.lock();
         let counting = networks.iter().filter(|(_, counted)| counted.failures > 0);
@@ -191,7 +192,7 @@ impl Guesses {
             .collect()
     }
 
-    /// Forgets the failures of a client and of its /48. False: there are none.
+    /// Forgets the failures of a client and of its /48. False if there are none.
     pub fn forget(&self, ip: IpAddr) -> bool {
         let client = match ip {
             IpAddr::V4(_) => ip,
@@ -212,13 +213,13 @@ impl Guesses {
 }
 
 impl Attempt<'_> {
-    /// Why the client's last guess was refused, if this is the same.
+    /// Reason for which the client's last guess was refused, if this is the same guess.
     pub fn refused_before(&self, guess: u64) -> Option<&'static str> {
         let networks = self.guesses.lock();
         networks.get(self.networks.first()?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
     }
 
-    /// Counts a wrong guess, unless it is the client's last one again. Whether it was counted.
+    /// Counts a wrong guess, unless it repeats the client's last one. True if it was counted.
     pub fn failed(&self, guess: u64, why: &'static str) -> bool {
         let mut networks = self.guesses.lock();
         let client = self.networks.first().and_then(|client| networks.get_mut(client));
@@ -251,17 +252,17 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Attempts of one client at a time at each door, the delay of an answer included.
+/// Attempts of one client at a time at each door, including those whose reply is delayed.
 pub(crate) const IN_FLIGHT_MAX: u32 = 16;
 /// Attempts of one /48 at a time at each door.
 const PREFIX_IN_FLIGHT_MAX: u32 = 32;
-/// Wrong guesses of a client within [`GUESSES_FOR`].
+/// Maximum wrong guesses of a client within [`GUESSES_FOR`].
 pub(crate) const FAILURES_MAX: u32 = 10;
-/// Wrong guesses of a /48 within [`GUESSES_FOR`].
+/// Maximum wrong guesses of a /48 within [`GUESSES_FOR`].
 pub(crate) const PREFIX_FAILURES_MAX: u32 = 80;
 /// Time for which wrong guesses count, and for which a client is refused then.
 pub(crate) const GUESSES_FOR: Duration = Duration::from_secs(600);
-/// Networks of which wrong guesses, and logins, are remembered: about a megabyte each.
+/// Networks whose wrong guesses, and logins, are remembered: about a megabyte each.
 pub(crate) const NETWORKS_MAX: usize = 10_000;
 
 #[cfg(test)]

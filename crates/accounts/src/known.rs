@@ -1,4 +1,4 @@
-//! Networks from which somebody has logged in.
+//! Networks with an earlier successful login.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use crate::guesses::{NETWORKS_MAX, prefix48};
 
-/// Clients' networks from which somebody has logged in, and when last.
+/// Networks of clients with successful logins, each with the time of the last one.
 #[derive(Debug)]
 pub(crate) struct KnownNetworks {
     table: Mutex<KnownTable>,
-    /// Where they outlive a restart, if anywhere. Locked while it is written.
+    /// File that keeps them across restarts, if any. Locked while it is written.
     file: Option<Mutex<PathBuf>>,
     opened: Instant,
     /// `opened` as a time since 1970. Later times are computed from it, so setting the system's clock makes no login
@@ -41,7 +41,8 @@ impl Default for KnownNetworks {
 }
 
 impl KnownNetworks {
-    /// Reads the file, if it is there: lines of an address and the second of the last login. Others are left out, as a power cut may leave any. Blocks.
+    /// Reads the file, if it exists: lines of an address and the second of the last login. Malformed lines are skipped,
+    /// as a power cut may leave some. Blocks.
     ///
     /// # Errors
     /// It cannot be read.
@@ -69,7 +70,7 @@ impl KnownNetworks {
         Ok(known)
     }
 
-    /// Writes the file, if anything has changed, and does not sync it: at worst a network has to log in once more. Blocks.
+    /// Writes the file if anything has changed, without a sync: at worst a network has to log in again. Blocks.
     ///
     /// # Errors
     /// It cannot be written. The next call tries again.
@@ -125,14 +126,14 @@ impl KnownNetworks {
     }
 }
 
-/// Since 1970.
+/// Time since 1970.
 fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Known networks of one /48.
+/// Maximum known networks of one /48.
 const PREFIX_NETWORKS_MAX: usize = 16;
-/// The time that a network is known from its last login on.
+/// Time for which a network stays known after its last login.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A line takes up to 60 octets.
 const FILE_BYTES_MAX: u64 = 1 << 20;

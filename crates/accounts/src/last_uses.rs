@@ -8,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::gate::{LoginDoor, LoginOrigin};
 use crate::logins::Logins;
 
-/// A login's last success.
+/// A successful login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastUse {
     /// Seconds since 1970.
     pub at: u64,
-    /// Where the client got in.
+    /// Purpose of the login.
     pub door: LoginDoor,
     /// The client's network, as in [`LoginOrigin`].
     pub network: Option<IpAddr>,
@@ -24,7 +24,8 @@ pub struct LastUse {
 pub(crate) struct LastUses(Mutex<HashMap<Box<str>, LastUse>>);
 
 impl LastUses {
-    /// Notes a success. `logins`: those of now, which are the bound: names that a reload has removed go before more than a few are kept.
+    /// Records a success. `logins` are the current ones, which bound the map: only a few names removed by a reload are
+    /// kept.
     pub fn note(&self, logins: &Logins, name: &str, origin: LoginOrigin) {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let last = LastUse { at, door: origin.door, network: origin.network };
@@ -44,7 +45,7 @@ impl LastUses {
     }
 }
 
-/// Names of removed logins that are kept at most.
+/// Maximum removed logins that are kept.
 const REMOVED_MAX: usize = 100;
 
 #[cfg(test)]

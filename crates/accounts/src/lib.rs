@@ -1,4 +1,4 @@
-//! Logins of a mail server: the file of passwords, the gate against guessing, quotas of recipients.
+//! Logins of a mail server: the file of passwords, the defence against guessing, quotas of recipients.
 //!
 //! For any server that has logins. It knows no protocol: the caller turns a [`LoginFailure`] into its reply.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! The file of passwords.
 //!
-//! A line is `user@domain:hash`, as in Dovecot's passwd-file, and may go on with `:` and words about the account.
+//! A line is `user@domain:hash`, as in Dovecot's passwd-file, optionally followed by `:` and words about the account.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,37 @@ use posthaste_units::is_name;
 
 use crate::password::PasswordHash;
 
-/// All that may log in. The server's threads only look it up; a reload makes a new one.
+/// All logins. The server's threads only look names up; a reload makes a new value.
 #[derive(Debug, Default)]
 pub struct Logins {
     /// By name, in the form of [`Directory::login_name`].
     by_name: HashMap<Box<str>, Login>,
-    /// The hash that takes longest, for names that nobody has.
+    /// The most expensive hash, to check for names that do not exist.
     decoy: Option<Arc<PasswordHash>>,
-    /// For SCRAM with names that nobody has; `None`: no login has keys.
+    /// Source of invented SCRAM keys; `None` if no login has keys.
     scram_decoy: Option<ScramSecret>,
 }
 
-/// One of them.
+/// A login.
 #[derive(Debug)]
 pub struct Login {
     /// The secrets that a client is checked against.
     pub secrets: Arc<LoginSecrets>,
     senders: Senders,
-    /// On whose account its mail for other hosts is sent.
+    /// Tenant whose account is charged for its mail to other hosts.
     pub tenant: Option<Arc<str>>,
 }
 
-/// Facts kept of a password. A login with others is another login.
+/// Secrets of one password. After a change of them, it is another login.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoginSecrets {
-    /// For a password that the client sends.
+    /// To check a password sent by the client.
     pub hash: Arc<PasswordHash>,
-    /// For a client that shows by SCRAM-SHA-256 that it has the password.
+    /// To check a proof by SCRAM-SHA-256.
     pub scram: Option<ScramKeys>,
 }
 
-/// From whom a login may send.
+/// Addresses that a login may send from.
 #[derive(Debug, PartialEq, Eq)]
 enum Senders {
     Any,
@@ -50,24 +50,24 @@ enum Senders {
     Own(Vec<Box<str>>),
 }
 
-/// The right by which a login writes mail of an author.
+/// Reason for which a login may write as an author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorRight {
-    /// The author is the login, or an address that leads to it alone, or one of its `senders=`.
+    /// The author is the login, an address that leads to it alone, or one of its `senders=`.
     Own,
-    /// By `senders=any` alone.
+    /// Only `senders=any` allows it.
     Any,
 }
 
-/// Why a file of passwords cannot be used.
+/// Error in a file of passwords.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {why}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
 pub struct LoginsError {
     /// The file.
     pub file: PathBuf,
-    /// The line that is wrong; `None`: it cannot be read.
+    /// The malformed line; `None` if the file cannot be read.
     pub line: Option<usize>,
-    /// How.
+    /// The mistake, in words.
     pub why: String,
 }
 
@@ -75,7 +75,7 @@ impl Logins {
     /// Reads the file. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or a line of it is wrong.
+    /// The file cannot be read, or a line is malformed.
     pub fn load(file: &Path, directory: &Directory) -> Result<Self, LoginsError> {
         let failed = |line: Option<usize>, why: String| LoginsError { file: file.to_owned(), line, why };
         let text = std::fs::read_to_string(file).map_err(|error| failed(None, error.to_string()))?;
@@ -83,7 +83,7 @@ impl Logins {
     }
 
     /// # Errors
-    /// The number of the line that is wrong, and how. It never quotes a hash.
+    /// The number of the malformed line, and the mistake. It never quotes a hash.
     pub(crate) fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
         let mut logins = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -107,7 +107,7 @@ impl Logins {
         Ok(logins)
     }
 
-    /// By a name in its one form.
+    /// Looks up a normalised name.
     pub fn get(&self, name: &str) -> Option<&Login> {
         self.by_name.get(name)
     }
@@ -118,7 +118,7 @@ impl Logins {
         self.decoy.as_ref()
     }
 
-    /// Each with its name, in no order.
+    /// All logins with their names, in no order.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Login)> {
         self.by_name.iter().map(|(name, login)| (&**name, login))
     }
@@ -127,13 +127,13 @@ impl Logins {
         self.by_name.len()
     }
 
-    /// True if any login can show its password by SCRAM-SHA-256.
+    /// True if any login has keys of SCRAM-SHA-256.
     pub fn has_scram(&self) -> bool {
         self.scram_decoy.is_some()
     }
 
-    /// Keys for a client that wants to show the password of `name`. Names without keys have invented ones, the same each time, that no password fits; `None` if no
-    /// login has keys.
+    /// Keys for an exchange with `name`. A name without keys gets invented ones, the same each time, that no password
+    /// matches. `None` if no login has keys.
     pub(crate) fn scram_keys(&self, name: &str) -> Option<ScramKeys> {
         let keys = self.get(name).and_then(|login| login.secrets.scram.clone());
         keys.or_else(|| self.scram_decoy.as_ref().map(|secret| ScramKeys::of_nobody(name, secret)))
@@ -141,7 +141,7 @@ impl Logins {
 }
 
 impl Login {
-    /// Says whether mail may be sent from `sender`; `None`: a name without a domain, which is nobody's. `name` is that of this login.
+    /// True if the login `name` may send from `sender`. `None` is a name without a domain, which belongs to nobody.
     pub fn may_send_as(&self, sender: Option<&Address>, name: &str, directory: &Directory) -> bool {
         match (&self.senders, sender) {
             (Senders::Any, _) => true,
@@ -152,8 +152,9 @@ impl Login {
         }
     }
 
-    /// The right to write mail of this author, which recipients see (From); `None`: there is none. Stricter than [`may_send_as`](Self::may_send_as): an alias of several
-    /// people is nobody's own. An `author` who is not known may be written by `senders=any` alone.
+    /// The right of the login `name` to write as this author, whom recipients see (From); `None` without a right.
+    /// Stricter than [`may_send_as`](Self::may_send_as): an alias of several people belongs to none of them. An unknown
+    /// `author` needs `senders=any`.
     pub fn author_right(&self, author: Option<&Address>, name: &str, directory: &Directory) -> Option<AuthorRight> {
         let listed: &[Box<str>] = if let Senders::Own(listed) = &self.senders { listed } else { &[] };
         let is_own = author

@@ -1,4 +1,4 @@
-//! Changes of the file of passwords. Comments, other lines and the file's owner and mode stay.
+//! Changes of the file of passwords. Comments, other lines and the file's owner and mode are preserved.
 
 use std::fs::File;
 use std::io;
@@ -26,19 +26,19 @@ pub struct LoginsFile {
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginEntry {
-    /// The name in its one form.
+    /// The normalised name.
     pub login: String,
-    /// Words about the account, without keys of SCRAM.
+    /// Words about the account, without SCRAM keys.
     pub words: Vec<String>,
     /// True if it has keys of SCRAM-SHA-256.
     pub scram: bool,
 }
 
-/// Why a change is not made.
+/// Error of a change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeLoginsError {
-    /// The file is wrong as it is, or would be after the change.
+    /// The file is malformed, before or after the change.
     #[error(transparent)]
     Wrong(#[from] LoginsError),
     /// It cannot be read or written.
@@ -49,13 +49,13 @@ pub enum ChangeLoginsError {
         /// The system's reason.
         error: io::Error,
     },
-    /// There is a line for this name.
+    /// The name already has a line.
     #[error("there is a login {0} already")]
     Exists(String),
-    /// There is no line for this name.
+    /// The name has no line.
     #[error("there is no login {0}")]
     Absent(String),
-    /// It can be no name.
+    /// The name is invalid.
     #[error("`{0}` is not a name, such as ann@example.org")]
     Name(String),
 }
@@ -64,7 +64,7 @@ impl LoginsFile {
     /// Opens the file, or begins one that gets `owner`: a user and a group. Blocks while another process changes it.
     ///
     /// # Errors
-    /// It cannot be read, or a line of it is wrong.
+    /// The file cannot be read, or a line is malformed.
     pub fn open(path: &Path, directory: &Directory, owner: (u32, u32)) -> Result<Self, ChangeLoginsError> {
         let failed = |error: io::Error| ChangeLoginsError::Io { file: path.to_owned(), error };
         // Not a link, but the file that it leads to is replaced.
@@ -93,7 +93,7 @@ impl LoginsFile {
         Logins::parse(&self.text, directory).map(drop).map_err(wrong)
     }
 
-    /// Its logins, in its order.
+    /// Its logins, in order.
     pub fn entries(&self, directory: &Directory) -> Vec<LoginEntry> {
         let entry = |line: &str| {
             let (name, rest) = line.split_once(':')?;
@@ -105,10 +105,10 @@ impl LoginsFile {
         self.text.lines().filter_map(login_line).filter_map(entry).collect()
     }
 
-    /// Adds a login. `rest`: its hash and, behind a colon, words about the account.
+    /// Adds a login. `rest` is its hash and, after a colon, words about the account.
     ///
     /// # Errors
-    /// [`ChangeLoginsError::Exists`]; [`ChangeLoginsError::Name`]; [`ChangeLoginsError::Wrong`]: of the words.
+    /// [`ChangeLoginsError::Exists`]; [`ChangeLoginsError::Name`]; [`ChangeLoginsError::Wrong`] for malformed words.
     pub fn add(&mut self, name: &str, rest: &str, directory: &Directory) -> Result<String, ChangeLoginsError> {
         let login = login_of(name, directory)?;
         if self.line_of(&login, directory).is_some() {
@@ -122,7 +122,7 @@ impl LoginsFile {
         Ok(login)
     }
 
-    /// Gives a login another password. Its words stay; `scram` makes keys in place of those that it has.
+    /// Changes a login's password. Its words stay; `scram` makes new keys in place of old ones.
     ///
     /// # Errors
     /// [`ChangeLoginsError::Absent`]; [`ChangeLoginsError::Name`].
@@ -166,10 +166,10 @@ impl LoginsFile {
         Ok(login)
     }
 
-    /// Puts the changed text in place of the file. Durable on return.
+    /// Replaces the file by the changed text. Durable on return.
     ///
     /// # Errors
-    /// [`ChangeLoginsError::Io`]; the old content is in force, unless a sync failed.
+    /// [`ChangeLoginsError::Io`]: the old content is in force, unless a sync failed.
     pub fn save(&self) -> Result<(), ChangeLoginsError> {
         self.replace().map_err(|error| ChangeLoginsError::Io { file: self.path.clone(), error })
     }
@@ -199,7 +199,7 @@ impl LoginsFile {
         posthaste_fsops::write_all(file, self.text.as_bytes())
     }
 
-    /// The place of a login's line, without its line end.
+    /// Range of a login's line, without its line end.
     fn line_of(&self, login: &str, directory: &Directory) -> Option<std::ops::Range<usize>> {
         let mut start = 0;
         for line in self.text.split_inclusive('\n') {
@@ -220,7 +220,7 @@ fn login_of(name: &str, directory: &Directory) -> Result<String, ChangeLoginsErr
     login.ok_or_else(|| ChangeLoginsError::Name(name.to_owned()))
 }
 
-/// The line without blanks, if it is none of a comment.
+/// The trimmed line, unless it is a comment.
 fn login_line(line: &str) -> Option<&str> {
     Some(line.trim()).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }

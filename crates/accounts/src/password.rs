@@ -1,4 +1,4 @@
-//! Hashes of passwords: Argon2 in the form of PHC strings, such as `$argon2id$v=19$m=19456,t=2,p=1$…` (RFC 9106).
+//! Password hashes: Argon2 as PHC strings, such as `$argon2id$v=19$m=19456,t=2,p=1$…` (RFC 9106).
 
 use std::fmt;
 
@@ -11,29 +11,29 @@ use rustix::rand::{GetRandomFlags, getrandom};
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     hash: phc::PasswordHash,
-    /// KiB of memory times passes: what a check takes.
+    /// Cost of a check: KiB of memory times passes.
     cost: u64,
 }
 
-/// Why a text is no hash that can be used.
+/// The reason why a text is no usable hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
-    /// Another form, or another algorithm.
+    /// Another format or algorithm.
     #[error("not a hash of Argon2, such as `posthaste password` prints")]
     Form,
-    /// A check would be a way to exhaust the server.
+    /// A check would cost so much that logins could exhaust the server.
     #[error("a check of this hash would take too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
     Cost,
 }
 
-/// Why a password cannot be hashed.
+/// The reason why a password cannot be hashed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PasswordError {
-    /// There is nothing to hash.
+    /// The password is empty.
     #[error("the password is empty")]
     Empty,
-    /// Longer than [`PASSWORD_BYTES_MAX`], which no login gets past.
+    /// Longer than [`PASSWORD_BYTES_MAX`], so that no login could use it.
     #[error("the password is longer than {PASSWORD_BYTES_MAX} bytes")]
     TooLong,
     /// The system has no random numbers.
@@ -41,7 +41,8 @@ pub enum PasswordError {
     Library(String),
 }
 
-/// The hash of a password with a salt of its own: Argon2id with 19 MiB of memory and two passes, as OWASP recommends. Takes that memory, and a processor for tens of milliseconds.
+/// Hashes a password with a fresh salt: Argon2id with 19 MiB of memory and two passes, as OWASP recommends. Takes that
+/// memory, and tens of milliseconds of CPU.
 ///
 /// # Errors
 /// See [`PasswordError`].
@@ -51,7 +52,8 @@ pub fn hash_password(password: &str) -> Result<String, PasswordError> {
     hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Library(error.to_string()))
 }
 
-/// Keys for SCRAM-SHA-256 with a salt of their own, as a line of the file of passwords has them. Who steals them guesses faster than with a hash of Argon2.
+/// Derives SCRAM-SHA-256 keys with a fresh salt, in the form of the password file. A thief of these guesses faster than
+/// with an Argon2 hash.
 ///
 /// # Errors
 /// See [`PasswordError`].
@@ -61,7 +63,7 @@ pub fn scram_keys(password: &str) -> Result<String, PasswordError> {
     keys.map(|keys| keys.to_string()).map_err(|error| PasswordError::Library(error.to_string()))
 }
 
-/// A password that nobody guesses: 20 letters and digits that are not mistaken for others, 100 bits.
+/// Makes a random password of 100 bits: 20 letters and digits that are not mistaken for others.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -72,9 +74,9 @@ pub fn new_password() -> std::io::Result<String> {
     Ok(random.iter().map(|octet| char::from(NEW_PASSWORD_ALPHABET[usize::from(octet % 32)])).collect())
 }
 
-/// Of a [new password](new_password).
+/// Length of a [new password](new_password).
 pub const NEW_PASSWORD_LETTERS: usize = 20;
-/// Characters that nobody mistakes for others.
+/// Characters that are not mistaken for others.
 pub const NEW_PASSWORD_ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 fn check_length(password: &str) -> Result<(), PasswordError> {
@@ -85,7 +87,7 @@ fn check_length(password: &str) -> Result<(), PasswordError> {
     }
 }
 
-/// Never the hash: sessions hold it.
+/// Omits the hash, since sessions contain it.
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PasswordHash(..)")
@@ -96,7 +98,7 @@ impl PasswordHash {
     /// Reads a PHC string.
     ///
     /// # Errors
-    /// It is none of Argon2, or a check would take so much that logins would be a way to exhaust the server.
+    /// It is no Argon2 hash, or a check would cost so much that logins could exhaust the server.
     pub fn parse(text: &str) -> Result<Self, HashError> {
         let hash = phc::PasswordHash::new(text).map_err(|_| HashError::Form)?;
         Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| HashError::Form)?;
@@ -128,9 +130,9 @@ impl PasswordHash {
     }
 }
 
-/// Bytes of a password.
+/// Maximum bytes of a password.
 pub const PASSWORD_BYTES_MAX: usize = 1024;
-/// Rounds of PBKDF2 of new keys: some milliseconds of a telephone at each login.
+/// Rounds of PBKDF2 of new keys: some milliseconds on a phone at each login.
 const SCRAM_ITERATIONS: u32 = 15_000;
 /// 64 MiB, as RFC 9106 recommends for machines with little memory.
 const MEMORY_KIB_MAX: u32 = 64 << 10;

@@ -10,21 +10,22 @@ use std::time::Duration;
 use posthaste_units::{Bucket, Rate, Refused};
 use tokio::time::Instant;
 
-/// Counts the recipients of each account. It outlives a reload; a start begins with full buckets, so that nobody's mail is refused after it.
+/// Counts the recipients of each account. It survives a reload. After a start the buckets are full, so that no mail is
+/// refused because of it.
 #[derive(Debug)]
 pub struct Quotas {
     /// Time zero of the buckets.
     opened: Instant,
-    /// By a login's name, or `uid 1000`. There are no more than logins and users of this machine.
+    /// By a login's name, or `uid 1000`. There are at most as many as logins and users of this machine.
     accounts: Mutex<HashMap<Box<str>, Vec<Bucket>>>,
 }
 
-/// An account has sent to as many as it may.
+/// An account's quota is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaReached {
     /// The rate with the longest wait.
     pub rate: Rate,
-    /// Until one more may be sent to.
+    /// Wait until one more recipient is allowed.
     pub wait: Duration,
 }
 
@@ -35,7 +36,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// Counts one recipient, if each of the rates allows one more.
+    /// Counts one recipient if all of the rates allow it.
     ///
     /// # Errors
     /// The rate with the longest wait. Nothing is counted.
@@ -67,7 +68,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Undoes one [`take`](Self::take): the recipient was refused after it.
+    /// Undoes one [`take`](Self::take): the recipient was refused afterwards.
     pub fn give_back(&self, account: &str) {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.now();
@@ -82,7 +83,7 @@ impl Quotas {
     }
 }
 
-/// A bucket of a new rate, which goes on from that of the same time, else from the emptiest.
+/// A bucket for a new rate, which continues the one of the same period, else the emptiest.
 fn carry_over(before: &[Bucket], rate: Rate, now: u64) -> Bucket {
     let same = before.iter().find(|bucket| bucket.rate().seconds() == rate.seconds());
     let missing = |bucket: &&Bucket| bucket.rate().burst() - bucket.available(now);

@@ -1,4 +1,4 @@
-//! Passwords that were checked a moment ago, so that a client that connects again costs no second check by Argon2.
+//! Recently checked passwords, so that a reconnecting client costs no second Argon2 check.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::password::PasswordHash;
 
-/// The last right password of each login, as a hash with a key that only this process has and never writes down.
+/// The last correct password of each login, as a MAC whose key only this process has and never writes down.
 pub(crate) struct RememberedPasswords {
-    /// `None`: the system has no random numbers, so nothing is remembered.
+    /// `None` without random numbers from the system: then nothing is remembered.
     key: Option<hmac::Key>,
     table: Mutex<Table>,
 }
@@ -21,12 +21,12 @@ pub(crate) struct RememberedPasswords {
 struct Table {
     /// By the login's name.
     by_name: HashMap<Box<str>, Remembered>,
-    /// When those that nobody uses were removed last.
+    /// Time of the last removal of unused entries.
     swept: Instant,
 }
 
 struct Remembered {
-    /// The hash that the password was checked against. With another in its line, the password is not this one any more.
+    /// The hash that the password was checked against. A changed hash invalidates the entry.
     hash: Arc<PasswordHash>,
     tag: hmac::Tag,
     used: Instant,
@@ -40,7 +40,7 @@ impl Default for RememberedPasswords {
 }
 
 impl RememberedPasswords {
-    /// True if `password` is known to be right for the login `name`, whose line has `hash`. The comparison takes the same time wherever two passwords differ.
+    /// True if `password` is known to be right for the login `name`, whose line has `hash`. Compares in constant time.
     pub fn is_right(&self, name: &str, hash: &PasswordHash, password: &str) -> bool {
         let Some(key) = &self.key else { return false };
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl RememberedPasswords {
         table.by_name.get(name).is_some_and(|found| found.used.elapsed() < REMEMBERED_FOR && *found.hash == *hash)
     }
 
-    /// Remembers a password that was checked.
+    /// Remembers a password that passed the check.
     pub fn add(&self, name: &str, hash: &Arc<PasswordHash>, password: &str) {
         let Some(key) = &self.key else { return };
         let tag = hmac::sign(key, &message(name, password));
@@ -86,30 +86,31 @@ impl RememberedPasswords {
     }
 }
 
-/// No name has a NUL.
+/// The MAC's input. It is unambiguous, since no name has a NUL.
 fn message(name: &str, password: &str) -> Vec<u8> {
     [name.as_bytes(), b"\0", password.as_bytes()].concat()
 }
 
-/// Neither names nor hashes.
+/// Omits names and hashes.
 impl fmt::Debug for RememberedPasswords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RememberedPasswords").finish_non_exhaustive()
     }
 }
 
-/// The time that a password is remembered from its last use on.
+/// Time for which a password is remembered after its last use.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
-/// Between two looks for those that are not used any more.
+/// Interval between removals of unused entries.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// Logins of which a password is remembered: about 15 megabytes. With more, the one whose last use is the longest ago is forgotten.
+/// Maximum logins with a remembered password: about 15 megabytes. Beyond that, the least recently used one is
+/// forgotten.
 const REMEMBERED_MAX: usize = 50_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Only compared here.
+    /// A hash that is only compared here.
     fn hash(last: char) -> Arc<PasswordHash> {
         let text = format!("$argon2id$v=19$m=64,t=1,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPP{last}");
         Arc::new(PasswordHash::parse(&text).unwrap())

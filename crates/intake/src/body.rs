@@ -8,19 +8,19 @@ use posthaste_spool::{FinishedUpload, FrontFields, Upload};
 
 use crate::error::IntakeError;
 
-/// Facts of a body that was never in memory as a whole.
+/// Line ends of a body that was never in memory as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LargeBody {
-    /// CRLF pairs in it, if it is lossless.
+    /// CRLF pairs, if the body is lossless.
     pub crlfs: u64,
     /// True if all its CRs and LFs are in such pairs.
     pub is_lossless: bool,
-    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
+    /// LFs of a body without any CR; otherwise 0. Stored as it is, the body has one octet more on the wire for each.
     pub lone_lfs: u64,
 }
 
 impl LargeBody {
-    /// The facts of the message that begins with front fields.
+    /// The facts of the message with front fields before this body.
     fn behind(self, front: &FrontFields) -> Self {
         let LargeBody { crlfs, is_lossless, lone_lfs } = self;
         let lone_lfs = if front.is_empty() { lone_lfs } else { 0 };
@@ -31,7 +31,7 @@ impl LargeBody {
 /// The bytes of a message, without front fields.
 #[derive(Debug)]
 pub enum Body {
-    /// In memory, in the pieces in which they came.
+    /// In memory, in the pieces received.
     Memory(Vec<Bytes>),
     /// In a file of their own, synced.
     Large(FinishedBody),
@@ -46,7 +46,7 @@ impl Body {
         }
     }
 
-    /// The facts that entries may hold of it with front fields in front.
+    /// The facts of the message with these front fields.
     pub fn facts(&self, front: &FrontFields) -> BodyFacts {
         let large = match self {
             Body::Memory(_) => None,
@@ -55,22 +55,22 @@ impl Body {
         BodyFacts { len: front.len() as u64 + self.len(), large }
     }
 
-    /// True if there are none.
+    /// True if the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Facts of a message, front fields included, that its entry may hold.
+/// Facts of a message, including front fields, for its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyFacts {
-    /// Bytes of it.
+    /// Bytes of the message.
     pub len: u64,
-    /// There if it is in a file.
+    /// Set if the body is in a file.
     pub large: Option<LargeBody>,
 }
 
-/// A large body in the spool that no message has taken over. Dropped, it leaves nothing.
+/// A large body in the spool that no message owns yet. Dropping it removes the file.
 #[derive(Debug)]
 pub struct FinishedBody {
     pub(crate) upload: FinishedUpload,
@@ -78,12 +78,12 @@ pub struct FinishedBody {
 }
 
 impl FinishedBody {
-    /// Facts of it.
+    /// Its line ends.
     pub fn facts(&self) -> LargeBody {
         self.facts
     }
 
-    /// Its octets, for an owner that puts them elsewhere. Reading blocks.
+    /// Opens its octets, for an owner that copies them elsewhere. Reading blocks.
     ///
     /// # Errors
     /// Errors of `open`.
@@ -92,10 +92,10 @@ impl FinishedBody {
     }
 }
 
-/// Takes a large body piece by piece. Dropping it unfinished removes what was written.
+/// Writes a large body piece by piece. Dropping it unfinished removes the file.
 #[derive(Debug)]
 pub struct BodyWriter {
-    /// Elsewhere while a thread that may block is at it.
+    /// `None` while a thread that may block uses it.
     upload: Option<Upload>,
     buffer: Vec<u8>,
     line_ends: LineEndScan,
@@ -109,7 +109,7 @@ impl BodyWriter {
     /// Appends a piece. Memory held is bounded by one buffer of 256 KiB and the piece itself.
     ///
     /// # Errors
-    /// [`IntakeError::Full`] when the file system will not take it.
+    /// [`IntakeError::Full`] when the file system has no space.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), IntakeError> {
         self.line_ends.push(piece, |_| ());
         self.buffer.extend_from_slice(piece);
@@ -124,7 +124,8 @@ impl BodyWriter {
         if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
     }
 
-    /// Gives back the reserved space on the file system while the client pauses. The next piece reserves space again. Does not block.
+    /// Releases the reserved space on the file system while the client pauses. The next piece reserves space again.
+    /// Does not block.
     pub fn pause(&mut self) {
         if let Some(upload) = &mut self.upload {
             upload.pause();
@@ -158,7 +159,7 @@ impl BodyWriter {
     }
 }
 
-/// Runs what a disk may hold up on a thread for that.
+/// Runs disk operations on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, IntakeError> {

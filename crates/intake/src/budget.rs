@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, Semaphore};
 
-/// The bound for all bodies in memory together. Clones share it.
+/// The memory limit for all bodies together. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Budget {
     units: Arc<Semaphore>,
     all: u32,
 }
 
-/// A part of a [`Budget`]; dropping gives it back.
+/// A part of a [`Budget`]; dropping it gives it back.
 #[derive(Debug)]
 pub struct BudgetShare {
     budget: Budget,
@@ -24,12 +24,12 @@ impl Budget {
         Budget { units: Arc::new(Semaphore::new(all as usize)), all }
     }
 
-    /// True if the budget is at least that large.
+    /// True if the budget is at least this large.
     pub(crate) fn covers(&self, units: u64) -> bool {
         units <= u64::from(self.all)
     }
 
-    /// Waits for that much memory. A request larger than the budget gets all of it.
+    /// Waits for this much memory. A request larger than the budget gets all of it.
     ///
     /// # Errors
     /// The budget was closed.
@@ -39,12 +39,13 @@ impl Budget {
         Ok(BudgetShare { budget: self.clone(), units })
     }
 
-    /// A destination's part of what was taken for a message, once the message is published: [`Reserved::units`](crate::Reserved::units).
+    /// A destination's part of the memory taken for a message, once that is published:
+    /// [`Reserved::units`](crate::Reserved::units).
     pub fn taken_over(&self, units: u64) -> BudgetShare {
         BudgetShare { budget: self.clone(), units: u32::try_from(units).unwrap_or(u32::MAX) }
     }
 
-    /// Closes it: waiting and later requests fail.
+    /// Closes the budget: waiting and later requests fail.
     pub(crate) fn close(&self) {
         self.units.close();
     }
@@ -53,14 +54,14 @@ impl Budget {
         self.units.is_closed()
     }
 
-    /// True if all of it is free.
+    /// True if the whole budget is free.
     pub fn is_whole(&self) -> bool {
         self.units.available_permits() == self.all as usize
     }
 }
 
 impl BudgetShare {
-    /// Others give it back, in parts.
+    /// Gives the share up: others return it in parts.
     pub(crate) fn hand_over(mut self) {
         self.units = 0;
     }
@@ -72,7 +73,7 @@ impl Drop for BudgetShare {
     }
 }
 
-/// The memory of so many bytes in units: those of a budget.
+/// Budget units for this many bytes of memory.
 pub fn memory_units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, UNITS_MAX)
 }

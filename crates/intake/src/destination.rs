@@ -1,4 +1,4 @@
-//! A destination of mail, and what it is told of a message.
+//! Destinations of mail, and their view of a message.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -12,12 +12,14 @@ use posthaste_watch::Found;
 
 use crate::body::BodyFacts;
 
-/// Where mail goes: mailboxes, a queue, a log. It has streams of the spool, and each message that concerns it has entries for them.
+/// A destination: mailboxes, a queue, a log. It has streams of the spool, and each message that concerns it has entries
+/// for them.
 ///
-/// A message is accepted in two steps. [`reserve`](Self::reserve) may refuse; once all destinations have reserved, [`stamp`](Self::stamp) is called for each, in the
-/// order of their list, and the batch is appended. What a stamp says is so in the order of the log.
+/// A message is accepted in two steps. [`reserve`](Self::reserve) may refuse. Once all destinations have reserved,
+/// [`stamp`](Self::stamp) is called for each, in list order, and the batch is appended. So stamps are in the order of
+/// the log.
 pub trait Destination: Send + Sync {
-    /// The messages that it has not done with. Visits every message.
+    /// Counts the messages that it still has to deliver. Visits every message.
     fn left(&self) -> Left {
         Left::default()
     }
@@ -35,52 +37,54 @@ pub trait Destination: Send + Sync {
     /// Retries all waiting mail at once: the operator has reloaded the configuration, and may have fixed the cause.
     fn retry(&self) {}
 
-    /// Begins nothing more, waits until `deadline` for what is under way, and ends. The rest waits for the next opening. Blocks.
+    /// Starts nothing new, waits until `deadline` for work in flight, and ends. The rest waits for the next opening.
+    /// Blocks.
     fn end_by(&self, deadline: Instant) {
         let _ = deadline;
     }
 
-    /// Ready once it has stopped working although nobody has [ended](Self::end_by) it, which is a bug: its mail is in the spool. Not called again after that.
+    /// Ready once it has stopped working without having been [ended](Self::end_by), which is a bug: its mail is in the
+    /// spool. Not called again after that.
     fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
     }
 
-    /// Its workers that are stuck, or go on; asked every few seconds.
+    /// Its workers that have become stuck or recovered; called every few seconds.
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         let _ = now;
         Vec::new()
     }
 
-    /// Checks that mail for a place can be taken now, for so many recipients there; called when a recipient is named, long before its message. A place of
-    /// another destination is not its business: `Ok`.
+    /// Checks that a place can take mail now, for so many recipients there. Called when a recipient is named, long
+    /// before its message. Returns `Ok` for a place of another destination.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of the refusal.
     fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
         let _ = (place, recipients);
         Ok(())
     }
 
-    /// Adds its entries of a message to `reserved`; none if the message does not concern it. Takes what publication will need. May wait, and holds no lock when
-    /// it returns.
+    /// Adds its entries of a message to `reserved`; none if the message does not concern it. Takes the resources needed
+    /// for publication. May wait, and holds no lock on return.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a>;
 
-    /// A message is accepted that goes nowhere.
+    /// A message was accepted and discarded.
     fn discarded(&self, mail: &Mail<'_>) {
         let _ = mail;
     }
 
-    /// Completes its own of the entries, which are known by their streams, with what depends on the order of the log, immediately before the append. Cannot fail,
-    /// does not wait and does no IO. What it returns is dropped when the append has returned, whether the batch was refused or not; then the order is fixed. A batch that
-    /// was refused for want of room is stamped once more when it is tried again.
+    /// Completes its entries, known by their streams, with data that depend on the order of the log, immediately before
+    /// the append. Cannot fail, does not wait and does no IO. The returned guard is dropped after the append, refused
+    /// or not; then the order is fixed. A batch refused for lack of room is stamped again when it is retried.
     fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
         let _ = entries;
         None
     }
 }
 
-/// Held between a stamp and the end of its append, such as the locks of mailboxes.
+/// Held between a stamp and the end of its append, such as locks of mailboxes.
 pub trait Guard {}
 
 impl<T> Guard for T {}
@@ -90,11 +94,11 @@ pub trait Held: Send + Sync {}
 
 impl<T: Send + Sync> Held for T {}
 
-/// A reservation: most are made at once, and cost no allocation.
+/// A reservation: most complete at once, without an allocation.
 pub enum Reserving<'a> {
-    /// It is made.
+    /// It is complete.
     Done(Result<(), NotTaken>),
-    /// It is being made.
+    /// It is in progress.
     Waiting(Pin<Box<dyn Future<Output = Result<(), NotTaken>> + Send + 'a>>),
 }
 
@@ -103,14 +107,15 @@ pub enum Reserving<'a> {
 pub struct Reserved {
     /// The entries of the batch.
     pub entries: Vec<Entry>,
-    /// Memory that destinations take for the message, in units of [`memory_units`](crate::memory_units). Each gives its part back by itself when it has let go of the
-    /// message that was published; nothing is taken if the body is in a file.
+    /// Memory that destinations use for the message, in units of [`memory_units`](crate::memory_units). Each
+    /// destination returns its part when it is done with the published message. Nothing is taken if the body is in a
+    /// file.
     pub units: u64,
     /// Kept until the batch is published, refused for good, or cancelled.
     pub pins: Vec<Arc<dyn Held>>,
 }
 
-/// Why a destination does not take a message now, or ever.
+/// The reason why a destination refuses a message, for now or for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTaken {
     /// The kind of reason.
@@ -121,69 +126,69 @@ pub struct NotTaken {
     pub status: &'static str,
     /// Its text.
     pub text: Cow<'static, str>,
-    /// Of which mailbox, server or bound this is so, if of one. For the operator.
+    /// The mailbox, server or limit concerned, if it is a single one. For the operator.
     pub about: Option<Arc<str>>,
     /// The reason, for the operator.
     pub why: String,
 }
 
-/// The kind of reason for which a message is not taken.
+/// The kind of reason for a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTakenCause {
-    /// Too much waits for its place.
+    /// Too much mail waits for its place.
     PlaceFull,
-    /// Too much waits in a queue.
+    /// Too much mail waits in a queue.
     QueueFull,
     /// The destination is not open.
     NotOpen,
-    /// The place is none that could be.
+    /// The place cannot exist.
     Unusable,
 }
 
-/// The envelope of a message, and what else its destinations are told.
+/// The envelope of a message, and other data for its destinations.
 #[derive(Clone, Default)]
 pub struct Mail<'a> {
-    /// Where it came from; `None`: it was made here, and nobody records that.
+    /// Origin of the message; `None` if it was made here and nobody records it.
     pub arrival: Option<&'a dyn Arrival>,
-    /// Further entries of its batch.
+    /// Additional entries of its batch.
     pub also: Vec<Entry>,
-    /// Header fields that are written in front of it, for every reader.
+    /// Header fields written before the body, for every reader.
     pub front: FrontFields,
     /// INTERNALDATE in seconds since 1970 (RFC 9051 section 2.3.3); `None`: the time of acceptance.
     pub internal_date: Option<u32>,
     /// The sender's address; empty for none.
     pub sender: String,
-    /// The sender that it gets for those to whom it is forwarded, if that is another.
+    /// The sender used for forwarded copies, if it differs.
     pub forwards_from: Option<String>,
-    /// BODY=8BITMIME was said of it (RFC 6152).
+    /// True if the client declared BODY=8BITMIME (RFC 6152).
     pub is_8bit: bool,
-    /// Its header needs SMTPUTF8 (RFC 6531).
+    /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<ReturnedPart>,
     /// ENVID as received; empty for none.
     pub envid: Arc<str>,
-    /// On whose account it is sent to other hosts; empty for none.
+    /// Tenant whose account is charged for mail to other hosts; empty for none.
     pub tenant: Arc<str>,
-    /// The mailing it belongs to; empty for none.
+    /// The mailing that it belongs to; empty for none.
     pub campaign: Arc<str>,
-    /// The pool of sources that it is sent from; empty for that of its tenant.
+    /// The pool of sources to send from; empty for the tenant's.
     pub pool: Arc<str>,
-    /// It does not leave before so many seconds have gone by (RFC 4865 FUTURERELEASE).
+    /// Seconds before it may leave (RFC 4865 FUTURERELEASE).
     pub hold_secs: u32,
-    /// It is given up after so many seconds; 0: not said.
+    /// Seconds until it is given up; 0 if unspecified.
     pub expires_secs: u32,
     /// The recipients, each place once.
     pub recipients: Vec<MailRecipient>,
 }
 
-/// Facts about where a message came from. It is put together only for those who record it.
+/// Origin of a message, assembled only for those who record it.
 pub trait Arrival: Sync {
-    /// All of it, with so many recipients at most.
+    /// The facts, with at most `recipients_max` recipients.
     fn facts(&self, recipients_max: usize) -> ArrivalFacts;
 }
 
-/// Where a message came from.
+/// Facts about the origin of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArrivalFacts {
     /// Its name in the server's log and in `Received`.
@@ -202,44 +207,44 @@ pub struct ArrivalFacts {
     pub sender: Arc<str>,
     /// The first of the forward paths.
     pub recipients: Vec<Arc<str>>,
-    /// Their number.
+    /// Number of recipients.
     pub recipient_count: u32,
-    /// Bytes of the message as it came.
+    /// Bytes of the message as received.
     pub bytes: u64,
     /// Its `Message-ID`; empty if it has none.
     pub message_id: Arc<str>,
 }
 
-/// Messages that a destination has not done with: the next start goes on with them.
+/// Unfinished messages of a destination, which the next start continues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
     /// Their number.
     pub messages: usize,
-    /// The mailboxes, or servers and the like, that they wait for.
+    /// The mailboxes, servers and the like that they wait for.
     pub places: usize,
 }
 
 /// Figures of a destination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DestinationFigures {
-    /// Recipients that got their mail.
+    /// Recipients whose mail was delivered.
     pub delivered: u64,
-    /// Attempts that failed and are repeated.
+    /// Failed attempts that are retried.
     pub failed_attempts: u64,
-    /// Copies of messages that wait now.
+    /// Copies of messages waiting now.
     pub waiting: u64,
     /// True if all of its places have failed.
     pub stands_still: bool,
 }
 
-/// Something that keeps mail waiting, for the operator.
+/// A problem that keeps mail waiting, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// Identifies it: the same at each look, as long as it lasts.
+    /// Identifier, constant as long as the problem lasts.
     pub about: String,
-    /// The stream of the spool that makes no progress; `None` if some of its mail waits.
+    /// The stream of the spool that makes no progress; `None` if only some of its mail waits.
     pub stream: Option<String>,
-    /// All mail for a place stands still.
+    /// True if all mail for a place waits.
     pub is_urgent: bool,
     /// The trouble, in one line.
     pub what: String,
@@ -250,26 +255,26 @@ pub struct Trouble {
 /// One recipient at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailRecipient {
-    /// Where.
+    /// The place.
     pub place: MailPlace,
-    /// The address with which it is delivered there.
+    /// The address used for delivery there.
     pub address: Arc<str>,
-    /// The address that its sender gave, without brackets.
+    /// The address given by its sender, without brackets.
     pub original: Arc<str>,
-    /// Header fields that stand in front of the body at this place alone.
+    /// Header fields written before the body at this place only.
     pub prefix: Bytes,
     /// The part after the separator in `address`, for transports; else empty.
     pub detail: Arc<str>,
     /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
     pub orcpt: Arc<str>,
-    /// NOTIFY (RFC 3461 section 4.1), if it was said.
+    /// NOTIFY (RFC 3461 section 4.1), if specified.
     pub notify: Option<NotifyWhen>,
-    /// It goes to another host than its sender has named.
+    /// True if it goes to another host than its sender named.
     pub is_forwarded: bool,
 }
 
 impl MailRecipient {
-    /// A recipient of whom nothing more is known.
+    /// A recipient without further data.
     pub fn to(place: MailPlace) -> Self {
         MailRecipient {
             place,
@@ -284,32 +289,32 @@ impl MailRecipient {
     }
 }
 
-/// Where the directory has sent a recipient's mail.
+/// The place that the directory has chosen for a recipient's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MailPlace {
     /// A Maildir, by its path below the mail root.
     Maildir(Arc<str>),
-    /// A transport, as it is written in the configuration.
+    /// A transport, as written in the configuration.
     Transport(Arc<str>),
     /// The host that is responsible for the address.
     Remote,
 }
 
-/// NOTIFY (RFC 3461 section 4.1). NEVER is none of these.
+/// NOTIFY (RFC 3461 section 4.1). NEVER sets none of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotifyWhen {
-    /// Of success.
+    /// On success.
     pub success: bool,
-    /// Of failure.
+    /// On failure.
     pub failure: bool,
-    /// Of a delay.
+    /// On a delay.
     pub delay: bool,
 }
 
-/// RET (RFC 3461 section 4.3): how much of the message a notification of failure returns.
+/// RET (RFC 3461 section 4.3): the part of the message that a notification of failure returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnedPart {
-    /// All of it.
+    /// The whole message.
     Full,
     /// Its header.
     Headers,

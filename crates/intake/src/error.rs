@@ -1,4 +1,4 @@
-//! Why a message is not accepted.
+//! Errors of acceptance.
 
 use std::io;
 
@@ -6,20 +6,21 @@ use posthaste_spool::AppendError;
 
 use crate::destination::NotTaken;
 
-/// Why a message is not accepted: nobody gets it. The variant decides what its sender is told; the payload explains.
+/// The reason why a message is not accepted; no recipient gets it. The variant decides what its sender is told; the
+/// payload explains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IntakeError {
-    /// A destination does not take it.
+    /// A destination refuses it.
     #[error("{}", .0.why)]
     NotTaken(NotTaken),
-    /// No space, no inodes or no other resource is left for it: try again later (452 4.3.1).
+    /// Space, inodes or another resource are exhausted: try again later (452 4.3.1).
     #[error("no space left for the message: {0}")]
     Full(#[source] io::Error),
     /// A write or a sync of the spool failed. Tell the operator: the device is failing or the file system has gone read-only.
     #[error("the message could not be made durable: {0}")]
     Sync(#[source] io::Error),
-    /// Message and recipients together are larger than a record of the spool can be: never try it again (552 5.3.4).
+    /// Message and recipients together exceed the size of a record of the spool: never try it again (552 5.3.4).
     #[error("a message of {bytes} bytes with its recipients is over the limit of {limit}")]
     TooLarge {
         /// Bytes of its record.
@@ -27,10 +28,10 @@ pub enum IntakeError {
         /// Bytes that fit.
         limit: usize,
     },
-    /// More mail waits to be written than may: try again soon (451 4.3.2).
+    /// Too much mail waits to be written: try again soon (451 4.3.2).
     #[error("too much mail waits to be written")]
     Busy,
-    /// Its sender gave it up before it was durable.
+    /// Its sender cancelled it before it was durable.
     #[error("the message was given up before it was durable")]
     Cancelled,
     /// The intake was closed.
@@ -39,7 +40,7 @@ pub enum IntakeError {
 }
 
 impl IntakeError {
-    /// Of an operation on the file of a large body.
+    /// Classifies an error of an operation on the file of a large body.
     pub(crate) fn of_file(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(error),

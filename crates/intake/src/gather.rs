@@ -1,4 +1,4 @@
-//! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
+//! Receives a body: in memory while it is small and there is room, otherwise into a file while it arrives.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,22 +14,22 @@ use crate::intake::Intake;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::shares::{HeldSpace, ShareExceeded};
 
-/// A body as it comes from a client.
+/// A body arriving from a client.
 pub trait Incoming: Send {
-    /// Why it ended before its end.
+    /// Error that ends the body early.
     type Error: Send;
 
-    /// Bytes of memory that a piece takes at most.
+    /// Maximum memory of a piece, in bytes.
     const PIECE_BYTES_MAX: usize;
 
-    /// Waits until [`piece`](Self::piece) has something to give or to read; meanwhile the body holds no memory. False: nothing comes any more, and `piece` says why.
-    /// The future may be dropped; nothing is lost.
+    /// Waits until [`piece`](Self::piece) has data or can read some; meanwhile the body holds no memory. False if no
+    /// more comes; then `piece` says why. The future may be dropped without a loss.
     fn readable(&mut self) -> impl Future<Output = bool> + Send;
 
     /// The next piece; `None` at the end.
     fn piece(&mut self) -> impl Future<Output = Option<Result<Bytes, Self::Error>>> + Send;
 
-    /// Waits for `work`, and for `patience` at most: then `None`.
+    /// Runs `work` with the timeout `patience`: `None` after that.
     fn within<F: Future<Output: Send> + Send>(
         &mut self,
         patience: Duration,
@@ -37,48 +37,48 @@ pub trait Incoming: Send {
     ) -> impl Future<Output = Option<F::Output>> + Send;
 }
 
-/// Sees all of a message as it comes, and may change it.
+/// Sees a whole message piece by piece, and may change it.
 pub trait PieceFilter: Send {
-    /// Why the message is refused.
+    /// The reason of a refusal.
     type Refusal: Send;
 
-    /// Returns what is to be kept of a piece, and what was still held of those before.
+    /// Returns the part of the piece to keep, with data held back from earlier ones.
     fn push(&mut self, piece: Bytes) -> Bytes;
 
-    /// Returns what is held at the end of the message.
+    /// Returns the data held back, at the end of the message.
     ///
     /// # Errors
     /// The message is refused; nothing of it is made durable.
     fn end(&mut self) -> Result<Option<Bytes>, Self::Refusal>;
 }
 
-/// A whole body.
+/// A completely received body.
 #[derive(Debug)]
 pub struct Gathered {
     /// Its bytes.
     pub body: Body,
     /// Bytes of it.
     pub bytes: u64,
-    /// Covers the body until the intake has it in its own books.
+    /// Reservation for the body until the intake accounts for it.
     pub room: Reservation,
-    /// A share of the spool's space.
+    /// Its share of the spool's space.
     pub space: HeldSpace,
 }
 
-/// Why a body was not gathered.
+/// The reason why a body was not received.
 #[derive(Debug)]
 pub enum NotGathered<E, R> {
-    /// Its client ended it.
+    /// The client ended it early.
     Body(E),
     /// The filter refuses it.
     Refused(R),
     /// No room to keep it.
     Intake(IntakeError),
-    /// The file that it went to could not be written. If that was an error of the disk, the spool accepts nothing more.
+    /// Its file could not be written. If that was an error of the disk, the spool accepts nothing more.
     File(std::io::Error),
-    /// This client has too much under way.
+    /// This client has too much in flight.
     Space(ShareExceeded),
-    /// Too many large bodies arrive already, or the disk does not answer.
+    /// Too many large bodies are arriving, or the disk does not respond.
     Slow,
 }
 
@@ -91,9 +91,9 @@ impl<E, R> From<ShareExceeded> for NotGathered<E, R> {
 type Gathering<S, F> = Result<Gathered, NotGathered<<S as Incoming>::Error, <F as PieceFilter>::Refusal>>;
 
 impl Intake {
-    /// Reads a body to its end. `announced` is its size as far as the client has said it, else 0.
+    /// Receives a body to its end. `announced` is its size if the client has declared it, else 0.
     ///
-    /// In memory while it is small and `memory` has room, otherwise into a file while it comes.
+    /// Keeps it in memory while it is small and `memory` has room, otherwise writes it into a file while it arrives.
     ///
     /// # Errors
     /// See [`NotGathered`].
@@ -124,7 +124,7 @@ impl Intake {
         Ok(Gathered { bytes: parts.bytes, body: Body::Memory(parts.finish()), room, space })
     }
 
-    /// Writes what has come so far, and then each piece as it comes.
+    /// Writes the part received so far, and then each piece as it arrives.
     async fn gather_in_file<S: Incoming, F: PieceFilter>(
         &self,
         (body, announced): (&mut S, u64),
@@ -177,13 +177,13 @@ impl Intake {
     }
 }
 
-/// Returns whether `work`, which may be dropped, is done at once.
+/// True if `work`, which may be dropped, completes at once.
 async fn is_ready_now(work: impl Future) -> bool {
     let mut work = pin!(work);
     poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await
 }
 
-/// Waits for the spool.
+/// Waits for the spool, with a timeout.
 async fn in_time<S: Incoming, R, T: Send>(
     body: &mut S,
     work: impl Future<Output = Result<T, IntakeError>> + Send,
@@ -199,7 +199,7 @@ async fn in_time<S: Incoming, R, T: Send>(
 #[derive(Default)]
 struct Parts {
     done: Vec<Bytes>,
-    /// Small pieces behind the last of `done`.
+    /// Small pieces after the last of `done`.
     tail: BytesMut,
     /// Octets that the client sent.
     bytes: u64,
@@ -231,7 +231,7 @@ impl Parts {
         self.done_bytes + self.tail.capacity()
     }
 
-    /// Octets of memory that the next piece takes: the faster they come, the more are read at a time.
+    /// Memory for the next piece, in octets: the faster pieces arrive, the more is read at a time.
     fn next_bytes_max(&self, piece_bytes_max: usize) -> usize {
         self.bytes.saturating_mul(4).max(FIRST_BYTES_MAX as u64).min(piece_bytes_max as u64) as usize
     }
@@ -243,20 +243,20 @@ impl Parts {
     }
 }
 
-/// Octets of memory that a piece keeps at most: it may be a slice of a read buffer.
+/// Maximum memory that a piece keeps alive: it may be a slice of a read buffer.
 fn held_bytes(piece: &Bytes) -> usize {
     2 * piece.len()
 }
 
-/// A client that has sent nothing for so long holds no space of the spool.
+/// A client silent for this long holds no space of the spool.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// The first read of a body takes less.
+/// Limit of a body's first read.
 const FIRST_BYTES_MAX: usize = 64 << 10;
-/// A piece below this is copied; above it costs less to keep it where it is.
+/// Smaller pieces are copied; larger ones are cheaper to keep in place.
 const SMALL_PIECE_BYTES: usize = 4 << 10;
 
-/// The time the store may take over a message before the client is told to come back. The client's own patience is ten minutes
-/// (RFC 5321 section 4.5.3.2.6).
+/// Timeout of the store for a message, after which the client is told to come back. The client's own timeout is ten
+/// minutes (RFC 5321 section 4.5.3.2.6).
 pub const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

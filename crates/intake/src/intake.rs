@@ -1,4 +1,4 @@
-//! Acceptance as a whole: bounds, room, one batch, the commit, and the end.
+//! Acceptance of a message: limits, room, one batch, the commit.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,17 +16,19 @@ use crate::error::IntakeError;
 use crate::room_wait::RoomWait;
 use crate::under_way::{UnderWay, unless};
 
-/// Tells the time.
+/// Source of the time.
 pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
-/// Bounds of an intake.
+/// Limits of an intake.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Memory for messages that are durable and that a destination has not let go of, in bytes: beyond that callers wait. A body larger than all of it goes to a file.
+    /// Memory for durable messages that destinations still hold, in bytes. Beyond it callers wait. A larger body goes
+    /// to a file.
     pub backlog_bytes: u32,
-    /// Bodies longer than this go to a file of their own even if they are handed over in memory. 1 MiB by default.
+    /// Larger bodies go to a file of their own, even if handed over in memory. Default 1 MiB.
     pub inline_bytes_max: u64,
-    /// The time a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
+    /// Longest wait of a message for room in a full spool before it is refused. After one timeout others are refused at
+    /// once, until one finds room.
     pub room_patience: Duration,
 }
 
@@ -36,7 +38,7 @@ impl Default for Config {
     }
 }
 
-/// Takes messages into a spool. Clones share it.
+/// Accepts messages into a spool. Clones share it.
 #[derive(Clone)]
 pub struct Intake(Arc<Shared>);
 
@@ -46,22 +48,22 @@ struct Shared {
     clock: Clock,
     budget: Budget,
     accepted: AtomicU64,
-    /// A message's wait for room timed out, and none has found room since: meanwhile other messages are refused at once.
+    /// True since a wait for room timed out, until a message finds room. Meanwhile other messages are refused at once.
     is_full: AtomicBool,
-    /// As `is_full`, of large bodies.
+    /// Like `is_full`, for large bodies.
     is_full_of_bodies: AtomicBool,
 }
 
-/// A message that is durable.
+/// Receipt of a durable message.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// The batch of the spool that has it.
+    /// Its batch in the spool.
     pub lsn: Lsn,
-    /// The entries of its destinations, as they were stamped: the crate of each reads from its own what the message was given.
+    /// The stamped entries of its destinations; each destination's crate reads its own results from them.
     pub entries: Vec<Entry>,
 }
 
-/// A message on its way into the spool. It is kept for another try until an append has succeeded.
+/// A message on its way into the spool, kept for retries until an append succeeds.
 struct Pending {
     entries: Vec<Entry>,
     units: u64,
@@ -78,12 +80,12 @@ impl std::fmt::Debug for Intake {
 }
 
 impl Intake {
-    /// Takes mail into a spool.
+    /// An intake into this spool.
     pub fn new(spool: Arc<dyn Spool>, config: Config) -> Self {
         Self::with_clock(spool, config, Arc::new(Instant::now))
     }
 
-    /// As [`new`](Self::new), with a clock by which messages wait for room.
+    /// Like [`new`](Self::new), with a clock for waits for room.
     pub fn with_clock(spool: Arc<dyn Spool>, config: Config, clock: Clock) -> Self {
         Intake(Arc::new(Shared {
             budget: Budget::new(config.backlog_bytes.into()),
@@ -101,12 +103,12 @@ impl Intake {
         &self.0.spool
     }
 
-    /// The memory that destinations take for messages.
+    /// The memory budget that destinations share.
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }
 
-    /// Its bounds.
+    /// Its limits.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
@@ -126,10 +128,11 @@ impl Intake {
 
     /// Makes a message durable for all of its destinations, or for none.
     ///
-    /// When this returns `Ok`, no power cut can lose the message. Dropping the future does not take a message back once it is appended.
+    /// Once this returns `Ok`, no power cut can lose the message. Dropping the future does not cancel an appended
+    /// message.
     ///
     /// # Errors
-    /// All of [`IntakeError`] but `Cancelled`.
+    /// All of [`IntakeError`] except `Cancelled`.
     pub async fn accept<D>(&self, destinations: &[D], mail: &Mail<'_>, body: Body) -> Result<Receipt, IntakeError>
     where
         D: Deref<Target: Destination> + Sync,
@@ -137,11 +140,12 @@ impl Intake {
         self.run(destinations, mail, body, None).await
     }
 
-    /// Like [`accept`](Self::accept), until `give_up` is done. From then on the message is cancelled if possible: one atomic decision says whether it is accepted, so it is
-    /// either `Ok` and delivered, or [`IntakeError::Cancelled`] and not. Dropping the future cancels the message in the same way, without an answer.
+    /// Like [`accept`](Self::accept), until `give_up` completes. From then on the message is cancelled if possible. One
+    /// atomic decision settles it: either `Ok` and delivered, or [`IntakeError::Cancelled`] and not. Dropping the
+    /// future cancels the message in the same way, without an answer.
     ///
-    /// One exception: the message was already being written, and a kill or a power cut comes before its cancel entry is durable. Then the next start delivers it.
-    /// The cancel entry follows at once while the disk works.
+    /// One exception: the message was already being written, and a kill or power cut precedes the durability of its
+    /// cancel entry. Then the next start delivers it. On a working disk the cancel entry follows at once.
     ///
     /// # Errors
     /// See [`IntakeError`].
@@ -196,7 +200,7 @@ impl Intake {
         kept
     }
 
-    /// Makes entries durable that belong to no message, as it would make one.
+    /// Makes entries durable that belong to no message.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -207,7 +211,7 @@ impl Intake {
         self.keep(nowhere, pending, None).await.map(|receipt| receipt.lsn)
     }
 
-    /// Appends until there is room, and waits for the commit.
+    /// Retries the append until there is room, and waits for the commit.
     async fn keep<D>(
         &self,
         destinations: &[D],
@@ -307,18 +311,20 @@ impl Intake {
         Ok(Body::Large(writer.finish().await?))
     }
 
-    /// A message was taken that goes nowhere: tells its destinations, of which some may record it.
+    /// Reports an accepted and discarded message to its destinations, some of which may record it.
     pub fn discard<D: Deref<Target: Destination>>(&self, destinations: &[D], mail: &Mail<'_>) {
         destinations.iter().for_each(|destination| destination.discarded(mail));
     }
 
-    /// The pause before the next message, so that the spool need not refuse it. `queued`: some of it is for a queue that asks for pauses of its own.
+    /// Recommended pause before the next message, so that the spool need not refuse it. `queued`: part of it is for a
+    /// queue that asks for pauses of its own.
     pub fn pause(&self, queued: bool) -> Duration {
         self.0.spool.pressure().pause(queued)
     }
 
-    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
-    /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
+    /// Starts a large body, which is written to a file as it arrives. Makes the file, so it may block on the disk. The
+    /// announcement is free: room is reserved in steps as the body arrives, and none while it
+    /// [pauses](BodyWriter::pause).
     ///
     /// # Errors
     /// [`IntakeError::Full`] if there is no room for `announced` bytes (0: unknown), or no file can be made.
@@ -326,8 +332,8 @@ impl Intake {
         self.0.spool.upload(announced).map(BodyWriter::new).map_err(IntakeError::Full)
     }
 
-    /// As [`upload`](Self::upload), and waits for room for [`room_patience`](Config::room_patience) at most, as every message does. Also says how many bytes
-    /// were free for large bodies before, less what others had reserved.
+    /// Like [`upload`](Self::upload), but waits for room for at most [`room_patience`](Config::room_patience), as every
+    /// message does. Also returns the bytes that were free for large bodies before, without others' reservations.
     ///
     /// # Errors
     /// [`IntakeError::Full`] if there was no room, [`IntakeError::Sync`] if no file can be made.
@@ -339,7 +345,7 @@ impl Intake {
         opened.await.map(|(upload, free)| (BodyWriter::new(upload), free))
     }
 
-    /// Waits for room for a body of that many bytes, as [`upload_when_room`](Self::upload_when_room) does. Reserves nothing.
+    /// Waits for room for a body of this size, like [`upload_when_room`](Self::upload_when_room). Reserves nothing.
     ///
     /// # Errors
     /// Like [`upload_when_room`](Self::upload_when_room).
@@ -352,8 +358,8 @@ impl Intake {
         self.0.budget.close();
     }
 
-    /// [Closes](Self::close) it, and makes a last checkpoint of the spool, so that the next opening reads less. Waits until `deadline`, and one second at least: if the disk
-    /// hangs, a thread keeps the spool. Blocks.
+    /// [Closes](Self::close) it, and makes a last checkpoint of the spool, which shortens the next opening. Waits until
+    /// `deadline`, at least one second: if the disk hangs, a thread keeps the spool. Blocks.
     pub fn end(&self, deadline: Instant) {
         self.close();
         let spool = self.0.spool.clone();
@@ -398,5 +404,5 @@ impl Pending {
     }
 }
 
-/// The least time that the last checkpoint is waited for.
+/// Minimum wait for the last checkpoint.
 const END_MIN: Duration = Duration::from_secs(1);

@@ -1,9 +1,11 @@
 //! Acceptance of mail: from a whole message to one durable batch for all of its destinations.
 //!
-//! For every program that takes mail into a [`Spool`](posthaste_spool::Spool), by whatever protocol, and for whatever becomes of it. It knows neither: a door
-//! (SMTP, HTTP, an embedding program) hands over [`Mail`] and [`Body`], a [`Destination`] says what the batch has for it.
+//! For every program that takes mail into a [`Spool`](posthaste_spool::Spool), whatever the protocol and the
+//! destinations. It knows neither: an entrance (SMTP, HTTP, an embedding program) passes [`Mail`] and [`Body`], and a
+//! [`Destination`] supplies its entries of the batch.
 //!
-//! [`Intake::accept`] holds the bounds of memory, waits for room, appends and waits for the commit. Whatever can refuse a message does so before the append.
+//! [`Intake::accept`] enforces the limits of memory, waits for room, appends and waits for the commit. All refusals
+//! precede the append.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

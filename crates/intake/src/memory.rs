@@ -1,4 +1,4 @@
-//! Memory for messages on their way in.
+//! Memory for arriving messages.
 //!
 //! The budget is cut in four. One part is for small bodies and large envelopes while they arrive, one for the buffers
 //! of large bodies that go to files. Two are for accepted mail that is not yet in its mailboxes, which the store
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// A body that grows beyond this is written to a file of its own while it arrives.
+/// A body that grows beyond this is written to its own file while it arrives.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
 
 /// Default budget in octets: a sixteenth of the machine's memory, or of its cgroup's limit. At least 256 MiB and at
@@ -37,7 +37,7 @@ pub struct MemoryBudget {
     spools_max: usize,
 }
 
-/// A part of the budget, given back on drop; nothing to begin with.
+/// A part of the budget, initially empty; given back on drop.
 #[derive(Debug, Default)]
 pub struct Reservation(Option<OwnedSemaphorePermit>);
 
@@ -55,7 +55,7 @@ impl MemoryBudget {
         u32::try_from(bytes / 2).unwrap_or(u32::MAX).max(8 * LARGE_BODY_BYTES as u32)
     }
 
-    /// Lets `reservation` cover `bytes` octets if there is room right now.
+    /// Extends `reservation` to `bytes` octets if there is room right now.
     pub fn try_grow(&self, reservation: &mut Reservation, bytes: usize) -> bool {
         let held = reservation.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let missing = units_of(bytes).saturating_sub(held);
@@ -93,14 +93,14 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Gives back what it covers beyond `bytes` octets.
+    /// Returns the part beyond `bytes` octets.
     pub fn shrink(&mut self, bytes: usize) {
         if let Some(permit) = &mut self.0 {
             drop(permit.split(permit.num_permits().saturating_sub(units_of(bytes))));
         }
     }
 
-    /// Gives all of it back.
+    /// Returns all of it.
     pub fn release(&mut self) {
         self.0 = None;
     }

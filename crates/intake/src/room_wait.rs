@@ -1,4 +1,5 @@
-//! Waits for room in the spool, whose keeper was asked for it by the refusal: a checkpoint may free segments, packs and files of bodies.
+//! Waiting for room in the spool. The refusal has asked the spool's keeper for a checkpoint, which may free segments,
+//! packs and files of bodies.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use crate::body::blocking;
 use crate::error::IntakeError;
 use crate::intake::Intake;
 
-/// One message's wait. Once a wait was in vain, others end at once until one finds room.
+/// One message's wait. After a timeout, waits of others end at once until one finds room.
 pub(crate) struct RoomWait<'a> {
     intake: &'a Intake,
     is_full: &'a AtomicBool,
@@ -20,12 +21,12 @@ pub(crate) struct RoomWait<'a> {
 }
 
 impl<'a> RoomWait<'a> {
-    /// `is_full`: whether the last wait of this kind was in vain.
+    /// `is_full`: true if the last wait of this kind timed out.
     pub fn begin(intake: &'a Intake, is_full: &'a AtomicBool) -> Self {
         RoomWait { intake, is_full, deadline: intake.now() + intake.config().room_patience, back_off: LOOK_AGAIN }
     }
 
-    /// After an attempt that found room.
+    /// Call after a successful attempt.
     pub fn found(&self) {
         // Written only when it changes: all who deliver read it.
         if self.is_full.load(Ordering::Relaxed) {
@@ -33,7 +34,7 @@ impl<'a> RoomWait<'a> {
         }
     }
 
-    /// After an attempt that found none: waits a moment. False: it is not to be tried again.
+    /// Call after a failed attempt: waits a moment. False if there must be no further attempt.
     pub async fn goes_on(&mut self) -> bool {
         if self.intake.now() >= self.deadline || self.is_full.load(Ordering::Relaxed) {
             self.is_full.store(true, Ordering::Relaxed);
@@ -45,10 +46,11 @@ impl<'a> RoomWait<'a> {
 }
 
 impl Intake {
-    /// Repeats an attempt for a large body, which blocks, until there is room for it or [`room_patience`](crate::Config::room_patience) ends.
+    /// Retries a blocking attempt for a large body, until there is room for it or
+    /// [`room_patience`](crate::Config::room_patience) ends.
     ///
     /// # Errors
-    /// [`IntakeError::Full`] if there was no room, else what the attempt ended with.
+    /// [`IntakeError::Full`] without room, else the attempt's error.
     pub(crate) async fn when_room<T: Send + 'static>(
         &self,
         attempt: impl Fn(&dyn Spool) -> io::Result<T> + Clone + Send + 'static,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_units::show_bytes;
 
-/// Octets of large messages that are on their way in, by client. The map has an entry for each client that has one under way.
+/// Octets of arriving large messages by client. The map has an entry for each client with such a message.
 #[derive(Debug, Clone, Default)]
 pub struct SpoolShares(Arc<Mutex<Held>>);
 
@@ -24,14 +24,14 @@ struct Held {
 pub struct Allowance {
     /// Its share.
     pub share: SpaceShare,
-    /// One message of the largest size always has room, as far as this is concerned. 0: messages have no bound.
+    /// Room for one message of the largest size, whatever the share. 0: messages are unlimited.
     pub least: u64,
 }
 
 /// A share of the spool's space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceShare {
-    /// Of what there is, 1 to 100.
+    /// Percent of the space, 1 to 100.
     Percent(u8),
     /// Bytes.
     Bytes(u64),
@@ -47,7 +47,7 @@ impl Allowance {
     }
 }
 
-/// One client would hold too much: 452 4.3.1, for this one only.
+/// The client's share would be exceeded: 452 4.3.1, for this client only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareExceeded {
     network: IpAddr,
@@ -69,7 +69,7 @@ impl fmt::Display for ShareExceeded {
 }
 
 impl SpoolShares {
-    /// Notes how much is free in the spool's file system.
+    /// Notes the free space of the spool's file system.
     pub fn found_free(&self, bytes: u64) {
         let mut held = self.held();
         held.space = bytes.saturating_add(held.all);
@@ -78,7 +78,7 @@ impl SpoolShares {
     /// Checks that a message of that size could begin.
     ///
     /// # Errors
-    /// The client may not hold that much more.
+    /// The client's share would be exceeded.
     pub fn check(&self, network: Option<IpAddr>, bytes: u64, allowance: Allowance) -> Result<(), ShareExceeded> {
         let held = self.held();
         // Without a look nothing is known yet, and the first message brings one.
@@ -86,7 +86,7 @@ impl SpoolShares {
         network.filter(|_| !is_unknown).map_or(Ok(()), |network| held.check(network, 0, bytes, allowance))
     }
 
-    /// For one message from this client; from a UNIX socket, or any other way without an address, there is no bound.
+    /// Begins a message of this client. Without an address, as on a UNIX socket, there is no limit.
     pub fn begin(&self, network: Option<IpAddr>, allowance: Allowance) -> HeldSpace {
         HeldSpace { shares: self.clone(), network, allowance, bytes: 0 }
     }
@@ -97,7 +97,7 @@ impl SpoolShares {
 }
 
 impl Held {
-    /// `own`: what the message itself holds already, and is a part of `bytes`.
+    /// `own`: octets that the message itself already holds, included in `bytes`.
     fn check(&self, network: IpAddr, own: u64, bytes: u64, allowance: Allowance) -> Result<(), ShareExceeded> {
         let held = self.by_network.get(&network).copied().unwrap_or(0) - own;
         let allowed = allowance.of(self.space);
@@ -124,10 +124,10 @@ impl HeldSpace {
         self.shares.found_free(bytes);
     }
 
-    /// Lets it hold `bytes` octets in all.
+    /// Extends the message's space to `bytes` octets.
     ///
     /// # Errors
-    /// The client may not hold that much.
+    /// The client's share would be exceeded.
     pub fn grow(&mut self, bytes: u64) -> Result<(), ShareExceeded> {
         let Some(network) = self.network.filter(|_| bytes > self.bytes) else { return Ok(()) };
         let mut held = self.shares.held();

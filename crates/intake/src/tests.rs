@@ -1,4 +1,4 @@
-//! Acceptance with destinations that note what is asked of them.
+//! Acceptance with destinations that record their calls.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn note(notes: &Notes, what: impl Into<String>) {
     notes.lock().unwrap().push(what.into());
 }
 
-/// Notes appends, and refuses them if a test says so.
+/// Notes appends, and refuses them on request.
 struct Appends {
     notes: Notes,
     refusals: AtomicU64,
@@ -130,7 +130,7 @@ impl Rig {
         std::mem::take(&mut self.notes.lock().unwrap())
     }
 
-    /// Gives units back, like destinations that have let go of a message.
+    /// Returns units, like destinations that are done with a message.
     fn let_go(&self) {
         self.destinations.iter().for_each(|one| drop(self.intake.budget().taken_over(one.units)));
     }

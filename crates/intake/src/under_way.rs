@@ -1,4 +1,4 @@
-//! A message on its way into the spool that its sender may cancel.
+//! Cancellation of a message on its way into the spool.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,7 +9,7 @@ use posthaste_spool::{Cancelled, Ticket};
 
 use crate::error::IntakeError;
 
-/// The batch to cancel if the message is given up. Dropping it cancels, too.
+/// The batch to cancel if the message is given up. Dropping it also cancels.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay(Mutex<Stage>);
 
@@ -18,7 +18,7 @@ enum Stage {
     /// No batch was appended yet.
     #[default]
     Prepared,
-    /// The batch is written, or waits for that.
+    /// The batch has been written, or waits to be.
     Appended(Ticket),
     /// The message was given up: no batch may be appended any more.
     GivenUp,
@@ -30,7 +30,7 @@ impl UnderWay {
         *self.stage() = Stage::Appended(ticket);
     }
 
-    /// The batch was refused. False: the message was given up meanwhile, so no other batch may follow.
+    /// Call when the batch was refused. False if the message was given up meanwhile, so that no other batch may follow.
     pub fn may_append_again(&self) -> bool {
         let mut stage = self.stage();
         let is_wanted = !matches!(*stage, Stage::GivenUp);
@@ -40,7 +40,7 @@ impl UnderWay {
         is_wanted
     }
 
-    /// False: the spool has decided already, and its answer is on its way.
+    /// False if the spool has already decided; its answer is on its way.
     fn give_up(&self) -> bool {
         match std::mem::replace(&mut *self.stage(), Stage::GivenUp) {
             Stage::Prepared | Stage::GivenUp => true,
@@ -59,10 +59,10 @@ impl Drop for UnderWay {
     }
 }
 
-/// Does `work`, which notes in `under_way` what it appends, until `give_up` is done.
+/// Runs `work`, which notes its appends in `under_way`, until `give_up` completes.
 ///
 /// # Errors
-/// Like `work`, or [`IntakeError::Cancelled`]: then nobody gets the message.
+/// As for `work`, or [`IntakeError::Cancelled`]: then no recipient gets the message.
 pub(crate) async fn unless<T>(
     under_way: &UnderWay,
     work: impl Future<Output = Result<T, IntakeError>>,

@@ -68,7 +68,7 @@ impl UniqueName {
     /// Builds a name without flags, as it stands in `tmp/` and `new/`.
     ///
     /// # Panics
-    /// Panics if `unique` is empty, longer than 100 bytes, or holds anything but ASCII letters, digits, `_` and `-`. It
+    /// If `unique` is empty, longer than 100 bytes, or holds anything but ASCII letters, digits, `_` and `-`. It
     /// comes from the program, never from a peer.
     pub fn new(secs: u64, unique: &str, host: &Host, disk_size: u64, wire_size: u64) -> Self {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';

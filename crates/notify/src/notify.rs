@@ -1,4 +1,4 @@
-//! NOTIFY of a recipient (RFC 3461 section 4.1) as bits; 0 if the client did not say it.
+//! NOTIFY of a recipient (RFC 3461 section 4.1) as bits; 0 if the client did not specify it.
 
 use posthaste_intake::NotifyWhen;
 

@@ -1,9 +1,10 @@
-//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides show that they know the password. Nothing is sent that could be used in its place.
-//! A server keeps [`ScramKeys`], from which no password can be read.
+//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677): both sides prove that they know the password. Nothing
+//! sent could be used in its place. A server stores [`ScramKeys`], from which the password cannot be computed.
 //!
-//! For any protocol with SASL: messages go in and come out as text, and the protocol puts them in base64 lines of its own. With `-PLUS` both sides also show that
-//! they are the two ends of one TLS connection ([`TlsExporter`]), so that nobody in the middle can pass the proof on.
-//! Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013) first.
+//! For any protocol with SASL: messages are passed as text, and the protocol encodes them in base64 lines of its own.
+//! With `-PLUS` both sides also prove that they are the ends of one TLS connection ([`TlsExporter`]), so that nobody in
+//! the middle can relay the proof. Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013)
+//! first.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -16,9 +17,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, hmac, pbkdf2};
 
-/// Rounds of PBKDF2 that RFC 7677 section 4 asks for at least.
+/// Minimum rounds of PBKDF2 (RFC 7677 section 4).
 pub const ITERATIONS_MIN: u32 = 4096;
-/// A client does no more of them than this, so that no server can keep it at work.
+/// Maximum rounds that a client does, so that no server can keep it busy.
 pub const ITERATIONS_MAX: u32 = 600_000;
 
 type Key = [u8; 32];
@@ -52,7 +53,8 @@ impl ScramKeys {
         Self { salt: salt.to_vec(), iterations, stored_key, server_key: keys.server_key }
     }
 
-    /// Keys for a user that there is not, so that the answers do not tell: the same each time for the same `secret`, and no password fits.
+    /// Invented keys for an unknown user, so that the exchange does not reveal that: constant for the same `secret`,
+    /// and no password matches.
     pub fn of_nobody(user: &str, secret: &ScramSecret) -> Self {
         let ScramSecret { key, iterations } = secret;
         let salt = sign(key, user.as_bytes())[..16].to_vec();
@@ -61,7 +63,7 @@ impl ScramKeys {
     }
 }
 
-/// Secret that invented keys are made of.
+/// Secret from which invented keys are derived.
 #[derive(Clone)]
 pub struct ScramSecret {
     key: Key,
@@ -69,12 +71,12 @@ pub struct ScramSecret {
 }
 
 impl ScramSecret {
-    /// For keys that look like `keys`: the same as long as those are, also in another process.
+    /// A secret for keys that look like `keys`: constant as long as those are, even across processes.
     pub fn like(keys: &ScramKeys) -> Self {
         Self { key: sign(&keys.server_key, b"Nobody"), iterations: keys.iterations }
     }
 
-    /// One secret for the life of the process, with [`ITERATIONS_MIN`]. `None`: the system has no random numbers.
+    /// A secret for the life of the process, with [`ITERATIONS_MIN`]. `None` without random numbers from the system.
     pub fn of_process() -> Option<Self> {
         static SECRET: std::sync::OnceLock<Key> = std::sync::OnceLock::new();
         if SECRET.get().is_none() {
@@ -88,14 +90,14 @@ impl ScramSecret {
     }
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for ScramSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScramSecret").field("iterations", &self.iterations).finish_non_exhaustive()
     }
 }
 
-/// The system has no random numbers to give.
+/// The system has no random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the system has no random numbers")]
 pub struct NoRandomness;
@@ -108,14 +110,14 @@ impl fmt::Display for ScramKeys {
     }
 }
 
-/// Without the keys.
+/// Omits the keys.
 impl fmt::Debug for ScramKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScramKeys").field("iterations", &self.iterations).finish_non_exhaustive()
     }
 }
 
-/// The text has another form than [`ScramKeys`] are written in.
+/// The text is not in the form of [`ScramKeys`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not of the form SCRAM-SHA-256$4096:salt$StoredKey:ServerKey")]
 pub struct BadKeys;
@@ -139,36 +141,38 @@ impl FromStr for ScramKeys {
     }
 }
 
-/// A nonce: random, printable and without commas. `None`: the system has no random numbers.
+/// Makes a nonce: random, printable and without commas. `None` without random numbers from the system.
 pub fn nonce() -> Option<String> {
     let mut octets = [0; 18];
     SystemRandom::new().fill(&mut octets).ok()?;
     Some(BASE64.encode(octets))
 }
 
-/// Octets that both ends of a TLS 1.3 connection, and nobody else, compute: `tls-exporter` of RFC 9266. They are no secret of either.
+/// Octets that only the two ends of a TLS 1.3 connection can compute: `tls-exporter` of RFC 9266. They are not secret.
 pub type TlsExporter = [u8; 32];
 
 /// The client's first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScramFirst {
     user: String,
-    /// The client repeats it in its last message: the GS2 header and the octets of the channel.
+    /// Expected in the client's last message: the GS2 header and the octets of the channel.
     channel: Vec<u8>,
     bare: String,
     nonce: String,
 }
 
 impl ScramFirst {
-    /// Reads that of SCRAM-SHA-256. `offers_plus`: SCRAM-SHA-256-PLUS was offered, too. `None`: not well formed, or it asks for what is not offered: an
-    /// extension, acting for somebody else. Or the client has not seen the offer of `-PLUS`: somebody in the middle took it out (RFC 5802 section 6).
+    /// Parses the first message of SCRAM-SHA-256. `offers_plus`: SCRAM-SHA-256-PLUS was offered, too. `None` if it is
+    /// malformed, or asks for an extension or for acting for another user. Also if the client has not seen the offer of
+    /// `-PLUS`: somebody in the middle removed it (RFC 5802 section 6).
     pub fn parse(message: &str, offers_plus: bool) -> Option<Self> {
         // `y`: the client could do channel binding and believes that we cannot.
         let unaware = || message.strip_prefix("y,").filter(|_| !offers_plus);
         Self::parse_after(message, message.strip_prefix("n,").or_else(unaware)?, &[])
     }
 
-    /// Reads that of SCRAM-SHA-256-PLUS. `None`: as of [`parse`](Self::parse), or it names another kind of channel binding.
+    /// Parses the first message of SCRAM-SHA-256-PLUS. `None` as for [`parse`](Self::parse), or if it names another
+    /// channel binding.
     pub fn parse_bound(message: &str, exporter: &TlsExporter) -> Option<Self> {
         Self::parse_after(message, message.strip_prefix(BOUND)?, exporter)
     }
@@ -187,13 +191,13 @@ impl ScramFirst {
         })
     }
 
-    /// Whose password the client wants to show.
+    /// Name of the user whose password the client claims to know.
     pub fn user(&self) -> &str {
         &self.user
     }
 }
 
-/// The server's side, from its first message on.
+/// The server's side, after the client's first message.
 #[derive(Debug)]
 pub struct ScramServer {
     first: ScramFirst,
@@ -203,14 +207,15 @@ pub struct ScramServer {
 }
 
 impl ScramServer {
-    /// With the keys of the user, and a [`nonce`] of the server.
+    /// Begins with the user's keys, and a [`nonce`] of the server.
     pub fn new(first: ScramFirst, keys: ScramKeys, server_nonce: &str) -> Self {
         let nonce = format!("{}{server_nonce}", first.nonce);
         let message = format!("r={nonce},s={},i={}", BASE64.encode(&keys.salt), keys.iterations);
         Self { first, keys, message, nonce }
     }
 
-    /// With invented keys if the user has none, which the client is not told, and a fresh nonce. `None`: the system has no random numbers.
+    /// Begins with invented keys if the user has none, which the client cannot tell, and a fresh nonce. `None` without
+    /// random numbers from the system.
     pub fn begin(first: ScramFirst, keys: Option<ScramKeys>) -> Option<Self> {
         let invented = || ScramSecret::of_process().map(|secret| ScramKeys::of_nobody(first.user(), &secret));
         let keys = keys.or_else(invented)?;
@@ -222,7 +227,8 @@ impl ScramServer {
         &self.message
     }
 
-    /// Reads the client's last message and does not compare its proof yet. `None`: not well formed, of another exchange or another TLS connection.
+    /// Parses the client's last message, without comparing its proof yet. `None` if it is malformed, or of another
+    /// exchange or TLS connection.
     pub fn prove(self, client_final: &str) -> Option<ScramProof> {
         let (without_proof, proof) = client_final.rsplit_once(",p=")?;
         let (binding, nonce) = without_proof.split_once(',')?;
@@ -235,7 +241,7 @@ impl ScramServer {
     }
 }
 
-/// The client's proof that it has a password.
+/// The client's proof that it knows a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramProof {
     user: String,
@@ -245,28 +251,29 @@ pub struct ScramProof {
     proof: Key,
 }
 
-/// The proof is of another password than the server has keys of. It does not tell of which: two of the same wrong password have nothing in common.
+/// The proof is for another password than the server's keys. Proofs of the same wrong password have nothing in common,
+/// so repetitions are not recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the proof is of another password")]
 pub struct WrongProof;
 
 impl ScramProof {
-    /// Whose password it is to show.
+    /// Name of the user whose password it claims to prove.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// Both sides' messages: no other exchange has the same.
+    /// Both sides' messages, which are unique to an exchange.
     pub fn exchange(&self) -> &str {
         &self.said
     }
 
-    /// The keys that it is compared with.
+    /// The keys to compare it with.
     pub fn keys(&self) -> &ScramKeys {
         &self.keys
     }
 
-    /// Compares it. Takes the same time wherever two keys differ.
+    /// Compares the proof, in constant time.
     ///
     /// # Errors
     /// [`WrongProof`].
@@ -275,7 +282,7 @@ impl ScramProof {
         if is_same(&hash(&client_key), &self.keys.stored_key) { Ok(()) } else { Err(WrongProof) }
     }
 
-    /// The server's last message, which shows that it has the keys; for a client whose proof is right.
+    /// The server's last message, which proves that it has the keys; only for a client with a correct proof.
     ///
     /// # Errors
     /// [`WrongProof`].
@@ -284,7 +291,7 @@ impl ScramProof {
     }
 }
 
-/// Without the proof.
+/// Omits the proof.
 impl fmt::Debug for ScramProof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScramProof").field("user", &self.user).finish_non_exhaustive()
@@ -310,7 +317,7 @@ impl fmt::Debug for ScramClient {
 }
 
 impl ScramClient {
-    /// With a [`nonce`] of the client. `acts_for`: on whose behalf; `None` for its own.
+    /// Begins with a [`nonce`] of the client. `acts_for` is the identity to act for; `None` for its own.
     pub fn new(user: &str, password: &str, acts_for: Option<&str>, nonce: String) -> Self {
         Self {
             password: password.to_owned(),
@@ -337,7 +344,7 @@ impl ScramClient {
         self.gs2_header() + &self.bare
     }
 
-    /// The client's last message for the server's first.
+    /// The client's last message, in reply to the server's first.
     ///
     /// # Errors
     /// The mistake in the server's message.
@@ -398,7 +405,7 @@ fn xor(a: &Key, b: &Key) -> Key {
     std::array::from_fn(|at| a[at] ^ b[at])
 }
 
-/// Looks at all of it, wherever they differ first.
+/// Compares in constant time.
 fn is_same(a: &Key, b: &Key) -> bool {
     a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -407,7 +414,7 @@ fn is_printable(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// RFC 5802 section 5.1: a name has no comma and no equals sign as they are.
+/// Escapes comma and equals sign in a name (RFC 5802 section 5.1).
 fn escaped(name: &str) -> String {
     name.replace('=', "=3D").replace(',', "=2C")
 }
@@ -431,7 +438,7 @@ fn unescaped(name: &str) -> Option<String> {
 pub const NAME: &str = "SCRAM-SHA-256";
 /// The name of the mechanism with channel binding.
 pub const PLUS_NAME: &str = "SCRAM-SHA-256-PLUS";
-/// The GS2 header of the latter begins so.
+/// Start of the GS2 header with channel binding.
 const BOUND: &str = "p=tls-exporter,";
 
 #[cfg(test)]
@@ -554,7 +561,7 @@ mod tests {
 
     const CHANNEL: TlsExporter = [9; 32];
 
-    /// The outcome of SCRAM-SHA-256-PLUS between a client and a server whose ends of the channel have these octets.
+    /// Outcome of SCRAM-SHA-256-PLUS between a client and a server with these octets of the channel.
     fn bound(of_client: TlsExporter, of_server: &TlsExporter) -> Option<Result<String, WrongProof>> {
         let mut client = client().bound_to(of_client);
         let first = ScramFirst::parse_bound(&client.first(), of_server)?;

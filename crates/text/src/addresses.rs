@@ -1,10 +1,11 @@
-//! Addresses of a header field that was read as one text, taken apart again.
+//! Splits addresses of a header field that was joined into one text.
 
 use posthaste_message::mime::{RawAddress, RawAddresses};
 
-/// Takes apart what [`extract`](crate::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`, `Name of somebody`,
-/// `Group: address, address;`. Names and addresses are those that [`Addresses`](posthaste_message::mime::Addresses) found in the header. Somebody without
-/// an address has an empty one; so has a group without members.
+/// Splits a text made by [`extract`](crate::extract): `Name <address>`, `"Na, me" <address>`, `address`, `Name of
+/// somebody`, `Group: address, address;`. Names and addresses are those that
+/// [`Addresses`](posthaste_message::mime::Addresses) found in the header. A name without an address, and a group
+/// without members, have an empty address.
 pub fn split_addresses(field: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut group = None;

@@ -1,11 +1,11 @@
-//! Two versions of one text, plain and HTML: whether the second one is worth indexing.
+//! Plain and HTML versions of one text: decides if the HTML is worth indexing.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::tokens::{Tokens, random_key};
 
-/// One word in this many may be new before an HTML alternative counts as saying something else.
+/// An HTML alternative counts as different if more than one in this many of its words is new.
 const NEW_WORDS_SHARE: usize = 20;
 
 /// True if `html` has more words that `plain` lacks than a small share.
@@ -24,7 +24,7 @@ pub(super) fn says_more(html: &str, plain: &str) -> bool {
     new * NEW_WORDS_SHARE > all
 }
 
-/// For numbers that are hashes already.
+/// A hasher for numbers that are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 

@@ -14,13 +14,13 @@ use crate::header_names::HeaderNames;
 use crate::html::html_to_text;
 use crate::prune::prune_into;
 
-/// Bytes of text that are indexed of one message; the rest of a longer one is passed over and reported.
+/// Maximum bytes of text indexed of one message; the rest of a longer one is skipped and reported.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a message's own header that are read, as many as a server takes by default; of a message with a longer one nothing else is.
+/// Maximum bytes of a message's own header, a server's default. Of a message with a longer one nothing else is read.
 const HEADER_BYTES_MAX: usize = 1 << 20;
-/// How deep parts and enclosed messages may be nested, and how many there may be.
+/// Maximum depth and number of parts and enclosed messages.
 pub(super) const LIMITS: Limits = Limits { depth: 100, parts: 10_000 };
-/// How deep enclosed messages that are encoded may be nested: what they enclose is copied.
+/// Maximum depth of encoded enclosed messages, since their content is copied.
 pub(super) const ENCODED_DEPTH_MAX: u32 = 2;
 /// Reads a whole message, line ends LF or CRLF.
 pub fn extract(message: &[u8]) -> Extracted {
@@ -86,7 +86,7 @@ fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted
     out
 }
 
-/// The beginning of a header that is too long to be a real one.
+/// The start of a header that is too long to be real.
 pub(super) fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
     let beginning = message.get(..HEADER_BYTES_MAX)?;
     let mut lines = beginning.split_inclusive(|&octet| octet == b'\n');
@@ -97,7 +97,7 @@ pub(super) fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
     Some(&beginning[..beginning.iter().rposition(|&octet| octet == b'\n').map_or(HEADER_BYTES_MAX, |at| at + 1)])
 }
 
-/// The message with its lines ended by LF, if all of them end in CR: so old Macs stored mail. Every octet keeps its place.
+/// Converts a message in which all lines end in CR, as old Macs stored mail, to LF. Every octet keeps its place.
 pub(super) fn with_line_feeds(message: &[u8]) -> Cow<'_, [u8]> {
     if message.contains(&b'\n') || !message.contains(&b'\r') {
         return Cow::Borrowed(message);
@@ -105,14 +105,14 @@ pub(super) fn with_line_feeds(message: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(message.iter().map(|&octet| if octet == b'\r' { b'\n' } else { octet }).collect())
 }
 
-/// A message without structure: its text as it stands.
+/// The text of a message without structure.
 fn raw_text(bytes: &[u8]) -> String {
     let mut body = String::new();
     prune_into(&String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]), &mut body);
     body
 }
 
-/// `encoded`: how many encoded messages are around it. The depth of all else has the limit of [`LIMITS`].
+/// `encoded`: number of encoded messages around it. [`LIMITS`] bounds the depth of all else.
 fn part(this: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     let media_type = this.media_type();
     note_type(out, &media_type);
@@ -127,7 +127,7 @@ fn part(this: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     }
 }
 
-/// The plain text says it all, usually. The HTML beside it is indexed too if it says something else.
+/// Usually the plain text is complete. The HTML beside it is indexed too if it says something else.
 fn alternatives(this: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     let is_html = |part: &Part<'_, '_>| part.kind() == Kind::Leaf && part.media_type() == "text/html";
     let before = out.body.len();
@@ -196,7 +196,7 @@ pub(super) fn is_message(media_type: &str) -> bool {
     matches!(media_type, "message/rfc822" | "message/global")
 }
 
-/// The text with its paragraphs in one piece, if it was broken to travel (RFC 3676).
+/// Joins the paragraphs of format=flowed text (RFC 3676).
 fn unflowed<'a>(part: Part<'_, 'a>, media_type: &str, text: Cow<'a, str>) -> Cow<'a, str> {
     let is_flowed = media_type == "text/plain"
         && part.type_parameter("format").is_some_and(|format| format.eq_ignore_ascii_case("flowed"));
@@ -222,7 +222,7 @@ pub(super) fn is_marked(part: Part<'_, '_>) -> bool {
     part.disposition().is_some_and(|disposition| disposition == "attachment")
 }
 
-/// A message within another: who wrote it and its subject are part of the text.
+/// Reads an enclosed message: its sender and subject are part of the text.
 fn enclosed(root: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     let charset = root.charset();
     let header = root.header();

@@ -1,6 +1,6 @@
 //! Searchable and displayed content of one message.
 
-/// Attachments, recipients and references that are looked at in one message.
+/// Maximum attachments, recipients and references read of one message.
 pub(super) const ITEMS_MAX: usize = 4096;
 
 /// Searchable and displayed content of one message.
@@ -12,7 +12,7 @@ pub struct Extracted {
     pub to: String,
     /// As `from`.
     pub cc: String,
-    /// As `from`; copies of one's own mail have it.
+    /// As `from`; copies of one's own sent mail have it.
     pub bcc: String,
     /// Decoded and unfolded.
     pub subject: String,
@@ -22,7 +22,8 @@ pub struct Extracted {
     pub message_id: String,
     /// Ids of `References`, then of `In-Reply-To` where they are not among those: oldest first.
     pub references: Vec<String>,
-    /// The identifier of `List-Id` (RFC 2919), such as `users.example.org`; without one the list's name from other list fields.
+    /// The identifier of `List-Id` (RFC 2919), such as `users.example.org`; without one, the list's name from other
+    /// list fields.
     pub list: String,
     /// File names of attachments.
     pub files: Vec<String>,
@@ -32,22 +33,22 @@ pub struct Extracted {
     pub is_whole: bool,
     /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
     pub body: String,
-    /// Header fields that were asked for, by the names that were asked for: decoded and unfolded, in the order they stand.
+    /// The requested header fields, by the requested names: decoded and unfolded, in their order.
     pub headers: Vec<(String, String)>,
     /// Attachment, signature and other properties.
     pub traits: Traits,
     /// Urgency stated by the sender.
     pub priority: Priority,
-    /// Why the message is not fully indexed.
+    /// The reason why the message is not fully indexed.
     pub problem: Option<&'static str>,
 }
 
-/// Properties that never change.
+/// Immutable properties.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
     /// Has a part that is no text and has a name, or is marked as attachment.
     pub attachment: bool,
-    /// Carries a PGP or S/MIME signature (that it is valid is not checked).
+    /// Carries a PGP or S/MIME signature, which is not verified.
     pub signed: bool,
     /// Carries a PGP or S/MIME encrypted part.
     pub encrypted: bool,
@@ -57,14 +58,14 @@ pub struct Traits {
     pub calendar: bool,
 }
 
-/// `Priority`, `X-Priority`, `Importance` and `Precedence`, in three steps as mu has them.
+/// Priority of `Priority`, `X-Priority`, `Importance` and `Precedence`, in three steps as in mu.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Bulk and list mail, and what says it can wait.
+    /// Bulk and list mail, and mail marked as not urgent.
     Low,
-    /// Says nothing.
+    /// Unmarked.
     #[default]
     Normal,
-    /// Says that it is urgent.
+    /// Marked as urgent.
     High,
 }

@@ -6,14 +6,14 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-/// How the tokenizer treats a character that is not ASCII.
+/// Class of a non-ASCII character for the tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// A letter, digit, or a mark that carries meaning.
     Word,
     /// A character of a script that is written without spaces between words; searched by pairs.
     Gram,
-    /// Not there at all: accents, soft hyphens, joiners, zero-width spaces.
+    /// Ignored: accents, soft hyphens, joiners, zero-width spaces.
     Nothing,
     /// Anything else ends a word.
     Border,
@@ -32,7 +32,8 @@ pub(crate) fn class(c: char) -> Class {
     }
 }
 
-/// Accents of alphabets (not the vowel signs of Indic scripts, which make words differ), and characters of no width.
+/// True for accents of alphabets (not the vowel signs of Indic scripts, which make words differ), and characters of no
+/// width.
 fn is_dropped(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}'
@@ -44,7 +45,7 @@ fn is_dropped(c: char) -> bool {
         | '\u{3099}'..='\u{309c}' | '\u{ff9e}' | '\u{ff9f}')
 }
 
-/// Han, kana, bopomofo, hangul, Thai, Lao, Myanmar, Khmer.
+/// True for Han, kana, bopomofo, hangul, Thai, Lao, Myanmar, Khmer.
 fn is_gram(c: char) -> bool {
     matches!(c,
         '\u{e01}'..='\u{e3a}' | '\u{e40}'..='\u{e4e}' | '\u{e81}'..='\u{ece}' | '\u{1000}'..='\u{1049}'
@@ -55,7 +56,7 @@ fn is_gram(c: char) -> bool {
         | '\u{ff66}'..='\u{ff9d}' | '\u{ffa0}'..='\u{ffdc}' | '\u{20000}'..='\u{3fffd}')
 }
 
-/// Appends what a character that is not ASCII is searched as. May append nothing, or several letters.
+/// Appends the folded form of a non-ASCII character: none, one or several letters.
 pub(crate) fn fold_into(c: char, out: &mut String) {
     if matches!(c, '\u{ac00}'..='\u{d7a3}' | '\u{3041}'..='\u{30ff}') {
         // Hangul syllables and kana would fall apart into pieces that nobody types.
@@ -86,7 +87,7 @@ pub(crate) fn fold_into(c: char, out: &mut String) {
     }
 }
 
-/// Folds a whole text without cutting it into words: what regular expressions and plain comparisons look at.
+/// Folds a whole text without splitting it into words, for regular expressions and plain comparisons.
 pub fn fold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for c in text.chars() {

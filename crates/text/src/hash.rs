@@ -1,4 +1,4 @@
-//! Hashes by which messages are joined to threads, and by which their ids are found.
+//! Hashes of Message-IDs and subjects, for threading and for searches by id.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -9,7 +9,7 @@ pub fn id_hash(id: &str) -> u64 {
     if id.is_empty() { 0 } else { xxh3_64(id.as_bytes()).max(1) }
 }
 
-/// The hash of a subject's base, and whether it marks a reply.
+/// Hash of a subject's base, with true if it marks a reply.
 pub fn subject_hash(subject: &str) -> (u64, bool) {
     let base = base_subject(subject);
     let folded = fold(&base.text);

@@ -1,4 +1,4 @@
-//! Header fields as they are searched and shown.
+//! Header fields for search and display.
 
 use std::collections::HashSet;
 
@@ -82,10 +82,10 @@ impl Head {
     }
 }
 
-/// Bytes of one field's value that are indexed.
+/// Maximum bytes indexed of one field's value.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// The values of all fields with these names. `false` if one of them was cut short.
+/// Collects the values of all fields with these names. False if one of them was truncated.
 pub(super) fn take_headers(message: &Message<'_>, names: &HeaderNames, out: &mut Extracted) -> bool {
     let charset = message.header_charset();
     let mut is_whole = true;
@@ -104,7 +104,7 @@ pub(super) fn take_headers(message: &Message<'_>, names: &HeaderNames, out: &mut
     is_whole
 }
 
-/// A value, decoded and unfolded; false if it was cut short.
+/// A value, decoded and unfolded; false if it was truncated.
 pub(super) fn field_value(field: Field<'_>, charset: Option<Charset>) -> (String, bool) {
     let mut value = one_line(&field.text(charset));
     let is_all = value.len() <= VALUE_BYTES_MAX;
@@ -112,14 +112,14 @@ pub(super) fn field_value(field: Field<'_>, charset: Option<Charset>) -> (String
     (value, is_all)
 }
 
-/// The fields that a reader may mean and that have no part of their own in an index; of a header with very many, the first.
+/// Fields that a search may mean and that are not indexed by themselves; of a very long header, the first ones.
 pub(super) fn other_fields<'a>(fields: impl Iterator<Item = Field<'a>>) -> impl Iterator<Item = Field<'a>> {
     const OWN: [&[u8]; 5] = [b"From", b"To", b"Cc", b"Bcc", b"Subject"];
     let is_own = |name: &[u8]| OWN.iter().any(|own| name.eq_ignore_ascii_case(own));
     fields.filter(move |field| !is_own(field.name) && !is_trace(field.name)).take(ITEMS_MAX)
 }
 
-/// True for fields that say who handled a message or vouch for it, which no reader means.
+/// True for fields that trace or vouch for a message, which a search of all fields does not mean.
 pub fn is_trace(name: &[u8]) -> bool {
     const NAMES: [&str; 6] =
         ["Received", "Return-Path", "DKIM-Signature", "DomainKey-Signature", "Authentication-Results", "Received-SPF"];
@@ -133,7 +133,7 @@ struct Others {
     received: Option<i64>,
     references: Vec<String>,
     answered: Vec<String>,
-    /// The ids that are among the references: a header may repeat them without end.
+    /// Ids among the references, to skip repetitions: a header may have any number.
     seen: HashSet<String>,
     list_id: String,
     list_post: String,
@@ -186,8 +186,8 @@ fn word(field: Field<'_>) -> String {
     String::from_utf8_lossy(&value[..end]).to_ascii_lowercase()
 }
 
-/// Addresses as one text, which [`split_addresses`](crate::split_addresses) takes apart again:
-/// `Name <address>, "Na, me" <address>, address, A Group: member, member;`.
+/// Addresses as one text, which [`split_addresses`](crate::split_addresses) splits again: `Name <address>, "Na, me"
+/// <address>, address, A Group: member, member;`.
 #[derive(Default)]
 pub(super) struct AddressText {
     pub text: String,
@@ -215,7 +215,7 @@ impl AddressText {
         }
     }
 
-    /// Members of a group without a name stand alone.
+    /// Begins a group; members of a group without a name stand alone.
     fn group(&mut self, name: &str) {
         if !name.is_empty() {
             self.separate();
@@ -276,7 +276,7 @@ impl AddressText {
         self.text.push('"');
     }
 
-    /// A quote or parenthesis that the address opens and never closes would be closed by a later one: it goes.
+    /// Adds an address in brackets. An unclosed quote or parenthesis is dropped, since a later one would close it.
     fn bracketed(&mut self, address: &str) {
         let is_plain = is_plain(address);
         let is_kept = |c: &char| is_plain || !(c.is_whitespace() || matches!(c, '"' | '(' | ')' | '<' | '>'));
@@ -286,7 +286,7 @@ impl AddressText {
     }
 }
 
-/// Characters that end or begin something in a list of addresses (RFC 5322 section 3.2.3), but for `@` and dots.
+/// Special characters of address lists (RFC 5322 section 3.2.3), except `@` and dots.
 const SPECIALS: [char; 11] = ['(', ')', '<', '>', '[', ']', ':', ';', '\\', ',', '"'];
 
 fn is_word(text: &str) -> bool {
@@ -321,7 +321,7 @@ fn is_plain(address: &str) -> bool {
         && !rest.contains("=?")
 }
 
-/// No line ends and control characters in what is shown on one line.
+/// Removes line ends and control characters, for display on one line.
 pub(super) fn one_line(text: &str) -> String {
     if is_plain_line(text.as_bytes()) {
         return text.to_owned();
@@ -333,7 +333,7 @@ pub(super) fn one_line(text: &str) -> String {
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// ASCII without control characters, and blanks only between words, one at a time.
+/// True for ASCII without control characters, with single blanks between words only.
 fn is_plain_line(text: &[u8]) -> bool {
     let blanks = text.iter().zip(text.iter().skip(1)).any(|(&a, &b)| a == b' ' && b == b' ');
     !blanks && !text.starts_with(b" ") && !text.ends_with(b" ") && text.iter().all(|octet| (0x20..0x7f).contains(octet))
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::split_addresses;
 
-    /// Names and addresses as the header has them.
+    /// Names and addresses in the header's form.
     fn read(value: &[u8]) -> Vec<(String, String)> {
         let text = |text: Option<String>| text.map(|text| one_line(&text)).unwrap_or_default();
         let mut all = Vec::new();

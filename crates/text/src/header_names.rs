@@ -1,19 +1,19 @@
-//! Names of header fields that are indexed because a person wants them.
+//! Names of additional header fields that the user wants indexed.
 
-/// Headers of one index: each costs a field in every part of it.
+/// Maximum headers of one index: each costs a field in every segment.
 pub const HEADERS_MAX: usize = 64;
-/// Octets of a name.
+/// Maximum octets of a name.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Stands for all header fields that have no name of their own here and are not indexed anyway, trace fields excepted.
+/// Stands for all header fields that are neither named nor indexed by default, except trace fields.
 pub const OTHER_HEADERS: &str = "*";
 
-/// Names of header fields, in the order and spelling they were given in; of those that differ in case alone the first.
+/// Names of header fields, in the given order and spelling. Of names that differ in case only, the first.
 #[derive(Debug, Clone, Default)]
 pub struct HeaderNames(Vec<String>);
 
 impl HeaderNames {
-    /// Collects names; the first of those that differ in case alone counts.
+    /// Collects names; of those that differ in case only, the first counts.
     pub fn of(names: Vec<impl Into<String>>) -> Self {
         let mut all = Self::default();
         names.into_iter().for_each(|name| all.add(name.into()));
@@ -26,7 +26,7 @@ impl HeaderNames {
         }
     }
 
-    /// How this header, in any case, is spelled here; `None` if it is not among them.
+    /// The spelling of this header, given in any case, in the set; `None` if it is not a member.
     pub fn known_as(&self, name: &str) -> Option<&str> {
         self.iter().find(|known| known.eq_ignore_ascii_case(name))
     }
@@ -42,7 +42,7 @@ impl HeaderNames {
     }
 }
 
-/// Order and case do not count.
+/// Ignores order and case.
 impl PartialEq for HeaderNames {
     fn eq(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.iter().all(|name| other.known_as(name).is_some())
@@ -51,7 +51,7 @@ impl PartialEq for HeaderNames {
 
 impl Eq for HeaderNames {}
 
-/// Separated by commas.
+/// Writes the names separated by commas.
 impl std::fmt::Display for HeaderNames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.join(", "))

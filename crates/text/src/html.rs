@@ -1,4 +1,5 @@
-//! HTML to text, for searching and for reading in a terminal: what a browser would show, and nothing that it would run.
+//! HTML to text, for searching and for reading in a terminal: everything that a browser shows, without executing
+//! anything.
 //!
 //! No tree is built. Input may be truncated anywhere and nested to any depth. Each byte is read once, and the output
 //! exceeds the input by at most a line end for each tag.
@@ -24,7 +25,7 @@ pub fn html_to_text(html: &str) -> String {
 
 struct Text {
     out: String,
-    /// White space was seen and is written before the next word.
+    /// True after white space, which is written before the next word.
     space: bool,
     /// Depth of `pre` elements.
     keep_spaces: u32,
@@ -60,7 +61,7 @@ impl Text {
         }
     }
 
-    /// Ends the line, if one was begun.
+    /// Ends the line, unless it is empty.
     fn line(&mut self) {
         self.space = false;
         if !self.out.is_empty() && !self.out.ends_with('\n') {
@@ -69,7 +70,7 @@ impl Text {
     }
 }
 
-/// Reads a character reference; text that only looks like one stays as it is.
+/// Decodes a character reference; text that only looks like one stays.
 fn entity<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     match reference(rest, false) {
         Some((decoded, len)) => {
@@ -100,9 +101,9 @@ fn attribute_text(value: &str) -> String {
     out + rest
 }
 
-/// Longest name of a character reference that is looked up.
+/// Maximum length of a named reference.
 const NAME_BYTES_MAX: usize = 32;
-/// Digits of a number that matter: with more it is none of a character.
+/// Maximum digits of a numeric reference: more cannot be a character.
 const DIGITS_MAX: usize = 10;
 
 /// Decodes the character reference at the start of `rest`; returns its text and length (HTML standard, sections
@@ -170,7 +171,7 @@ const BARE_NAMES: &str = "AElig AMP Aacute Acirc Agrave Aring Atilde Auml COPY C
     iexcl igrave iquest iuml laquo lt macr micro middot nbsp not ntilde oacute ocirc ograve ordf ordm oslash otilde ouml para plusmn \
     pound quot raquo reg sect shy sup1 sup2 sup3 szlig thorn times uacute ucirc ugrave uml uuml yacute yen yuml";
 
-/// Reads one tag, comment or declaration and returns what follows it.
+/// Processes one tag, comment or declaration and returns the text after it.
 fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     if let Some(comment) = rest.strip_prefix("<!--") {
         return after_comment(comment);
@@ -221,7 +222,8 @@ fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     after
 }
 
-/// The text after a comment (HTML standard, sections 13.2.5.43 to 13.2.5.52): `-->`, `--!>`, and `>` or `->` at once end it. None if it is never closed.
+/// Returns the text after a comment (HTML standard, sections 13.2.5.43 to 13.2.5.52). It ends with `-->` or `--!>`, or
+/// with `>` or `->` right at its start. Returns an empty text if it is never closed.
 fn after_comment(comment: &str) -> &str {
     if let Some(after) = comment.strip_prefix('>').or_else(|| comment.strip_prefix("->")) {
         return after;
@@ -237,7 +239,7 @@ fn after_comment(comment: &str) -> &str {
     ""
 }
 
-/// Where a tag's `>` is; a `>` inside quotes does not count. The whole length if there is none.
+/// Position of a tag's `>`, ignoring those in quotes; the whole length without one.
 fn tag_end(attributes: &str) -> usize {
     let mut quote = None;
     let mut after_equals = false;

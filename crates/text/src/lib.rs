@@ -1,7 +1,7 @@
-//! The text of a mail as people search it: MIME and charsets, HTML to text, folding, tokens.
+//! The text of mail for search: MIME and charsets, HTML to text, folding, tokens.
 //!
-//! An index of mail and a search that reads the mail itself see the same words with [`extract`] and [`Tokens`], and a [`Needle`] says the same
-//! of either. Nothing here does IO or knows an index.
+//! [`extract`] and [`Tokens`] give an index of mail and a search through the mail itself the same words, and [`Needle`]
+//! has the same meaning in both. The crate does no IO and knows no index.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -6,7 +6,7 @@ use crate::extract::{LIMITS, extract, header_cut_short, with_line_feeds};
 use crate::header::{Head, field_value, is_trace, other_fields};
 use crate::needle::Needle;
 
-/// The part of a message that is searched.
+/// The part of a message to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SearchedField {
     /// All header fields of that name.
@@ -19,8 +19,8 @@ pub enum SearchedField {
 
 /// The text of a message.
 ///
-/// `From`, `To`, `Cc`, `Bcc` and `Subject` are searched as an index has them: decoded, and of `From` and `Subject` the first one. Of other fields
-/// each value is searched by itself.
+/// `From`, `To`, `Cc`, `Bcc` and `Subject` are searched in their indexed form: decoded, and of `From` and `Subject`
+/// only the first. Values of other fields are searched one by one.
 #[derive(Debug, Default)]
 pub struct MailText {
     from: String,
@@ -28,9 +28,9 @@ pub struct MailText {
     cc: String,
     bcc: String,
     subject: String,
-    /// Names and values of the other fields, trace fields too.
+    /// Names and values of the other fields, including trace fields.
     others: Vec<(Vec<u8>, String)>,
-    /// Names of the five fields above that are there.
+    /// Names of the five fields above that are present.
     named: Vec<Vec<u8>>,
     /// Text, and names of attachments.
     body: Option<(String, Vec<String>)>,
@@ -67,7 +67,7 @@ impl MailText {
         Self { from, to, cc, bcc, subject: head.subject, others, named, body, is_certain }
     }
 
-    /// True if the text is there; `None` if more of the message has to be known.
+    /// True if the text occurs; `None` if that depends on parts that were not read.
     pub fn has(&self, field: &SearchedField, needle: &Needle) -> Option<bool> {
         match field {
             SearchedField::Header(name) => self.is_certain.then(|| self.header_has(name, needle)),
@@ -97,7 +97,7 @@ impl MailText {
     }
 }
 
-/// True for a field that an index keeps by itself.
+/// True for fields that an index keeps separately.
 fn is_named(name: &[u8]) -> bool {
     [&b"From"[..], b"To", b"Cc", b"Bcc", b"Subject"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }

@@ -1,12 +1,12 @@
-//! A piece of text that is looked for in another.
+//! Substring search by words.
 
 use crate::fold::{Class, class};
 use crate::tokens::{Kind, Tokens};
 
-/// A text to look for: a substring, without regard to case and accents, in which a run of blanks and punctuation stands for any such run.
+/// A substring to search for. Case and accents are ignored, and a run of blanks and punctuation matches any such run.
 ///
-/// It is made of words. A single one is part of a word. Of several, the first ends a word, the last begins one, and those between are whole
-/// words; they follow each other. A blank or mark at an end of the text is the border of a word.
+/// It consists of words. A single word may be part of a word. Of several, the first ends a word, the last begins one,
+/// and those between are whole; they follow each other. A blank or mark at either end of the text is a word boundary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needle {
     pieces: Vec<NeedlePiece>,
@@ -17,14 +17,14 @@ pub struct Needle {
 pub struct NeedlePiece {
     /// The word, folded as [`Tokens`] folds it.
     pub word: String,
-    /// No letter comes before it.
+    /// True if no letter precedes it.
     pub from_start: bool,
-    /// No letter comes after it.
+    /// True if no letter follows it.
     pub to_end: bool,
 }
 
 impl NeedlePiece {
-    /// True if this word of a text fits.
+    /// True if this word of a text matches.
     pub fn fits(&self, token: &str) -> bool {
         match (self.from_start, self.to_end) {
             (true, true) => token == self.word,
@@ -34,14 +34,14 @@ impl NeedlePiece {
         }
     }
 
-    /// True if only this word fits.
+    /// True if only the word itself matches.
     pub fn is_whole(&self) -> bool {
         self.from_start && self.to_end
     }
 }
 
 impl Needle {
-    /// Makes a text ready to be looked for.
+    /// Prepares a text for searching.
     pub fn new(text: &str) -> Self {
         let mut source = Tokens::new(text);
         let (mut pieces, mut kinds, mut word) = (Vec::new(), Vec::new(), String::new());
@@ -69,17 +69,17 @@ impl Needle {
         Self { pieces }
     }
 
-    /// Its words, in order. Without any it is in every text.
+    /// Its words, in order. Without words it occurs in every text.
     pub fn pieces(&self) -> &[NeedlePiece] {
         &self.pieces
     }
 
-    /// True if it has no word, and so is in every text.
+    /// True if it has no word, and so occurs in every text.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// True if it is in `text`.
+    /// True if it occurs in `text`.
     pub fn is_in(&self, text: &str) -> bool {
         let mut source = Tokens::new(text);
         let mut token = String::new();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// The words say what a search for the folded characters says.
+        /// A search by words agrees with a search for the folded characters.
         #[test]
         fn a_needle_is_a_substring(text in "[aAbé .,-]{0,24}", needle in "[aAbé .,-]{1,6}") {
             let plain = |text: &str| {

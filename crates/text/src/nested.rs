@@ -4,7 +4,7 @@
 mod tests {
     use crate::{extract, parts};
 
-    /// On a stack of the size that threads get.
+    /// Runs `work` on a stack of the size that threads get.
     fn on_a_thread(work: impl FnOnce() + Send + 'static) {
         std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap();
     }
@@ -18,7 +18,7 @@ mod tests {
         });
     }
 
-    /// Quoted-printable that encodes nothing but what it must.
+    /// Quoted-printable that encodes only what it must.
     fn quoted(mail: &str) -> String {
         format!("Content-Transfer-Encoding: quoted-printable\n\n{}", mail.replace('=', "=3D"))
     }

@@ -1,4 +1,4 @@
-//! A message's parts as files: for looking at and saving attachments.
+//! A message's parts as files, to view and save attachments.
 
 use std::borrow::Cow;
 
@@ -15,11 +15,13 @@ pub struct Part<'a> {
     pub media_type: String,
     /// True if it is marked as attachment, or has a name.
     pub is_attachment: bool,
-    /// The octets of the file: the transfer encoding undone, the charset of a text kept. Borrowed if there is no transfer encoding.
+    /// The octets of the file: transfer encoding decoded, a text's charset kept. Borrowed if there is no transfer
+    /// encoding.
     pub content: Cow<'a, [u8]>,
 }
 
-/// All leaf parts in the order of the message, those of enclosed messages too. An enclosed message is itself a part, before its own.
+/// All leaf parts in the order of the message, including those of enclosed messages. An enclosed message is itself a
+/// part, before its own.
 pub fn parts(message: &[u8]) -> Vec<Part<'_>> {
     let mut all = Vec::new();
     match with_line_feeds(message) {
@@ -39,7 +41,7 @@ impl Part<'_> {
     }
 }
 
-/// `encoded`: how many encoded messages are around it.
+/// `encoded`: number of encoded messages around it.
 fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
     for part in Message::parse_within(bytes, &LIMITS).parts().filter(|part| part.kind() != Kind::Multipart) {
         let media_type = part.media_type();
@@ -57,7 +59,7 @@ fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
     }
 }
 
-/// All HTML parts as they are, but in UTF-8; those of enclosed messages too.
+/// All HTML parts unchanged, but in UTF-8; including those of enclosed messages.
 pub fn html_parts(message: &[u8]) -> String {
     let mut html = String::new();
     collect_html(&with_line_feeds(message), &mut html, 0);

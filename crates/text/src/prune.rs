@@ -1,12 +1,13 @@
-//! Leaves out of a text what nobody searches for and what would fill the index: armour and encoded data.
+//! Removes text that nobody searches for and that would fill the index: armour and encoded data.
 
 use memchr::memchr_iter;
 
-/// A line of at least this many bytes that is one unbroken run of the base64 or uuencode alphabet is data, not text.
+/// A line of at least this many bytes in one unbroken run of the base64 or uuencode alphabet is data, not text.
 const ENCODED_LINE_BYTES_MIN: usize = 60;
 
-/// Appends `text` without ASCII-armoured blocks (PGP signatures, keys and messages, certificates) and without lines of encoded data
-/// (base64, binary patches). Everything else stays, quoted text too: it may be all that is left of the message it quotes.
+/// Appends `text` without ASCII-armoured blocks (PGP signatures, keys and messages, certificates) and without lines of
+/// encoded data (base64, binary patches). Everything else stays, including quoted text, which may be all that is left
+/// of the quoted message.
 pub fn prune_into(text: &str, out: &mut String) {
     let bytes = text.as_bytes();
     // What stays is copied many lines at a time: from `kept` to where the line begins that does not.
@@ -25,7 +26,7 @@ pub fn prune_into(text: &str, out: &mut String) {
     out.push_str(&text[kept..]);
 }
 
-/// `armour`: whether the lines before are of an armoured block.
+/// `armour`: true inside an armoured block.
 fn leaves_out(line: &str, armour: &mut bool) -> bool {
     let bare = line.trim_end();
     let begins = bare.starts_with("-----BEGIN ");
@@ -40,7 +41,7 @@ fn leaves_out(line: &str, armour: &mut bool) -> bool {
     is_left_out
 }
 
-/// Data, a header such as `Version: GnuPG v2`, or blank.
+/// True for data, a header such as `Version: GnuPG v2`, or a blank line.
 fn is_armour_line(line: &str) -> bool {
     let no_space = !line.contains(' ');
     let header =

@@ -1,12 +1,13 @@
 //! Runs of letters and digits in ASCII text, found 64 octets at a time.
 //!
-//! Most text is ASCII and most of its words are short. To look at one octet after the other, the processor would have to guess at each where
-//! the word ends. Here a block becomes a number with a bit for each octet, and the ends of words are the places where bits change.
+//! Most text is ASCII and most of its words are short. Octet by octet, the processor would mispredict the end of each
+//! word. Here a block becomes a number with a bit for each octet, and words end where bits change.
 
 const BLOCK_BYTES: usize = 64;
 
-/// Calls `each` with the beginning and the end of every run of letters and digits, up to the first octet that is not ASCII. A run that ends
-/// there is left out: it may go on. Says where it stopped: at that run, at that octet, or at the end.
+/// Calls `each` with the start and end of every run of letters and digits, up to the first octet that is not ASCII. A
+/// run that ends there is left out, as it may continue. Returns where it stopped: at that run, at that octet, or at the
+/// end.
 #[inline]
 pub(super) fn ascii_runs(bytes: &[u8], mut each: impl FnMut(usize, usize)) -> usize {
     let (mut at, mut start) = (0, 0);
@@ -41,7 +42,7 @@ pub(super) fn ascii_runs(bytes: &[u8], mut each: impl FnMut(usize, usize)) -> us
     bytes.len()
 }
 
-/// With zeros after the end, which are in no word.
+/// A block with zeros after the end of the text, which are in no word.
 #[inline]
 fn block_at(bytes: &[u8], at: usize) -> [u8; BLOCK_BYTES] {
     match bytes[at..].first_chunk() {
@@ -72,7 +73,7 @@ fn word_bits(block: &[u8; BLOCK_BYTES]) -> u64 {
     bits
 }
 
-/// The 8 octets from `at` on as a number, the first the lowest; zeros after the end.
+/// The 8 octets from `at` on as a little-endian number; zeros after the end.
 #[inline]
 pub fn eight_at(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();
@@ -88,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Octet by octet.
+    /// A reference implementation, octet by octet.
     fn plainly(bytes: &[u8]) -> (Vec<(usize, usize)>, usize) {
         let end = bytes.iter().position(|octet| !octet.is_ascii()).unwrap_or(bytes.len());
         let (mut runs, mut start) = (Vec::new(), None);

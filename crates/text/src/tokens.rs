@@ -1,15 +1,15 @@
 //! Text to tokens: one rule for the index and for queries.
 //!
-//! A word is a run of letters and digits; everything else, `_`, `.`, `@` and `-` too, ends it. So `foo_bar.c` and
-//! `ann@example.org` are found by each of their parts, and as a whole because a query for them becomes a phrase. Scripts that
-//! are written without spaces are cut into overlapping pairs, and the last character of a run stands alone.
+//! A word is a run of letters and digits; every other character ends it, `_`, `.`, `@` and `-` included. So `foo_bar.c`
+//! and `ann@example.org` are found by each of their parts, and as a whole because a query for them becomes a phrase.
+//! Scripts without spaces are cut into overlapping pairs, and the last character of a run stands alone.
 
 use std::hash::{BuildHasher, RandomState};
 
 use crate::fold::{Class, class, fold_into};
 use crate::runs::{ascii_runs, eight_at};
 
-/// Bytes of a token; what goes beyond is cut off, in the index and in queries alike.
+/// Maximum bytes of a token; the rest is cut off, in the index and in queries alike.
 pub const TOKEN_BYTES_MAX: usize = 64;
 
 /// Kind of a token, which decides how a query matches it.
@@ -25,12 +25,12 @@ pub enum Kind {
     Single,
 }
 
-/// Cuts a text into tokens. The caller brings the buffer, so nothing is allocated for each token.
+/// Splits a text into tokens. The caller supplies the buffer, so nothing is allocated for each token.
 #[derive(Debug, Clone)]
 pub struct Tokens<'a> {
     text: &'a str,
     at: usize,
-    /// The character of a pair's second half that has yet to be the first half of the next.
+    /// The second character of a pair, which is the first of the next.
     gram: Option<(char, bool)>,
     start: usize,
 }
@@ -48,7 +48,7 @@ pub struct Octets<'a> {
 }
 
 impl<'a> Octets<'a> {
-    /// `rest` is where those beyond the first eight are put.
+    /// `rest` receives the octets beyond the first eight.
     pub fn of(octets: &[u8], rest: &'a mut Vec<u64>) -> Self {
         rest.clear();
         rest.extend((8..octets.len()).step_by(8).map(|at| eight_at(octets, at)));
@@ -74,7 +74,8 @@ impl<'a> Octets<'a> {
         length.saturating_sub(1) / 8
     }
 
-    /// For tables in memory only. With a key that nobody else knows ([`random_key`]), nobody can write mail whose words all have one hash.
+    /// A hash for tables in memory. With a secret key ([`random_key`]), nobody can write mail whose words all have one
+    /// hash.
     #[inline]
     pub fn hash(&self, key: u64) -> u64 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -94,7 +95,7 @@ pub fn random_key() -> u64 {
 }
 
 impl<'a> Tokens<'a> {
-    /// Begins at the start of `text`.
+    /// Starts at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0, gram: None, start: 0 }
     }
@@ -131,7 +132,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Calls `each` with every token that is left. `token` as in [`next_into`](Self::next_into).
+    /// Calls `each` with every remaining token. `token` as in [`next_into`](Self::next_into).
     pub fn for_each(mut self, token: &mut String, mut each: impl FnMut(Octets<'_>)) {
         let bytes = self.text.as_bytes();
         let mut rest = Vec::new();
@@ -147,7 +148,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Byte offset in the text at which the token last returned begins (exact for words).
+    /// Byte offset of the last token's start in the text (exact for words).
     pub fn start(&self) -> usize {
         self.start
     }
@@ -178,7 +179,7 @@ impl<'a> Tokens<'a> {
         false
     }
 
-    /// The next character, if it goes on with the run.
+    /// The next character, if it continues the run.
     fn next_gram(&mut self) -> Option<char> {
         while self.text.as_bytes().get(self.at).is_some_and(|&byte| byte >= 128) {
             let c = self.char_here();
@@ -224,7 +225,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// All tokens of a text with their kinds: for queries, and to show what is indexed.
+/// All tokens of a text with their kinds: for queries, and to show the indexed form.
 pub fn tokens(text: &str) -> Vec<(String, Kind)> {
     let mut source = Tokens::new(text);
     let mut token = String::new();

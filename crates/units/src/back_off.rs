@@ -1,10 +1,11 @@
-//! Pauses between attempts that fail.
+//! Back-off between failing attempts.
 
 use std::time::Duration;
 
-/// Pauses that double with each failure in a row, from the first to the longest.
+/// Pauses that double with each consecutive failure, from the first to the longest.
 ///
-/// It reads no clock and does not sleep. A caller that keeps the count of failures itself, such as one for each message, asks [`after`](Self::after).
+/// It reads no clock and does not sleep. A caller with its own count of failures, such as one for each message, uses
+/// [`after`](Self::after).
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +30,7 @@ impl BackOff {
         BackOff { first, longest, failures: 0 }
     }
 
-    /// The pause after so many failures in a row, the first being 1.
+    /// The pause after this many consecutive failures, the first being 1.
     pub fn after(&self, failures: u32) -> Duration {
         self.first.saturating_mul(1 << failures.saturating_sub(1).min(DOUBLINGS_MAX)).min(self.longest)
     }
@@ -40,7 +41,7 @@ impl BackOff {
         self.after(self.failures)
     }
 
-    /// The next failure is the first again.
+    /// Resets the count of failures.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
@@ -51,7 +52,7 @@ impl BackOff {
     }
 }
 
-/// Of a second that is 68 years.
+/// Of a second, this makes 68 years.
 const DOUBLINGS_MAX: u32 = 31;
 
 #[cfg(test)]

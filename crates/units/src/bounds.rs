@@ -1,12 +1,13 @@
-//! The least and most that the values of a section may be.
+//! Minimum and maximum of the values of a section.
 
 use crate::show_bytes;
 use crate::words::Problem;
 
-/// Finds the first of `values` that is out of bounds. Each is a key of `table`, what it is, and the least and most that it may be; [`u64::MAX`]: any.
+/// Returns the first of `values` that is out of bounds. Each is a key of `table`, its value, its minimum and its
+/// maximum; [`u64::MAX`] means none.
 ///
 /// # Errors
-/// The place of the value, and what it must be: with the unit that the key's name ends in.
+/// The place of the value, and its bounds, in the unit that the key's name ends in.
 pub fn check_bounds(table: &str, values: &[(&str, u64, u64, u64)]) -> Result<(), Problem> {
     for &(name, value, least, most) in values {
         if !(least..=most).contains(&value) {
@@ -20,10 +21,10 @@ pub fn check_bounds(table: &str, values: &[(&str, u64, u64, u64)]) -> Result<(),
     Ok(())
 }
 
-/// In seconds: longer than anybody waits, and far from what a clock can hold.
+/// Seconds of a year: longer than any useful wait, and far from the range of a clock.
 pub const A_YEAR: u64 = 365 * 86_400;
 
-/// With the unit that the key's name ends in.
+/// The value with the unit that the key's name ends in.
 fn shown(name: &str, value: u64) -> String {
     match name {
         _ if name.ends_with("_bytes") => show_bytes(value),

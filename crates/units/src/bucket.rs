@@ -1,4 +1,5 @@
-//! A [`Bucket`] keeps to a [`Rate`], exactly when several threads use it. It reads no clock: `now` is nanoseconds on any monotonic scale.
+//! A [`Bucket`] enforces a [`Rate`], exactly even across threads. It reads no clock: `now` is nanoseconds on any
+//! monotonic scale.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,14 +22,14 @@ use crate::rate::Rate;
 #[derive(Debug)]
 pub struct Bucket {
     rate: Rate,
-    /// When all tokens taken so far are paid for. In the past: the bucket is full.
+    /// Time at which the bucket is full again; in the past if it is full.
     paid_at: AtomicU64,
 }
 
-/// Why no token was taken.
+/// The reason why no token was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The first time at which the same call can succeed, in nanoseconds. Others may be faster.
+    /// Earliest time at which the same call can succeed, in nanoseconds. Others may be faster.
     #[error("the rate is reached")]
     Until(u64),
     /// More tokens at once than the burst allows: no time is late enough.
@@ -37,13 +38,15 @@ pub enum Refused {
 }
 
 impl Bucket {
-    /// A bucket with `tokens` in it at `now`, at most the burst. After a restart without an exported state, 0 is safe: no burst is given twice.
+    /// A bucket with `tokens` in it at `now`, at most the burst. After a restart without a saved state, 0 is safe: no
+    /// burst is given twice.
     pub fn new(rate: Rate, tokens: u32, now: u64) -> Bucket {
         let missing = rate.burst().saturating_sub(tokens);
         Bucket::restore(rate, rate.cost(missing), now)
     }
 
-    /// A bucket with the state that [`debt`](Self::debt) gave. The time in between is not credited, unless the caller subtracts it from `debt`.
+    /// A bucket with the state returned by [`debt`](Self::debt). The time in between is not credited, unless the caller
+    /// subtracts it from `debt`.
     pub fn restore(rate: Rate, debt: u64, now: u64) -> Bucket {
         Bucket { rate, paid_at: AtomicU64::new(now.saturating_add(debt.min(rate.cost(rate.burst())))) }
     }
@@ -83,7 +86,8 @@ impl Bucket {
         }
     }
 
-    /// As [`take`](Self::take), but takes nothing: for a caller that takes from several buckets if all of them have enough.
+    /// Like [`take`](Self::take), but takes nothing: for a caller that takes from several buckets if all of them have
+    /// enough.
     ///
     /// # Errors
     /// As [`take`](Self::take).

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bounds of a histogram.
 pub const BOUNDS: usize = 12;
 
-/// Counts values by the first bound that they do not exceed. Any thread may count; nobody waits.
+/// Counts values by the first bound that they do not exceed. Lock-free: any thread may count.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64; BOUNDS],
@@ -21,12 +21,12 @@ pub const NUMBERS: [u64; BOUNDS] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024,
 /// Seconds: from 1 s to 5 days.
 pub const AGE_SECS: [u64; BOUNDS] = [1, 5, 15, 60, 300, 900, 3600, 14_400, 43_200, 86_400, 172_800, 432_000];
 
-/// The counts of a [`Histogram`] at a time.
+/// A snapshot of a [`Histogram`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistogramRead {
-    /// Bounds, the smallest first.
+    /// Bounds, in ascending order.
     pub bounds: &'static [u64; BOUNDS],
-    /// Values at most as large as each bound and larger than the one before; the last: larger than all.
+    /// Values up to each bound and above the one before; the last count is of values above all bounds.
     pub counts: [u64; BOUNDS + 1],
     /// The sum of all values.
     pub sum: u64,
@@ -39,7 +39,7 @@ impl Default for HistogramRead {
 }
 
 impl Histogram {
-    /// Of nothing yet. `bounds` rise.
+    /// An empty histogram. `bounds` must ascend.
     pub const fn new(bounds: &'static [u64; BOUNDS]) -> Self {
         Self { bounds, counts: [const { AtomicU64::new(0) }; BOUNDS + 1], sum: AtomicU64::new(0) }
     }

@@ -1,4 +1,4 @@
-//! Tables of a TOML file whose keys are read by several crates: each declares its own, and one of them puts the table together.
+//! Tables of a TOML file whose keys belong to several crates: each declares its own, and one crate assembles the table.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,17 +11,17 @@ pub trait Keys {
     /// Their names.
     fn keys() -> Vec<&'static str>;
 
-    /// Takes the next value of `table` if `key` is one of these; otherwise `false`, and the value is still to be taken.
+    /// Takes the next value of `table` if `key` is one of these; otherwise returns false and leaves the value.
     ///
     /// # Errors
     /// The value cannot be read.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error>;
 }
 
-/// A table of these keys and no others. A key that is left out keeps its default.
+/// Deserializes a table of exactly these keys. A missing key keeps its default.
 ///
 /// # Errors
-/// No table; a key that is none of these; or a value that cannot be read. Each has the place of what is wrong.
+/// Not a table; an unknown key; or an unreadable value. Each error has its place.
 pub fn table_of<'de, D: Deserializer<'de>, T: Keys + Default>(deserializer: D) -> Result<T, D::Error> {
     struct TableVisitor<T>(PhantomData<T>);
     impl<'de, T: Keys + Default> Visitor<'de> for TableVisitor<T> {
@@ -43,7 +43,7 @@ pub fn table_of<'de, D: Deserializer<'de>, T: Keys + Default>(deserializer: D) -
     deserializer.deserialize_map(TableVisitor(PhantomData))
 }
 
-/// Refuses a key that is not known while it is read, so that the error has its place.
+/// Refuses an unknown key while it is read, so that the error has its place.
 struct KnownKey<'a>(&'a [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for KnownKey<'_> {
@@ -60,10 +60,11 @@ impl<'de> DeserializeSeed<'de> for KnownKey<'_> {
     }
 }
 
-/// Declares a struct whose fields are [`Keys`] of a table: of each its type, its default, and the function that reads it, such as those of
-/// [`values`](crate::values).
+/// Declares a struct whose fields are [`Keys`] of a table: each with its type, its default, and its reader, such as
+/// those of [`values`](crate::values).
 ///
-/// With `overridden by`, also a struct of the same keys that need not be set, each in place of the first one's. The crate needs `serde` with `derive`.
+/// With `overridden by`, also declares a struct of the same keys as options, each of which overrides the first one's.
+/// The crate needs `serde` with `derive`.
 ///
 /// ```
 /// use posthaste_units::values;
@@ -126,7 +127,7 @@ macro_rules! key_overrides {
         }
 
         impl $name {
-            /// `base` with what is set here in its place.
+            /// Returns `base` with the keys that are set here replaced.
             pub fn over(&self, base: &$base) -> $base {
                 let mut merged = base.clone();
                 $(if let Some(value) = &self.$key { merged.$key = value.clone(); })*

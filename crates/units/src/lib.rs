@@ -1,8 +1,8 @@
-//! Values of a configuration or a command line: sizes, times, rates and names. [Mistakes](words) are told in the same words.
+//! Values of a configuration or a command line: sizes, times, rates and names, with uniform [error messages](words).
 //!
-//! A [`Bucket`] keeps to a rate, and a [`BackOff`] is the pause between attempts.
+//! A [`Bucket`] enforces a rate, and a [`BackOff`] computes the pauses between attempts.
 //!
-//! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
+//! For any program with such values. The crate knows no keys and no limits; it reads no file.
 #![forbid(unsafe_code)]
 
 mod back_off;
@@ -26,12 +26,12 @@ pub use bounds::{A_YEAR, check_bounds};
 pub use bucket::{Bucket, Refused};
 pub use rate::{Rate, RateError};
 
-/// Why a value cannot be read; says what was expected.
+/// The reason why a value cannot be read, with the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);
 
-/// One thing, or several: `1 message`, `2 messages`, `0 messages`. The plural has an `s`.
+/// A count with its noun: `1 message`, `2 messages`, `0 messages`. The plural adds an `s`.
 ///
 /// ```
 /// assert_eq!(posthaste_units::count(1, "message"), "1 message");
@@ -46,8 +46,8 @@ pub fn is_name(text: &str) -> bool {
     (1..=BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
-/// A text for people in lines of at most 80 columns, broken at blanks: `indent` blanks stand before each line but the first, for which the caller
-/// has used as many columns already. A longer word has a line of its own. Ends without a line feed.
+/// Wraps a text at blanks to lines of at most 80 columns. Each line except the first is indented by `indent` blanks;
+/// the caller has used as many columns of the first. A longer word has a line of its own. Ends without a line feed.
 pub fn wrapped(text: &str, indent: usize) -> String {
     const COLUMNS: usize = 80;
     let mut out = String::new();
@@ -68,10 +68,11 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     out
 }
 
-/// Reads a number of octets: `10240`, `10k`, `10 MB`, `1.5GiB`, in any case. Units are powers of 1024, as mail servers take them.
+/// Parses a number of octets: `10240`, `10k`, `10 MB`, `1.5GiB`, in any case. Units are powers of 1024, as usual in
+/// mail servers.
 ///
 /// # Errors
-/// When it is none of these, or more than 2^64-1.
+/// When it has another form, or exceeds 2^64-1.
 ///
 /// ```
 /// assert_eq!(posthaste_units::bytes("10 MiB").unwrap(), 10 << 20);
@@ -96,10 +97,10 @@ pub fn bytes(text: &str) -> Result<u64, UnitError> {
     if octets < 2_f64.powi(64) { Ok(octets as u64) } else { Err(large()) }
 }
 
-/// Reads a time: `500ms`, `10s`, `2m`, `1.5h`, `7 days`, or several in a row as in `1h30m`; a bare number is seconds.
+/// Parses a time: `500ms`, `10s`, `2m`, `1.5h`, `7 days`, or several in a row as in `1h30m`; a bare number is seconds.
 ///
 /// # Errors
-/// When it is none of these, or longer than a year: adding several such times to an `Instant` cannot overflow.
+/// When it has another form, or exceeds a year: adding several such times to an `Instant` cannot overflow.
 ///
 /// ```
 /// assert_eq!(posthaste_units::duration("1m 30s").unwrap().as_secs(), 90);
@@ -138,10 +139,10 @@ pub fn duration(text: &str) -> Result<Duration, UnitError> {
     }
 }
 
-/// The longest time that [`duration`] reads: 365 days.
+/// The longest time that [`duration`] accepts: 365 days.
 pub const DURATION_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// A number of octets in the largest unit that needs no fraction: `10 MiB`, `10240001 bytes`.
+/// Formats a number of octets in the largest unit without a fraction: `10 MiB`, `10240001 bytes`.
 pub fn show_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(bits, _)| bytes > 0 && bytes.is_multiple_of(1 << bits)) {
@@ -150,7 +151,7 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// About how many bytes: in units of 1000, with one digit behind the point, as `312 bytes`, `4.2 KB` or `1.8 GB`.
+/// Formats a number of bytes approximately, in units of 1000 with one decimal: `312 bytes`, `4.2 KB` or `1.8 GB`.
 pub fn about_bytes(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
     let number = bytes as f64;
@@ -161,7 +162,7 @@ pub fn about_bytes(bytes: u64) -> String {
     }
 }
 
-/// A number and the unit behind it.
+/// Splits a number from its unit.
 fn split(text: &str) -> Option<(&str, &str)> {
     let (number, unit) = text.split_at(digits_of(text));
     (!number.is_empty()).then(|| (number, unit.trim_start()))

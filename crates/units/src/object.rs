@@ -1,4 +1,4 @@
-//! JSON objects that are nothing else: derived readers take an array of the values as well, which no client means.
+//! Strict JSON objects: derived readers also accept an array of the values, which no client means.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// An object with the keys of `T`. An array of its values is a mistake: `expected an object`.
+/// An object with the keys of `T`. An array of its values is an error: `expected an object`.
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -30,7 +30,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 /// Reads an object, for serde's `deserialize_with`.
 ///
 /// # Errors
-/// The value is something else, or its keys are not those of `T`.
+/// Not an object, or its keys are not those of `T`.
 pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(of)| of)
 }
@@ -38,7 +38,7 @@ pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -
 /// Reads a list of objects, for serde's `deserialize_with`.
 ///
 /// # Errors
-/// As [`object`], of any of them.
+/// As for [`object`], for any of them.
 pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let all = Vec::<Object<T>>::deserialize(deserializer)?;
     Ok(all.into_iter().map(|Object(of)| of).collect())

@@ -1,4 +1,4 @@
-//! A [`Rate`] as people write it.
+//! Rates in text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,16 +19,17 @@ pub struct Rate {
     burst: u32,
 }
 
-/// Why a text or some numbers are no rate.
+/// The reason why a text or numbers are no rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RateError(String);
 
 impl Rate {
-    /// `count` in each `seconds`, at most `burst` at once.
+    /// A rate of `count` in `seconds`, at most `burst` at once.
     ///
     /// # Errors
-    /// One of them is 0, more than 1,000,000 a second, a burst over 1,000,000, or over a year for one.
+    /// One of them is 0; the rate exceeds 1,000,000 a second; the burst exceeds 1,000,000; or one token takes over a
+    /// year.
     pub fn new(count: u32, seconds: u32, burst: u32) -> Result<Rate, RateError> {
         let bad = |text: &str| Err(RateError(text.to_owned()));
         if count == 0 || seconds == 0 || burst == 0 {
@@ -53,7 +54,7 @@ impl Rate {
         self.count
     }
 
-    /// The time that [`count`](Self::count) is for.
+    /// The period of [`count`](Self::count), in seconds.
     pub fn seconds(self) -> u32 {
         self.seconds
     }
@@ -63,7 +64,7 @@ impl Rate {
         self.burst
     }
 
-    /// Nanoseconds that `tokens` take to come; saturates.
+    /// Nanoseconds for `tokens` to accumulate; saturates.
     pub(crate) fn cost(self, tokens: u32) -> u64 {
         self.interval().saturating_mul(u64::from(tokens))
     }
@@ -77,7 +78,7 @@ impl Rate {
         Rate::parse(text, |count, _| count.min(BURST_MAX))
     }
 
-    /// `burst_of` says the burst of a count in so many seconds, if the text has none.
+    /// `burst_of` computes the burst from count and seconds if the text has none.
     fn parse(text: &str, burst_of: impl Fn(u32, u32) -> u32) -> Result<Rate, RateError> {
         let bad = || RateError(format!("`{text}` is no rate; write 100/minute, 5/s or 1000/15m, burst 50"));
         let (rate, burst) = match text.split_once(',') {
@@ -113,7 +114,7 @@ impl FromStr for Rate {
     }
 }
 
-/// As [`FromStr`] reads it, with the burst.
+/// Writes the form that [`FromStr`] reads, with the burst.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rate { count, seconds, burst } = self;

@@ -1,6 +1,6 @@
-//! Values of a TOML file that can be written in several ways, and what is said of those that cannot be read.
+//! Values of a TOML file with several notations, and error messages for malformed ones.
 //!
-//! Functions for serde's `deserialize_with`; what they say in an error is meant for [`plain`](crate::words::plain).
+//! Functions for serde's `deserialize_with`; their errors are meant for [`plain`](crate::words::plain).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Octets: a number, or text with a unit.
+/// Reads octets: a number, or text with a unit.
 pub fn bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     let read = |text: &str| crate::bytes(text).map_err(|error| error.to_string());
     deserializer
@@ -16,7 +16,7 @@ pub fn bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Res
         .and_then(fits)
 }
 
-/// Whole seconds: a number, or text with a unit.
+/// Reads whole seconds: a number, or text with a unit.
 pub fn secs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let read = |text: &str| {
         let time = crate::duration(text).map_err(|error| error.to_string())?;
@@ -43,7 +43,7 @@ pub fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
     T::deserialize(deserializer).map(Some)
 }
 
-/// A number that may be given as text, which `read` reads.
+/// A number, or text that `read` parses.
 struct Number<R> {
     expecting: &'static str,
     read: R,
@@ -69,24 +69,24 @@ impl<R: Fn(&str) -> Result<u64, String>> Visitor<'_> for Number<R> {
     }
 }
 
-/// Permission bits.
+/// Reads permission bits.
 pub fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let expecting = "permission bits in octal and in quotes, such as \"0660\"";
     deserializer.deserialize_any(Text { expecting, number: |_| None }).map(Some)
 }
 
-/// A user or group, by name or number.
+/// Reads a user or group, by name or number.
 pub fn account<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let number = |number: i64| u32::try_from(number).ok().map(|number| number.to_string());
     deserializer.deserialize_any(Text { expecting: "a name in quotes, or a number", number }).map(Some)
 }
 
-/// Visits text, or a number that `number` makes text of.
+/// Reads text, or a number that `number` converts to text.
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
     /// The expected value, as an error names it: `a name in quotes`.
     pub expecting: &'static str,
-    /// `None` for a number: it is not possible here.
+    /// Converts a number; `None` if numbers are not allowed.
     pub number: fn(i64) -> Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// One text or a list of texts. Of one text, `one` makes `None` if it is not what is `expected`.
+/// Reads one text or a list of texts. `one` parses a text; `None` means that it is not what is `expected`.
 pub fn one_or_list<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &'static str,
@@ -150,7 +150,7 @@ pub trait Table {
     const NAME: &'static str;
 }
 
-/// `[name]`, once.
+/// Reads `[name]`, which may occur once.
 pub fn table<'de, D: Deserializer<'de>, T: Table + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     struct TableVisitor<T>(PhantomData<T>);
     impl<'de, T: Table + Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
@@ -171,7 +171,7 @@ pub fn table<'de, D: Deserializer<'de>, T: Table + Deserialize<'de>>(deserialize
     deserializer.deserialize_any(TableVisitor(PhantomData))
 }
 
-/// `[[name]]`, any number of times.
+/// Reads `[[name]]`, which may occur any number of times.
 pub fn tables<'de, D: Deserializer<'de>, T: Table + Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct TablesVisitor<T>(PhantomData<T>);
     impl<'de, T: Table + Deserialize<'de>> Visitor<'de> for TablesVisitor<T> {

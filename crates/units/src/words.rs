@@ -1,12 +1,12 @@
-//! Mistakes in a TOML file: what its reader says, in words of the file instead of the program's, and the place.
+//! Error messages about a TOML file, in terms of the file instead of the program, with their place.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// The message of an error of the crates `serde` and `toml`, for the author of the file.
+/// Rewrites an error message of the crates `serde` and `toml` for the author of the file.
 ///
-/// `home_of` says, of a key that is not known where it stands, where it belongs: `below [log]`.
+/// `home_of` names the right place of a key that is unknown where it stands: `below [log]`.
 ///
 /// ```
 /// let said = posthaste_units::words::plain("unknown field `nam`, expected `name` or `addresses`", |_| None);
@@ -131,10 +131,10 @@ impl From<usize> for Key {
     }
 }
 
-/// A value that is well formed and still makes no sense: what is wrong, and with which value.
+/// A well-formed value that makes no sense: its place and the mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The way from the top of the file to the value.
+    /// Path from the top of the file to the value.
     pub at: Vec<Key>,
     /// The mistake, in words.
     pub message: String,
@@ -152,12 +152,12 @@ impl Problem {
     }
 }
 
-/// A mistake at a place of a file. Displays as `file:line:column: what`, the line, and a mark below it.
+/// A mistake with its place in a file. Displays as `file:line:column: what`, the line, and a mark below it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mistake<'a> {
     /// The file.
     pub file: &'a Path,
-    /// Where, if it is at one place.
+    /// The place, if there is a single one.
     pub position: Option<&'a Position>,
     /// The mistake, in words.
     pub message: &'a str,

@@ -1,4 +1,4 @@
-//! Finds workers that are stuck: they have work and do not go on.
+//! Finds stuck workers: they have work and make no progress.
 //!
 //! For any program with threads or tasks that may hang. It reads no clock and starts no thread.
 //!
@@ -61,7 +61,7 @@ pub struct Worker {
 pub struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
-    /// It begins a step, by its place in the list of steps; 0: it has nothing to do.
+    /// Begins a step, by its index in the list of steps; 0 means idle.
     pub fn step(&self, step: u8) {
         let count = (self.0.load(Ordering::Relaxed) >> STEP_BITS).wrapping_add(1);
         self.0.store(count << STEP_BITS | u64::from(step), Ordering::Relaxed);
@@ -74,7 +74,8 @@ impl Pulse {
 }
 
 impl Watch {
-    /// A worker with the names of its steps, the first of which is that of having nothing to do. It is stuck if it is in another step for longer than `patience`.
+    /// Adds a worker with the names of its steps, the first of which means idle. It is stuck if it stays in another
+    /// step for longer than `patience`.
     pub fn worker(&self, name: impl Into<String>, steps: &'static [&'static str], patience: Duration) -> Worker {
         let pulse = Arc::new(AtomicU64::new(0));
         let state = Arc::new(WorkerState {
@@ -95,12 +96,12 @@ impl Watch {
 }
 
 impl Worker {
-    /// For its steps. The last that was begun counts.
+    /// A handle to report its steps. The last step begun counts.
     pub fn pulse(&self) -> &Pulse {
         &self.pulse
     }
 
-    /// Names what its next steps are in; empty for nothing. Takes a lock that nobody holds for long.
+    /// Names the activity around its next steps; empty for none. Takes a lock that is held only briefly.
     pub fn within(&self, what: impl Into<String>) {
         *self.state.within() = what.into();
     }
@@ -117,7 +118,7 @@ impl WorkerState {
         self.within.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its states, the outermost first.
+    /// Its states, outermost first.
     fn states(&self, pulse: u64) -> String {
         let step = self.steps.get((pulse & STEP_MASK) as usize).copied().unwrap_or("a step without a name");
         let mut states = vec![self.name.clone(), self.within().clone(), step.to_owned()];
@@ -129,9 +130,9 @@ impl WorkerState {
 /// A finding of [`Watcher::look`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The states that the worker is, or was, in, the outermost first.
+    /// The states that the worker is, or was, in, outermost first.
     pub states: String,
-    /// For how long, as far as looks have seen.
+    /// Time in this state, as far as looks have seen.
     pub time: Duration,
     /// Change since the last report.
     pub what: Became,
@@ -140,9 +141,9 @@ pub struct Found {
 /// Change of a worker's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Became {
-    /// It is stuck: told once.
+    /// It is stuck: reported once.
     Stuck,
-    /// It was stuck and has gone on.
+    /// It was stuck and has made progress.
     WentOn,
     /// It was stuck and has ended.
     Ended,
@@ -154,7 +155,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// Looks at the workers of a [`Watch`].
+/// Finds stuck workers of a [`Watch`].
 #[derive(Debug, Default)]
 pub struct Watcher {
     watch: Watch,
@@ -165,12 +166,12 @@ pub struct Watcher {
 struct Seen {
     pulse: u64,
     since: Instant,
-    /// If it was told of: its states then.
+    /// Its states when it was reported as stuck, if it was.
     told: Option<String>,
 }
 
 impl Watcher {
-    /// Looks at these workers.
+    /// Watches these workers.
     pub fn of(watch: Watch) -> Self {
         Watcher { watch, seen: Mutex::default() }
     }

@@ -1,4 +1,4 @@
-//! Logins by SCRAM-SHA-256: no check of it is expensive, and wrong proofs count as wrong passwords do.
+//! Logins by SCRAM-SHA-256: checks are cheap, and wrong proofs count like wrong passwords.
 
 use posthaste_directory::Directory;
 use posthaste_scram::{ScramKeys, ScramProof};
@@ -7,7 +7,8 @@ use super::{LoggedIn, LoginFailure, LoginGate, LoginOrigin};
 use crate::logins::Logins;
 
 impl LoginGate {
-    /// Keys for a client that wants to show the password of `user`; invented ones for a name without. An account that many guess at makes strangers wait here.
+    /// Keys for the exchange with `user`; invented ones for a name without keys. Unknown networks wait here if the
+    /// account is slow.
     ///
     /// # Errors
     /// See [`LoginFailure`].
@@ -24,7 +25,7 @@ impl LoginGate {
         Ok(logins.scram_keys(name.as_deref().unwrap_or(user)))
     }
 
-    /// Checks a client's proof, for keys of [`scram_keys`](Self::scram_keys). A refusal takes as long as that of a password.
+    /// Checks a client's proof for keys of [`scram_keys`](Self::scram_keys). A refusal takes as long as for a password.
     ///
     /// # Errors
     /// See [`LoginFailure`].

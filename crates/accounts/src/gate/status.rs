@@ -1,4 +1,4 @@
-//! The gate's knowledge for an operator, and an end to what guessing costs a client.
+//! The gate's state for an operator, and the reset of wrong guesses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,36 +10,37 @@ use crate::guesses::GuessingClient;
 use crate::last_uses::LastUse;
 use crate::logins::Logins;
 
-/// A login as the gate knows it.
+/// State of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginStatus {
     /// The login's name.
     pub name: String,
-    /// The tenant of its line.
+    /// The tenant on its line.
     pub tenant: Option<String>,
     /// True if its line has keys of SCRAM-SHA-256.
     pub has_scram: bool,
     /// Its last success since the start.
     pub last_use: Option<LastUse>,
-    /// True while its password costs no check.
+    /// True while its password is remembered, so that a login costs no check.
     pub is_remembered: bool,
     /// Wrong passwords for its name that count now.
     pub wrong: u32,
-    /// True while strangers wait before each attempt.
+    /// True while unknown networks wait before each attempt.
     pub is_slow: bool,
 }
 
-/// Of whom wrong passwords are forgotten.
+/// Target of a reset of wrong passwords.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guessed {
-    /// Of a client: its address of IPv4, or its /64 and /48 of IPv6.
+    /// A client: an IPv4 address, or an IPv6 address with its /64 and /48.
     Client(IpAddr),
-    /// For an account, from wherever.
+    /// An account, whatever the origin of the guesses.
     Account(String),
 }
 
 impl Guessed {
-    /// An address of IP or a network as [`GuessingClient`] has it, or the name of a login. `None`: neither.
+    /// Parses an IP address, a network in the form of [`GuessingClient`], or the name of a login. `None` for anything
+    /// else.
     pub fn parse(text: &str, directory: &Directory) -> Option<Self> {
         let address = text.strip_suffix("/64").or_else(|| text.strip_suffix("/48")).unwrap_or(text);
         match address.parse::<IpAddr>() {
@@ -80,14 +81,15 @@ impl LoginGate {
         all
     }
 
-    /// Clients whose wrong passwords, or tokens, count now: those that are turned away first, then those with the most.
+    /// Clients with counted wrong passwords or tokens: blocked ones first, then by count.
     pub fn guessing_clients(&self) -> Vec<GuessingClient> {
         let mut all = [self.guesses.clients(), self.token_guesses.clients()].concat();
         all.sort_by(|a, b| a.rank().cmp(&b.rank()));
         all
     }
 
-    /// Forgets wrong passwords of a client or for an account: it is neither turned away nor slow for them. False: there are none.
+    /// Forgets the wrong passwords of a client or an account, so that it is no longer blocked or slow. False if there
+    /// are none.
     pub fn forget(&self, of: &Guessed) -> bool {
         match of {
             Guessed::Client(ip) => self.guesses.forget(*ip) | self.token_guesses.forget(*ip),

@@ -6,7 +6,7 @@ use crate::account_guesses::ACCOUNT_FAILURES_MAX;
 use crate::guesses::{FAILURES_MAX, GUESSES_FOR, IN_FLIGHT_MAX, PREFIX_FAILURES_MAX};
 use crate::known::KNOWN_FOR;
 
-/// `ann@example.org`, whose password is `password`, by a hash that takes little.
+/// `ann@example.org` with the password `password` and a cheap hash.
 fn logins(directory: &Directory) -> Logins {
     logins_with(directory, "password")
 }
@@ -15,7 +15,7 @@ fn logins_with(directory: &Directory, password: &str) -> Logins {
     logins_named(directory, &["ann".to_owned()], password)
 }
 
-/// All with the same password.
+/// Logins with the same password.
 fn logins_named(directory: &Directory, names: &[String], password: &str) -> Logins {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("passwords");
@@ -64,7 +64,7 @@ impl Rig {
         checked.map(|login| login.name)
     }
 
-    /// As [`check`](Self::check) of a password that is not remembered.
+    /// Like [`check`](Self::check), for a password that is not remembered.
     async fn check_anew(&self, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
         self.gate.remembered.clear();
         self.check(ip, user, password).await
@@ -263,7 +263,7 @@ async fn a_flood_does_not_keep_out_a_client_that_has_logged_in_before() {
     assert_eq!(rig.check_anew("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy), "that was long ago");
 }
 
-/// 5,000 clients come again at once, as after a network was down.
+/// 5,000 clients reconnect at once, as after an outage of the network.
 #[tokio::test]
 async fn reconnects_of_known_passwords_take_no_check() {
     const CLIENTS: u32 = 5000;
@@ -348,7 +348,7 @@ async fn clients_that_read_take_no_place_of_those_who_send() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Guesses from many networks, until the account is slow.
+/// Guesses from many networks until the account is slow.
 async fn guess_at(rig: &Rig, user: &str) {
     for guess in 0..ACCOUNT_FAILURES_MAX {
         let answer = rig.check(&format!("198.51.100.{guess}"), user, &format!("guess {guess}")).await;

@@ -1,7 +1,7 @@
-//! Delivery status notifications (RFC 3461, 3464): the message that tells a sender what became of a message.
+//! Delivery status notifications (RFC 3461, 3464): messages that tell a sender the outcome of a message.
 //!
-//! A [`Notification`] has all that is to be said, and gives a [`Written`] message. Whether anything is to be said is [`Action::is_told`]'s to
-//! answer. Nothing that a server replied, or that an address or the returned message holds, can add a field or a part.
+//! A [`Notification`] holds the content and builds the [`Written`] message. [`Action::is_told`] decides if there is a
+//! notification at all. A server's reply, an address, or the returned message cannot add a field or a part.
 //!
 //! ```
 //! use posthaste_notify::dsn::{Action, Notification, Recipient, Returned};
@@ -55,12 +55,12 @@ pub use wording::{Template, TemplateError, Wording, WordingError};
 pub enum Action {
     /// It will not be delivered.
     Failed,
-    /// Not yet: it is tried until then.
+    /// Not delivered yet; retried until then.
     Delayed {
-        /// When it is given up.
+        /// Time at which it is given up.
         until: DateTime,
     },
-    /// Handed to a host that says nothing of success.
+    /// Passed to a host that reports no success.
     Relayed,
     /// Delivered.
     Delivered,
@@ -89,7 +89,7 @@ impl Action {
     }
 }
 
-/// A recipient, and what became of it.
+/// A recipient, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recipient<'a> {
     /// Its address, without brackets.
@@ -104,7 +104,7 @@ pub struct Recipient<'a> {
     pub reply: &'a str,
     /// The host that gave it; empty for none.
     pub host: &'a str,
-    /// When it was last tried.
+    /// Time of the last attempt.
     pub last_attempt: DateTime,
 }
 
@@ -120,15 +120,16 @@ pub enum Returned<'a> {
 /// Content of a notification. `id` separates the MIME parts. It must be random, so that no message can contain it.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification<'a> {
-    /// Our own name.
+    /// This server's name.
     pub reporting_host: &'a str,
-    /// Sender of the message, without brackets: this is sent there.
+    /// Sender of the message, without brackets: the notification goes there.
     pub to: &'a str,
-    /// It goes to somebody else, as the message has no sender that could be told. [`is_double_bounce`] knows it again.
+    /// True if it goes to somebody else, as the message's sender cannot be notified. [`is_double_bounce`] recognises
+    /// it.
     pub is_double_bounce: bool,
     /// ENVID as received (xtext); empty for none.
     pub envid: &'a str,
-    /// When the message was received.
+    /// Time of the message's reception.
     pub received: DateTime,
     /// The date of the notification.
     pub now: DateTime,
@@ -145,16 +146,16 @@ pub struct Notification<'a> {
 /// A notification, to be sent from the empty sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// With CRLF line ends; what is returned of the message is not copied.
+    /// Pieces with CRLF line ends; the returned part is not copied.
     pub message: Vec<Bytes>,
-    /// It needs BODY=8BITMIME.
+    /// True if it needs BODY=8BITMIME.
     pub is_8bit: bool,
-    /// It needs SMTPUTF8: an address in it is not ASCII.
+    /// True if it needs SMTPUTF8: an address in it is not ASCII.
     pub smtputf8: bool,
 }
 
 impl Notification<'_> {
-    /// The message.
+    /// Builds the message.
     ///
     /// # Panics
     /// Without recipients.
@@ -233,7 +234,7 @@ impl Notification<'_> {
         Written { message, is_8bit, smtputf8 }
     }
 
-    /// For the reader.
+    /// The human-readable part.
     fn text(&self, template: &Template, value: impl Fn(&str) -> Option<String>) -> String {
         let mut out = String::new();
         for line in template.text.lines() {
@@ -245,7 +246,7 @@ impl Notification<'_> {
         out
     }
 
-    /// The recipients, with an empty line between two.
+    /// The recipients, separated by empty lines.
     fn list(&self) -> String {
         let mut out = String::new();
         for (at, recipient) in self.recipients.iter().enumerate() {
@@ -264,7 +265,7 @@ impl Notification<'_> {
         out
     }
 
-    /// For programs (RFC 3464 section 2).
+    /// The machine-readable part (RFC 3464 section 2).
     fn status(&self, host: &str, is_global: bool) -> String {
         let kind = if is_global { "utf-8" } else { "rfc822" };
         let mut out = String::new();
@@ -333,7 +334,7 @@ pub fn header_of(message: &[Bytes], bytes_max: usize) -> Vec<u8> {
     header
 }
 
-/// The field of a notification of a double bounce.
+/// Field that marks a notification of a double bounce.
 const DOUBLE_BOUNCE: &str = "X-Posthaste-Double-Bounce";
-/// Where it is looked for. Other servers add fields in front.
+/// Part of the header that is searched for it. Other servers add fields in front.
 const OWN_HEADER_BYTES_MAX: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Texts of others on lines of ours.
+//! Foreign text on lines of a notification.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::wording::is_line_or_direction;
 
-/// At most [`BYTES_MAX`] of a text on one line: what would end it or rule a terminal is a blank, and so is each run of blanks. What is not ASCII is `?`, if it may not stand.
+/// At most [`BYTES_MAX`] of a text on one line. Line ends and control characters become blanks, and runs of blanks a
+/// single one. Non-ASCII characters become `?` unless `is_utf8`.
 pub(super) fn one_line(text: &str, is_utf8: bool) -> String {
     let mut out = String::with_capacity(text.len().min(BYTES_MAX));
     for letter in text.chars() {
@@ -28,7 +29,8 @@ pub(super) fn one_line(text: &str, is_utf8: bool) -> String {
     out
 }
 
-/// A line that is broken at blanks behind 76 bytes, and wherever it must be behind 900; what follows begins with `indent`. Ends with CRLF.
+/// Folds a line at blanks after 76 bytes, and anywhere after 900. Continuation lines begin with `indent`. Ends with
+/// CRLF.
 pub(super) fn folded(line: &str, indent: &str) -> String {
     let mut out = String::with_capacity(line.len() + 16);
     let mut begun = 0;
@@ -50,7 +52,7 @@ pub(super) fn folded(line: &str, indent: &str) -> String {
     out
 }
 
-/// A field of a header, with its line end. What is not ASCII stands in encoded words (RFC 2047), which need nothing of any host.
+/// A header field with its line end. Non-ASCII text becomes encoded words (RFC 2047), which any host accepts.
 pub(super) fn header_field(name: &str, value: &str) -> String {
     if value.is_ascii() {
         return folded(&format!("{name}: {value}"), " ");
@@ -66,7 +68,7 @@ pub(super) fn header_field(name: &str, value: &str) -> String {
     format!("{name}: {}\r\n", words.join("\r\n "))
 }
 
-/// A text with CRLF line ends, encoded for any host (RFC 2045 section 6.7).
+/// Encodes a text with CRLF line ends for any host (RFC 2045 section 6.7).
 pub(super) fn quoted_printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 2);
     for line in text.split_terminator("\r\n") {
@@ -95,5 +97,5 @@ const BYTES_MAX: usize = 1000;
 const LINE_BYTES: usize = 76;
 /// Below the 998 of RFC 5322 section 2.1.1.
 const LINE_BYTES_MAX: usize = 900;
-/// Of an encoded word, before its encoding: 75 letters with it.
+/// Octets in an encoded word before its encoding: 75 characters after it.
 const WORD_BYTES_MAX: usize = 45;

@@ -1,27 +1,27 @@
 //! Templates of the human-readable part of notifications, built in or from files.
 //!
-//! A template is `Subject: …`, an empty line, and a text. `${host}` and others are filled in; [`RECIPIENTS`] stands on a line of its own. Nothing that is
-//! filled in can add a line to a header.
+//! A template is `Subject: …`, an empty line, and a text. `${host}` and other names are replaced; [`RECIPIENTS`] is on
+//! a line of its own. A replacement cannot add a line to a header.
 
 use std::fs;
 use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The notifications, each with its words.
+/// The templates of all notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wording {
-    /// Some recipients have failed.
+    /// At least one recipient has failed.
     pub failed: Template,
     /// No recipient has failed, some are late.
     pub delayed: Template,
-    /// All were delivered, or handed on.
+    /// All were delivered, or passed on.
     pub delivered: Template,
-    /// Some have failed, of a message whose sender cannot be told.
+    /// At least one has failed, and the message's sender cannot be notified.
     pub double_bounced: Template,
 }
 
-/// A subject and a text, checked.
+/// A validated subject and text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub(super) subject: String,
@@ -29,7 +29,7 @@ pub struct Template {
     pub(super) text: String,
 }
 
-/// Why templates cannot be used.
+/// Error in a directory of templates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WordingError {
@@ -38,16 +38,16 @@ pub enum WordingError {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
-    /// A file has a name that no template has.
+    /// A file's name is not that of a template.
     #[error("{}: no template has this name: they are {}", path.display(), NAMES.join(", "))]
     Name {
         /// The file.
         path: PathBuf,
     },
-    /// A template is wrong.
+    /// A malformed template.
     #[error("{}:{}: {}", path.display(), error.line, error.what)]
     Template {
         /// The file.
@@ -61,7 +61,7 @@ pub enum WordingError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TemplateError {
-    /// In which line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// The mistake, in words.
     pub what: String,
@@ -80,10 +80,10 @@ impl Default for Wording {
 }
 
 impl Wording {
-    /// Reads the files of a directory. Where there is none for a notification, it has the words that are built in. Blocks.
+    /// Reads the templates of a directory. Missing ones are the built-in templates. Blocks.
     ///
     /// # Errors
-    /// See [`WordingError`]. Hidden files, and names that do not end with `.txt`, do not matter.
+    /// See [`WordingError`]. Hidden files, and names that do not end with `.txt`, are ignored.
     pub fn read(dir: &Path) -> Result<Self, WordingError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -111,7 +111,7 @@ impl Wording {
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -157,7 +157,7 @@ impl Template {
     }
 }
 
-/// A text with its names filled in. What is no name stays; a checked template has none of these.
+/// Replaces the names in a text. Unknown names stay; a validated template has none.
 pub(super) fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, behind)) = rest.split_once('$') {
@@ -214,9 +214,9 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The line that stands for the recipients.
+/// Placeholder line for the recipients.
 pub(super) const RECIPIENTS: &str = "${recipients}";
-/// The other names.
+/// The other placeholders.
 const VALUES: [&str; 3] = ["host", "to", "received"];
 const NAMES: [&str; 4] = ["failure.txt", "delay.txt", "success.txt", "double-bounce.txt"];
 const FILE_BYTES_MAX: u64 = 16 << 10;
