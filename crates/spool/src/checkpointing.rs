@@ -16,7 +16,8 @@ use crate::live::Window;
 use crate::shared::{Shared, Work};
 use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
-use crate::{AppendError, CheckpointError, Lsn};
+use crate::store::{Commit, Extent, Unneeded};
+use crate::{CheckpointError, Lsn};
 
 /// The content of a checkpoint, taken at one moment.
 struct Taken {
@@ -59,7 +60,7 @@ impl Shared {
     /// # Errors
     /// After a failed sync or write nothing more is written.
     pub fn not_poisoned(&self) -> Result<(), CheckpointError> {
-        self.ring.poisoned().map_or(Ok(()), |why| Err(CheckpointError::Poisoned(why)))
+        self.store.poisoned().map_or(Ok(()), |why| Err(CheckpointError::Poisoned(why)))
     }
 
     /// Returns the position of each stream in it.
@@ -84,7 +85,7 @@ impl Shared {
             taken.doomed.live.extend(replaced);
         }
         work.durable_ring_low = taken.ring_low;
-        self.ring.free_below(taken.checkpoint.ring_low);
+        self.store.forget(&Unneeded { segments_below: taken.checkpoint.ring_low });
         self.bury(work, taken.doomed);
         Ok(taken.checkpoint.streams.iter().map(|row| (row.id, Lsn::new(row.position))).collect())
     }
@@ -93,8 +94,7 @@ impl Shared {
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
-        let proof = self.ring.proof();
-        let segments = self.ring.segments();
+        let Extent { proof, segments } = self.store.extent();
         let is_pressed = self.is_pressed();
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
@@ -191,21 +191,8 @@ impl Shared {
             new.map(|(lsn, is_written)| (*lsn, *is_written = true).0).collect()
         };
         for lsn in new {
-            let core = self.core.clone();
-            let head = Head::cancelling(lsn).encode();
-            drop(self.ring.append(
-                vec![head.into()],
-                Vec::new(),
-                move |outcome| match outcome.map_err(AppendError::from) {
-                    Ok(own) => {
-                        let mut state = core.state();
-                        state.published = own.get();
-                        state.cancelled.remove(&lsn);
-                    }
-                    Err(AppendError::Full(_) | AppendError::Busy) => drop(core.state().cancelled.insert(lsn, false)),
-                    Err(_) => {}
-                },
-            ));
+            let then = Commit::Cancel { core: self.core.clone(), cancelled: lsn };
+            drop(self.store.append(Head::cancelling(lsn).encode().into(), Vec::new(), then));
         }
     }
 }

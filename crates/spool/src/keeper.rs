@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Lsn;
 use posthaste_fsops::Space;
+use posthaste_ring::Ring;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;
@@ -50,7 +51,7 @@ fn run(shared: &Shared) {
         }
         shared.append_cancels();
         shared.look_at_space();
-        if shared.ring.poisoned().is_some() {
+        if shared.store.poisoned().is_some() {
             // Until the spool is opened again there is nothing to keep.
             continue;
         }
@@ -70,26 +71,30 @@ fn run(shared: &Shared) {
 impl Shared {
     /// One look: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. Says whether it made a checkpoint.
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
-        let ring = self.ring.stats();
-        let max = self.segments_max();
+        let Some(ring) = self.store.ring() else { return self.keep_records(is_due, is_room_wanted) };
+        let max = self.segments_max(ring);
         self.pressure.set_usable(usable_bytes(max, self.config.ring.segment_bytes));
-        let in_use = ring.segments_in_service;
+        let stats = ring.stats();
+        let in_use = stats.segments_in_service;
         let is_pressed = in_use * 2 > max;
         if is_pressed {
-            self.ask_laggards(in_use.saturating_sub(max / 2).max(1));
+            let segments = ring.segments();
+            let oldest = &segments[..in_use.saturating_sub(max / 2).max(1).min(segments.len())];
+            oldest.last().into_iter().for_each(|segment| self.ask_laggards(segment.last.get()));
         }
         let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
         let is_changed = self.core.state().is_changed();
         let mut made = false;
         // Packs that are needed no more hold the disk's bytes as the ring's segments do.
-        let is_disk_full = is_room_wanted && max < ring.max_segments;
-        if is_changed && (is_due || is_full || is_disk_full) || (is_pressed || is_room_wanted) && self.is_oldest_free()
+        let is_disk_full = is_room_wanted && max < stats.max_segments;
+        if is_changed && (is_due || is_full || is_disk_full)
+            || (is_pressed || is_room_wanted) && self.is_oldest_free(ring)
         {
             self.checkpoint()?;
             made = true;
         }
         // A segment that the checkpoint has freed may be all that was wanted.
-        let in_use = self.ring.stats().segments_in_service;
+        let in_use = ring.stats().segments_in_service;
         let wanted = usize::from(is_pressed && is_room_wanted && !made);
         let is_packing = in_use * 8 >= max * 5 || wanted > 0;
         let mut left = if is_packing { in_use.saturating_sub(max / 2).max(wanted) } else { 0 };
@@ -109,22 +114,41 @@ impl Shared {
         Ok(made)
     }
 
-    /// Segments that are there, and those that the disk has room for.
-    fn segments_max(&self) -> usize {
-        let ring = self.ring.stats();
-        let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
-        ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)))
+    /// Like [`keep`](Self::keep), of a store that forgets single records: there is nothing to pack.
+    fn keep_records(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
+        let is_pressed = self.is_pressed();
+        let (published, is_changed) = {
+            let state = self.core.state();
+            (state.published, state.is_changed())
+        };
+        if is_pressed {
+            self.ask_laggards(published);
+        }
+        let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
+        let is_wanted = is_changed && (is_due || is_full || is_room_wanted || is_pressed);
+        if is_wanted {
+            self.checkpoint()?;
+        }
+        Ok(is_wanted)
     }
 
-    /// True if the ring is short of segments, or the disk of room: then it keeps none longer than it must.
+    /// Segments that are there, and those that the disk has room for.
+    fn segments_max(&self, ring: &Ring) -> usize {
+        let stats = ring.stats();
+        let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
+        stats.max_segments.min(stats.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)))
+    }
+
+    /// True if the store is short of space, or the disk of room: then nothing is kept longer than it must be.
     pub fn is_pressed(&self) -> bool {
-        self.ring.stats().segments_in_service * 2 > self.segments_max()
-            || self.is_short_of_space.load(Ordering::Relaxed)
+        let stats = self.store.stats();
+        let max = self.store.ring().map_or(stats.space_max, |ring| self.segments_max(ring) as u64);
+        stats.space_used * 2 > max || self.is_short_of_space.load(Ordering::Relaxed)
     }
 
     /// True if a checkpoint would free the oldest segment.
-    fn is_oldest_free(&self) -> bool {
-        let Some(oldest) = self.ring.segments().into_iter().next().filter(|segment| segment.is_sealed) else {
+    fn is_oldest_free(&self, ring: &Ring) -> bool {
+        let Some(oldest) = ring.segments().into_iter().next().filter(|segment| segment.is_sealed) else {
             return false;
         };
         let (first, last) = (oldest.first.get(), oldest.last.get());
@@ -132,11 +156,8 @@ impl Shared {
         last <= state.packed_through || last <= state.published && !state.is_any_needed(first..=last)
     }
 
-    /// Asks the streams that need anything of the oldest segments to advance, once for each LSN.
-    fn ask_laggards(&self, segments: usize) {
-        let oldest = self.ring.segments();
-        let Some(through) = oldest.get(..segments.min(oldest.len())).and_then(|oldest| oldest.last()) else { return };
-        let through = through.last.get();
+    /// Asks the streams that have not passed the batches up to an LSN to advance, once for each LSN.
+    fn ask_laggards(&self, through: u64) {
         let _telling = self.core.telling();
         let asked: Vec<_> = {
             let mut state = self.core.state();
@@ -161,7 +182,7 @@ impl Shared {
     pub fn look_at_space(&self) {
         let room = self.bodies.room();
         let Ok((mut space, mut is_short)) = room.look() else { return };
-        if is_short && self.ring.remove_free(room.missing(space)) > 0 {
+        if is_short && self.store.ring().is_some_and(|ring| ring.remove_free(room.missing(space)) > 0) {
             let Ok(again) = room.look() else { return };
             (space, is_short) = again;
         }

@@ -41,6 +41,7 @@ mod showing;
 mod snapshots;
 mod spool;
 mod state;
+mod store;
 mod ticket;
 
 pub use api::{

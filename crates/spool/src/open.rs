@@ -1,4 +1,4 @@
-//! Opening: the checkpoint, the live files it names, and what the ring holds after it.
+//! Opening: the checkpoint, the live files it names, and what the store holds after it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex};
 
 use crate::Lsn;
 use posthaste_fsops::Space;
-use posthaste_ring::{OnRecord, Recovery, Ring};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
-use crate::core::{Core, Wanted};
+use crate::core::Core;
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
 use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
-use crate::shared::{Shared, Work, usable_bytes};
+use crate::shared::{Shared, Work};
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::{State, Stream};
+use crate::store::{self, Store};
 use crate::{Config, FileSpool, OpenError, files};
 
 /// The findings of an opening.
@@ -69,25 +69,22 @@ impl FileSpool {
 
         let core = Arc::new(Core::new(config.watch.clone()));
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
-        let (ring, recovery) = open_ring(dir, &config, &core, &bodies, &checkpoint)?;
+        let (store, reopened) = store::open(dir, &config, &core, bodies.room(), &checkpoint)?;
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
-            let ring = ring.clone();
-            move |what| ring.poison(format!("the spool's device has failed: {what}"))
+            let store = store.clone();
+            move |what| store.poison(format!("the spool's device has failed: {what}"))
         });
-        for found in &recovery.damage {
-            let told = if found.promised { &mut damage } else { &mut report.cut_off };
-            told.push(damage_of(found));
-        }
+        damage.extend(reopened.damage);
+        report.cut_off.extend(reopened.cut_off);
         let packs = PackCache::new(pack::dir_of(dir));
-        let first_in_ring = ring.segments().iter().map(|segment| segment.first.get()).find(|first| *first > 0);
-        state.packed_through = first_in_ring.map_or(checkpoint.through, |first| first - 1);
-        state.published = checkpoint.through.max(recovery.last.get());
-        state.lose(recovery.lost_through.get());
+        state.packed_through = reopened.packed_through.unwrap_or(checkpoint.through);
+        state.published = checkpoint.through.max(reopened.last.get());
+        state.lose(reopened.lost_through.get());
         report.last = Lsn::new(state.published);
-        report.batches_behind_checkpoint = read_ring(&ring, &mut state, checkpoint.through, &mut damage)?;
+        report.batches_behind_checkpoint = read_store(&*store, &mut state, checkpoint.through, &mut damage)?;
         for window in &lost {
-            find_again(&ring, &packs, &mut state, *window, checkpoint.through, &mut damage)?;
+            find_again(&*store, &packs, &mut state, *window, checkpoint.through, &mut damage)?;
         }
         report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty() && lost.is_empty())?;
         damage.iter().for_each(|damage| config.events.tell(Event::Damage(damage.clone())));
@@ -95,13 +92,12 @@ impl FileSpool {
 
         *core.state() = state;
         let has_keeper = config.keeper;
-        let usable = usable_bytes(config.ring.max_segments, config.ring.segment_bytes);
-        let pressure = Pressure::new(ring.bytes_used(), usable);
+        let pressure = Pressure::new(reopened.bytes_used, reopened.usable_bytes);
         let (counter, ring_low) = (checkpoint.counter, checkpoint.ring_low);
         let work = Work { files, live, counter, ring_low, durable_ring_low: ring_low, damaged_packs: HashMap::new() };
         let shared = Arc::new(Shared {
             config,
-            ring,
+            store,
             core,
             bodies,
             snapshots,
@@ -123,40 +119,6 @@ impl FileSpool {
         let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };
         Ok((FileSpool { shared, keeper, scrubber, is_abandoned: false }, report))
     }
-}
-
-/// Opens the ring with what else is known of it: the checkpoint, and LSNs on record elsewhere.
-fn open_ring(
-    dir: &Path,
-    config: &Config,
-    core: &Arc<Core>,
-    bodies: &Bodies,
-    checkpoint: &Checkpoint,
-) -> Result<(Ring, Recovery), OpenError> {
-    let room = bodies.room().clone();
-    let ring_config = posthaste_ring::Config {
-        events: ring_events(core, config),
-        room: Arc::new(move || room.free()),
-        roster: Some(dir.join(ROSTER)),
-        ..config.ring.clone()
-    };
-    let on_record = OnRecord { seen: config.lsns_above.into(), ..checkpoint.on_record() };
-    Ring::open(&dir.join(RING), ring_config, on_record).map_err(|error| match error {
-        posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
-        missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing.into()),
-        other => OpenError::Log(other.into()),
-    })
-}
-
-/// The ring's damage as the spool's.
-pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
-    let what = match found.lsns {
-        Some((first, last)) if first == last => found.what.to_owned(),
-        Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
-        None => found.what.to_owned(),
-    };
-    let place = format!("{RING}/{} at {}", found.segment, found.offset);
-    Damage { lsn: found.lsns.map(|(first, _)| first.into()), place, what }
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {
@@ -232,22 +194,10 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
     snapshots.remove_others(&named.filter(SnapshotName::is_file).collect::<Vec<_>>())
 }
 
-/// Events of the ring, told on its own thread.
-fn ring_events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
-    let (core, events) = (core.clone(), config.events.clone());
-    Arc::new(move |event| match event {
-        posthaste_ring::Event::Cancelled(lsn) => core.cancelled(lsn.into()),
-        posthaste_ring::Event::RoomWanted => core.bell.ring(Wanted::Room),
-        posthaste_ring::Event::SegmentFailed(error) => events.tell(Event::SegmentFailed { error: error.to_string() }),
-        posthaste_ring::Event::Poisoned(why) => events.tell(Event::Poisoned { why: why.to_string() }),
-        _ => {}
-    })
-}
-
 /// Takes in every batch after the checkpoint; says how many.
-fn read_ring(ring: &Ring, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<u64> {
+fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<u64> {
     let (mut batches, mut cancelled) = (Vec::new(), BTreeSet::new());
-    visit(ring, through + 1, damage, &mut |lsn, head| {
+    visit(store, through + 1, damage, &mut |lsn, head| {
         cancelled.extend(head.cancels());
         let needs = head.entries.iter().map(|entry| (entry.stream, entry.needs_body)).collect();
         batches.push((lsn, Needs { entries: needs, body: head.body }));
@@ -267,16 +217,21 @@ fn read_ring(ring: &Ring, state: &mut State, through: u64, damage: &mut Vec<Dama
     Ok(count)
 }
 
-/// The streams that need a batch, without the payloads: the ring may hold hundreds of thousands of batches.
+/// The streams that need a batch, without the payloads: the store may hold hundreds of thousands of batches.
 struct Needs {
     entries: Vec<(u16, bool)>,
     body: BodyPlace,
 }
 
-/// Shows the heads in the ring from an LSN on, until `each` says no.
-fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(u64, Head) -> bool) -> io::Result<()> {
+/// Shows the heads in the store from an LSN on, until `each` says no.
+fn visit(
+    store: &dyn Store,
+    from: u64,
+    damage: &mut Vec<Damage>,
+    each: &mut dyn FnMut(u64, Head) -> bool,
+) -> io::Result<()> {
     let mut unknown = None;
-    let visited = ring.visit(Lsn::new(from).into(), &mut |record| match Head::decode(record.head) {
+    let visited = store.visit(Lsn::new(from), &mut |record| match Head::decode(record.head) {
         Some(head) => match each(record.lsn.get(), head) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
@@ -287,13 +242,13 @@ fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(
         }
     });
     damage.extend(unknown.map(|lsn| Damage {
-        lsn: Some(lsn.into()),
-        place: RING.to_owned(),
+        lsn: Some(lsn),
+        place: store.name().to_owned(),
         what: "its head has a format that is not known".to_owned(),
     }));
     match visited {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            damage.push(Damage { lsn: None, place: RING.to_owned(), what: error.to_string() });
+            damage.push(Damage { lsn: None, place: store.name().to_owned(), what: error.to_string() });
             Ok(())
         }
         visited => visited,
@@ -302,7 +257,7 @@ fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(
 
 /// Restores a lost live file, as far as the batches tell: a stream needs the entries after its position, and of the bodies none is let go.
 fn find_again(
-    ring: &Ring,
+    store: &dyn Store,
     packs: &PackCache,
     state: &mut State,
     window: u64,
@@ -328,7 +283,7 @@ fn find_again(
             read => read.map_err(io::Error::from)?,
         }
     }
-    visit(ring, state.packed_through + 1, damage, &mut |lsn, head| {
+    visit(store, state.packed_through + 1, damage, &mut |lsn, head| {
         cancelled.extend(head.cancels());
         if (first..=last).contains(&lsn) {
             found.push((lsn, head));

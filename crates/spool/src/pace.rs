@@ -10,14 +10,14 @@ pub(crate) struct Pace<'a> {
     shared: &'a Shared,
     begun: Instant,
     bytes: u64,
-    commits: u64,
+    syncs: u64,
     pause_max: Duration,
 }
 
 impl<'a> Pace<'a> {
     pub fn new(shared: &'a Shared) -> Self {
-        let commits = shared.ring.stats().commits;
-        Pace { shared, begun: Instant::now(), bytes: 0, commits, pause_max: PAUSE_MAX }
+        let syncs = shared.store.stats().syncs;
+        Pace { shared, begun: Instant::now(), bytes: 0, syncs, pause_max: PAUSE_MAX }
     }
 
     /// The pack has so many bytes now.
@@ -25,12 +25,12 @@ impl<'a> Pace<'a> {
         if bytes < self.bytes + PIECE_BYTES {
             return;
         }
-        let ring = self.shared.ring.stats();
-        let is_short = ring.segments_in_service * 8 >= ring.max_segments * 7;
-        if ring.commits > self.commits && !is_short {
+        let stats = self.shared.store.stats();
+        let is_short = stats.space_used * 8 >= stats.space_max * 7;
+        if stats.syncs > self.syncs && !is_short {
             self.shared.core.bell.pause(self.begun.elapsed().min(self.pause_max));
         }
-        (self.begun, self.bytes, self.commits) = (Instant::now(), bytes, ring.commits);
+        (self.begun, self.bytes, self.syncs) = (Instant::now(), bytes, stats.syncs);
     }
 
     /// The piece has taken that much longer, and the next pause may be so long.

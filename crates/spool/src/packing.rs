@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::Lsn;
 use bytes::Bytes;
-use posthaste_ring::{Located, ReadError, SegmentInfo, SegmentReader};
+use posthaste_ring::{Located, Ring, SegmentInfo, SegmentReader};
 use rustix::io::Errno;
 
 use crate::CheckpointError;
@@ -21,6 +21,7 @@ use crate::files;
 use crate::pace::Pace;
 use crate::pack::{IndexEntry, IndexWriter, PackError, PackReader, PackWriter, index_path, pack_path};
 use crate::shared::{Shared, Work};
+use crate::store::RecordError;
 
 /// A record that is to be copied.
 struct Record {
@@ -53,9 +54,9 @@ fn of_io(lsn: u64, error: io::Error) -> CopyError {
     }
 }
 
-fn of_read(lsn: u64, error: ReadError) -> CopyError {
+fn of_read(lsn: u64, error: RecordError) -> CopyError {
     match error {
-        ReadError::Io(_, error) => of_io(lsn, error),
+        RecordError::Io(_, error) => of_io(lsn, error),
         error => CopyError::Damaged(damage(lsn, &error.to_string())),
     }
 }
@@ -69,9 +70,10 @@ fn of_pack(lsn: u64, error: PackError) -> CopyError {
 
 impl Shared {
     pub fn pack_oldest(&self, segments: usize) -> Result<usize, CheckpointError> {
+        let Some(ring) = self.store.ring() else { return Ok(0) };
         let mut work = self.work.lock().expect("packing does not panic");
         self.not_poisoned()?;
-        let oldest = self.sealed_segments(segments);
+        let oldest = self.sealed_segments(ring, segments);
         let mut done = 0;
         while let Some(first) = oldest.get(done) {
             // Shutdown waits for one pack, not for all of them.
@@ -79,19 +81,19 @@ impl Shared {
                 break;
             }
             done += if self.is_worth_keeping(first) {
-                self.adopt(first, None, &mut work)?;
+                self.adopt(ring, first, None, &mut work)?;
                 1
             } else {
                 let run = oldest[done..].iter().take_while(|segment| !self.is_worth_keeping(segment)).count();
-                self.copy_segments(&oldest[done..done + run], &mut work)?
+                self.copy_segments(ring, &oldest[done..done + run], &mut work)?
             };
         }
         Ok(done)
     }
 
     /// The oldest segments that are not packed and that nothing more is written to or published from.
-    fn sealed_segments(&self, count: usize) -> Vec<SegmentInfo> {
-        let segments = self.ring.segments();
+    fn sealed_segments(&self, ring: &Ring, count: usize) -> Vec<SegmentInfo> {
+        let segments = ring.segments();
         let state = self.core.state();
         let is_done = |segment: &SegmentInfo| segment.is_sealed && segment.last.get() <= state.published;
         let is_packed = |segment: &SegmentInfo| segment.last.get() <= state.packed_through;
@@ -107,15 +109,21 @@ impl Shared {
     }
 
     /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own. `found`: its damage, if some is known.
-    fn adopt(&self, segment: &SegmentInfo, found: Option<Damage>, work: &mut Work) -> Result<(), CheckpointError> {
+    fn adopt(
+        &self,
+        ring: &Ring,
+        segment: &SegmentInfo,
+        found: Option<Damage>,
+        work: &mut Work,
+    ) -> Result<(), CheckpointError> {
         let (first, last) = (segment.first.get(), segment.last.get());
         let (id, needed) = self.begin_pack(first, last);
         let mut lost = Vec::new();
         let adopted = (|| {
-            self.ring.link(segment.number, &pack_path(self.packs.dir(), id))?;
+            ring.link(segment.number, &pack_path(self.packs.dir(), id))?;
             let mut index = IndexWriter::create(&index_path(self.packs.dir(), id), id)?;
             let (mut needed, mut written) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Ok(()));
-            self.ring.reader(segment.number)?.scan(&mut |located| {
+            ring.reader(segment.number)?.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
                 // A damaged head is not found.
                 lost.extend(std::iter::from_fn(|| needed.next_if(|needed| *needed < lsn)));
@@ -144,7 +152,7 @@ impl Shared {
     }
 
     /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
-    fn copy_segments(&self, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
+    fn copy_segments(&self, ring: &Ring, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
         let (first, last) = (segments[0].first.get(), segments[segments.len() - 1].last.get());
         let (id, needed) = self.begin_pack(first, last);
         let mut done = 0;
@@ -154,7 +162,8 @@ impl Shared {
                 let from = needed.partition_point(|(lsn, _)| *lsn < segment.first.get());
                 let to = needed.partition_point(|(lsn, _)| *lsn <= segment.last.get());
                 let wanted = &needed[from..to];
-                self.each_of_segment(segment.number, wanted, &mut |lsn, record| Ok(copying.copy(lsn, record)?))?;
+                let reader = ring.reader(segment.number)?;
+                self.each_of_segment(&reader, wanted, &mut |lsn, record| Ok(copying.copy(lsn, record)?))?;
                 done += 1;
                 if copying.bytes() >= self.config.pack_bytes || self.core.bell.is_end_wanted() {
                     break;
@@ -168,11 +177,11 @@ impl Shared {
             // Those in front once more, without this one: damage is rare. The next round finds it again, and adopts it.
             Err(CopyError::Damaged(_)) if done > 0 => {
                 self.packs.remove(id);
-                return self.copy_segments(&segments[..done], work);
+                return self.copy_segments(ring, &segments[..done], work);
             }
             Err(CopyError::Damaged(damage)) => {
                 self.packs.remove(id);
-                self.adopt(&segments[0], Some(damage), work)?;
+                self.adopt(ring, &segments[0], Some(damage), work)?;
                 return Ok(1);
             }
         };
@@ -212,11 +221,10 @@ impl Shared {
     /// Shows records of a segment in the ring, in order, by one scan. A record that the scan does not find is looked up on its own, which tells why.
     fn each_of_segment(
         &self,
-        number: u64,
+        reader: &SegmentReader,
         wanted: &[(u64, bool)],
         each: &mut dyn FnMut(u64, Record) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
-        let reader = self.ring.reader(number)?;
         let (mut left, mut outcome) = (wanted.iter().copied().peekable(), Ok(()));
         reader.scan(&mut |located| {
             let lsn = located.header.lsn.get();
@@ -225,7 +233,7 @@ impl Shared {
                     each(lost, self.record_of_ring(lost, is_body_needed)?)?;
                 }
                 match left.next_if(|(wanted, _)| *wanted == lsn) {
-                    Some((_, is_body_needed)) => each(lsn, record_of_segment(&reader, &located, is_body_needed)?),
+                    Some((_, is_body_needed)) => each(lsn, record_of_segment(reader, &located, is_body_needed)?),
                     None => Ok(()),
                 }
             })();
@@ -236,11 +244,10 @@ impl Shared {
     }
 
     fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
-        let head = self.ring.read_head(Lsn::new(lsn).into()).map_err(|error| of_read(lsn, error))?;
+        let head = self.store.read_head(Lsn::new(lsn)).map_err(|error| of_read(lsn, error))?;
         match is_body_needed {
             true => {
-                let body =
-                    self.ring.read_body(Lsn::new(lsn).into(), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
+                let body = self.store.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
                 Ok(Record { head, body })
             }
             false => Ok(Record { head: without_body(head), body: Bytes::new() }),
@@ -369,7 +376,7 @@ fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_need
         return Ok(Record { head: without_body(head), body: Bytes::new() });
     }
     let body = reader.body(located.offset, &located.header, 0..u32::MAX);
-    Ok(Record { head, body: body.map_err(|error| of_read(located.header.lsn.get(), error))? })
+    Ok(Record { head, body: body.map_err(|error| of_read(located.header.lsn.get(), error.into()))? })
 }
 
 fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
@@ -561,7 +568,7 @@ mod tests {
         while spool.file_stats().ring.segments_in_service < 3 {
             lsns.push(commit(&spool, stream));
         }
-        let last = Lsn::from(spool.shared.ring.segments()[0].last);
+        let last = Lsn::from(spool.shared.store.ring().unwrap().segments()[0].last);
         // So few that they are copied, and not the last one.
         let is_released = |lsn: &Lsn| lsn.get().is_multiple_of(2) || *lsn == last;
         let also = lsns.iter().copied().filter(is_released).collect();

@@ -1,4 +1,4 @@
-//! Reads bodies and entries back, from ring, packs and files.
+//! Reads bodies and entries back, from the store, packs and files.
 
 use std::ops::Range;
 
@@ -11,6 +11,7 @@ use crate::events::{Damage, Event};
 use crate::pack::PackError;
 use crate::replay::Found;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
+use crate::store::RecordError;
 use crate::{ReadError, ReplayError, StreamId};
 
 impl Shared {
@@ -37,7 +38,7 @@ impl Shared {
                 if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
             };
             let read = match place {
-                None => self.read_ring(lsn, range),
+                None => self.read_store(lsn, range),
                 Some(None) => Err(self.missing(lsn, "it lies nowhere")),
                 Some(Some(pack)) => self.read_pack(pack, lsn, range),
             };
@@ -112,10 +113,10 @@ impl Shared {
     }
 
     /// The record's body region, if it is damaged in its front fields alone: something else stands in their place.
-    pub fn mended_in_ring(&self, lsn: Lsn) -> Option<Bytes> {
-        let head = Head::decode(self.ring.read_head(lsn.into()).ok()?)?;
-        let (raw, _) = self.ring.read_body_again(lsn.into()).ok()?;
-        head.front().mended(&raw, self.ring.record(lsn.into()).ok()?.body_crc)
+    pub fn mended_in_store(&self, lsn: Lsn) -> Option<Bytes> {
+        let head = Head::decode(self.store.read_head(lsn).ok()?)?;
+        let (raw, _) = self.store.read_body_again(lsn).ok()?;
+        head.front().mended(&raw, self.store.body_crc(lsn).ok()?)
     }
 
     fn tell_lost_front(&self, lsn: Lsn, what: &str) {
@@ -158,28 +159,28 @@ impl Shared {
         part(lsn, &whole, range)
     }
 
-    pub fn find_in_ring(&self, lsn: u64) -> Result<Found, ReplayError> {
-        match self.ring.read_head(Lsn::new(lsn).into()) {
+    pub fn find_in_store(&self, lsn: u64) -> Result<Found, ReplayError> {
+        match self.store.read_head(Lsn::new(lsn)) {
             Ok(head) => Ok(match Head::decode(head) {
                 Some(head) => Found::Batch { head },
                 None => Found::Damaged("its head has a format that is not known".to_owned()),
             }),
-            Err(posthaste_ring::ReadError::Io(lsn, error)) => Err(ReplayError::Io { lsn: lsn.into(), error }),
+            Err(RecordError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
             Err(error) => Ok(Found::Damaged(error.to_string())),
         }
     }
 
-    fn read_ring(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The ring cuts off what reaches beyond the body.
+    fn read_store(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
+        // The store cuts off what reaches beyond the body.
         let cut = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
-        let bytes = match self.ring.read_body(lsn.into(), cut(range.start)..cut(range.end)) {
+        let bytes = match self.store.read_body(lsn, cut(range.start)..cut(range.end)) {
             Ok(bytes) => bytes,
-            Err(posthaste_ring::ReadError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn.into())),
-            Err(posthaste_ring::ReadError::Io(lsn, error)) => return Err(ReadError::Io { lsn: lsn.into(), error }),
-            Err(posthaste_ring::ReadError::HeadDamaged(_)) => {
+            Err(RecordError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn)),
+            Err(RecordError::Io(lsn, error)) => return Err(ReadError::Io { lsn, error }),
+            Err(RecordError::HeadDamaged(_)) => {
                 return Err(ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() });
             }
-            Err(error) => match self.mended_in_ring(lsn) {
+            Err(error) => match self.mended_in_store(lsn) {
                 Some(mended) => {
                     self.tell_lost_front(lsn, &error.to_string());
                     return part(lsn, &mended, range);
@@ -190,7 +191,7 @@ impl Shared {
         if range.start <= range.end && bytes.len() as u64 == range.end - range.start {
             return Ok(bytes);
         }
-        let len = self.ring.read_body(lsn.into(), 0..u32::MAX).map_or(0, |body| body.len() as u64);
+        let len = self.store.read_body(lsn, 0..u32::MAX).map_or(0, |body| body.len() as u64);
         Err(ReadError::OutOfRange { lsn, len })
     }
 }

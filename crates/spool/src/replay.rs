@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// For a stream that starts from an older snapshot, or from none: shows what the ring still has of its entries between that and its position, but for those
+    /// For a stream that starts from an older snapshot, or from none: shows what the store still has of its entries between that and its position, but for those
     /// whose body it has released; and beside it every entry whose body it has not released, wherever that is. Says whether that is all there was.
     fn replay_gap(
         &self,
@@ -91,7 +91,7 @@ impl Shared {
             let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
             (found.bodies.iter(after + 1..=position).collect(), state.cancelled.keys().copied().collect())
         };
-        let all_read = self.ring.visit(Lsn::new(after + 1).into(), &mut |record| {
+        let all_read = self.store.visit(Lsn::new(after + 1), &mut |record| {
             cancelled.extend(Head::decode(record.head).iter().flat_map(Head::cancels));
             ControlFlow::Continue(())
         });
@@ -101,7 +101,7 @@ impl Shared {
             Ok(found) => show(stream, lsn, found, visitor),
             Err(error) => drop(failed.get_or_insert(error)),
         };
-        let visited = self.ring.visit(Lsn::new(after + 1).into(), &mut |record| {
+        let visited = self.store.visit(Lsn::new(after + 1), &mut |record| {
             let lsn = record.lsn.get();
             if lsn > position {
                 return ControlFlow::Break(());
@@ -123,13 +123,13 @@ impl Shared {
             ControlFlow::Continue(())
         });
         needed.for_each(|lsn| find(lsn, visitor));
-        // Asked at the end: segments go from the oldest on.
-        is_whole &= visited.is_ok() && self.has_ring_all_since(after);
+        // Asked at the end: records go meanwhile.
+        is_whole &= visited.is_ok() && self.has_all_since(after);
         failed.map_or(Ok(is_whole), Err)
     }
 
-    /// True if the ring still has every record after an LSN.
-    fn has_ring_all_since(&self, after: u64) -> bool {
+    /// True if the store still has every record after an LSN.
+    fn has_all_since(&self, after: u64) -> bool {
         let state = self.core.state();
         state.freed.max(state.lost_through) <= after
     }
@@ -176,17 +176,18 @@ impl Shared {
         }
     }
 
-    /// Finds batches that some stream needs, in order. Neighbours in the ring are read in one go.
+    /// Finds batches that some stream needs, in order. Neighbours in the store are read in one go.
     fn find_all(&self, lsns: &[u64], each: &mut dyn FnMut(u64, Found)) -> Result<(), ReplayError> {
         let packed_through = self.core.state().packed_through;
-        let (packed, in_ring) = lsns.split_at(lsns.partition_point(|lsn| *lsn <= packed_through));
+        let (packed, in_store) = lsns.split_at(lsns.partition_point(|lsn| *lsn <= packed_through));
         packed.iter().try_for_each(|lsn| self.find(*lsn).map(|found| each(*lsn, found)))?;
-        let mut left = in_ring.iter().copied().peekable();
-        let is_dense = |(first, last): (&u64, &u64)| last - first < SPARSE * in_ring.len() as u64;
-        if let Some(first) = in_ring.first().zip(in_ring.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
+        let mut left = in_store.iter().copied().peekable();
+        let is_dense = |(first, last): (&u64, &u64)| last - first < SPARSE * in_store.len() as u64;
+        if let Some(first) =
+            in_store.first().zip(in_store.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
         {
             // The scan shows only whole records. One that it leaves out is looked up on its own, which tells why; after a failure so are all that follow.
-            let _ = self.ring.visit(Lsn::new(first).into(), &mut |record| {
+            let _ = self.store.visit(Lsn::new(first), &mut |record| {
                 match (left.peek(), Head::decode(record.head)) {
                     (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
                         each(*lsn, Found::Batch { head });
@@ -201,7 +202,7 @@ impl Shared {
         left.try_for_each(|lsn| self.find(lsn).map(|found| each(lsn, found)))
     }
 
-    /// A batch that some stream needs, from the ring or a pack.
+    /// A batch that some stream needs, from the store or a pack.
     pub fn find(&self, lsn: u64) -> Result<Found, ReplayError> {
         for _ in 0..MOVES_MAX {
             let place = {
@@ -209,7 +210,7 @@ impl Shared {
                 if lsn > state.packed_through { None } else { Some(state.pack_of(lsn)) }
             };
             let found = match place {
-                None => self.find_in_ring(lsn),
+                None => self.find_in_store(lsn),
                 Some(None) => Ok(Found::Damaged("it lies nowhere".to_owned())),
                 Some(Some(pack)) => self.find_in_pack(pack, lsn),
             };
@@ -260,7 +261,7 @@ fn show(stream: StreamId, lsn: u64, found: Found, visitor: &mut dyn FnMut(Replay
     }
 }
 
-/// One look-up in the ring costs as much as skipping this many heads.
+/// One look-up in the store costs as much as skipping this many heads.
 const SPARSE: u64 = 16;
 /// Batches that a replay takes from the state under one lock; they are read in a few MiB.
 const SHOWN_AT_ONCE: usize = 16 << 10;

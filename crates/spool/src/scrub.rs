@@ -6,8 +6,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_ring::ReadError;
-
 use crate::Lsn;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
@@ -16,6 +14,7 @@ use crate::reading::LOST_FRONT;
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
+use crate::store::RecordError;
 
 /// The work of a scrub.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -123,7 +122,7 @@ impl Shared {
         let mut report = ScrubReport::default();
         let packs: Vec<PackRow> = self.core.state().packs.clone();
         let flow = self.scrub_packs(&packs, &mut report, pause)?;
-        let flow = if flow.is_continue() { self.scrub_ring(&mut report, pause)? } else { flow };
+        let flow = if flow.is_continue() { self.scrub_store(&mut report, pause)? } else { flow };
         let flow = if flow.is_continue() { self.scrub_large(&mut report, pause)? } else { flow };
         let flow = if flow.is_continue() { self.scrub_snapshots(&mut report, pause) } else { flow };
         report.is_partial = flow.is_break();
@@ -176,28 +175,28 @@ impl Shared {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn scrub_ring(
+    fn scrub_store(
         &self,
         report: &mut ScrubReport,
         pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
     ) -> io::Result<ControlFlow<()>> {
         let from = self.core.state().packed_through + 1;
         let mut outcome = Ok(ControlFlow::Continue(()));
-        let visited = self.ring.visit(Lsn::new(from).into(), &mut |record| {
+        let visited = self.store.visit(Lsn::new(from), &mut |record| {
             let lsn = record.lsn.get();
-            match self.ring.read_body(record.lsn, 0..0) {
+            match self.store.read_body(record.lsn, 0..0) {
                 Ok(_) => report.count(record.head.len() as u64 + u64::from(record.body_len)),
-                Err(ReadError::Io(_, error)) => {
+                Err(RecordError::Io(_, error)) => {
                     outcome = Err(error);
                     return ControlFlow::Break(());
                 }
                 // Freed meanwhile, or of no use to anybody.
-                Err(ReadError::NotFound(_)) => {}
-                Err(ReadError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
-                Err(ReadError::BodyDamaged(_)) if self.mended_in_ring(record.lsn.into()).is_some() => {
-                    report.note(Some(lsn), "ring", LOST_FRONT);
+                Err(RecordError::NotFound(_)) => {}
+                Err(RecordError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
+                Err(RecordError::BodyDamaged(_)) if self.mended_in_store(record.lsn).is_some() => {
+                    report.note(Some(lsn), self.store.name(), LOST_FRONT);
                 }
-                Err(error) if self.is_needed(lsn) => report.note(Some(lsn), "ring", error.to_string()),
+                Err(error) if self.is_needed(lsn) => report.note(Some(lsn), self.store.name(), error.to_string()),
                 Err(_) => {}
             }
             let flow = pause(report);
@@ -207,7 +206,9 @@ impl Shared {
             flow
         });
         match visited {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => report.note(None, "ring", error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                report.note(None, self.store.name(), error.to_string())
+            }
             visited => visited?,
         }
         outcome

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::bodies::BodyFile;
 use crate::files;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
+use crate::store::RecordError;
 
 /// The outcome for a damaged body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +92,9 @@ impl Shared {
                 if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
             };
             let again = match place {
-                None => match self.ring.read_body_again(lsn.into()) {
+                None => match self.store.read_body_again(lsn) {
                     Ok(read) => Ok(of(read)),
-                    Err(posthaste_ring::ReadError::Io(_, error)) => Err(error),
+                    Err(RecordError::Io(_, error)) => Err(error),
                     Err(error) => Ok(Reread::Gone(error.to_string())),
                 },
                 Some(None) => Ok(Reread::Gone("its batch lies nowhere".to_owned())),

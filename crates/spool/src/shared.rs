@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::Lsn;
-use posthaste_ring::Ring;
 
 use crate::Config;
 use crate::bodies::Bodies;
@@ -17,10 +16,11 @@ use crate::live::LiveFiles;
 use crate::pack::PackCache;
 use crate::pressure::Pressure;
 use crate::snapshots::Snapshots;
+use crate::store::Store;
 
 pub(crate) struct Shared {
     pub config: Config,
-    pub ring: Ring,
+    pub store: Arc<dyn Store>,
     pub core: Arc<Core>,
     pub bodies: Arc<Bodies>,
     pub snapshots: Snapshots,

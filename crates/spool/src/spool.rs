@@ -20,6 +20,7 @@ use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;
+use crate::store::Commit;
 use crate::{
     AppendError, Batch, Body, CheckpointError, Consumer, FinishedUpload, FrontFields, Lsn, Pressure, ReadError,
     Released, ReplayError, Replayed, RestoreError, Restored, Spool, SpoolAdmin, Stats, StreamError, StreamId,
@@ -65,7 +66,7 @@ impl FileSpool {
 
     /// Figures of its ring and its packs.
     pub fn file_stats(&self) -> FileStats {
-        let ring = self.shared.ring.stats();
+        let ring = self.shared.store.ring().map(posthaste_ring::Ring::stats).unwrap_or_default();
         let state = self.shared.core.state();
         FileStats { ring, packs: state.packs.len(), pack_bytes: state.packs.iter().map(|pack| pack.bytes).sum() }
     }
@@ -134,7 +135,7 @@ impl SpoolAdmin for FileSpool {
 impl Drop for FileSpool {
     fn drop(&mut self) {
         // Everything that has an LSN gets its answer first.
-        let _ = self.shared.ring.flush();
+        self.shared.store.flush();
         drop((self.scrubber.take(), self.keeper.take()));
         if self.is_abandoned {
             return;
@@ -200,24 +201,7 @@ impl Spool for FileSpool {
         let head = Head { entries: entries.iter().map(head).collect(), body: place }.encode();
         let bytes = (head.len() + parts.iter().map(Bytes::len).sum::<usize>()) as u64;
         let (core, appended) = (shared.core.clone(), Appended { entries, body, bytes });
-        let ticket = shared.ring.append(vec![head.into()], parts, move |outcome| {
-            let outcome = outcome.map(Lsn::from).map_err(AppendError::from);
-            match &outcome {
-                Ok(lsn) => core.publish(*lsn, appended),
-                Err(error) => {
-                    appended.body.refused(error);
-                    match error {
-                        AppendError::Full(_) => core.bell.ring(Wanted::Room),
-                        AppendError::Poisoned(_) => core.bell.ring(Wanted::Look),
-                        _ => {}
-                    }
-                }
-            }
-            core.showing.answers();
-            then(outcome);
-            core.showing.ends();
-        });
-        Ticket::of_ring(ticket)
+        shared.store.append(head.into(), parts, Commit::Batch { core, appended, then })
     }
 
     fn upload(&self, announced: u64) -> std::io::Result<Upload> {
@@ -292,7 +276,7 @@ impl Spool for FileSpool {
     }
 
     fn poisoned(&self) -> Option<Arc<str>> {
-        self.shared.ring.poisoned()
+        self.shared.store.poisoned()
     }
 
     fn pressure(&self) -> &Pressure {
@@ -309,25 +293,17 @@ impl Spool for FileSpool {
     }
 
     fn stats(&self) -> Stats {
-        let ring = self.shared.ring.stats();
+        let of_store = self.shared.store.stats();
         let state = self.shared.core.state();
         Stats {
             published: Lsn::new(state.published),
-            cancelled: ring.cancelled,
-            bytes_written: ring.bytes_used,
-            syncs: ring.syncs,
-            sync_ns: ring.sync_ns,
-            sync_ns_max: ring.sync_ns_max,
-            sync_us: ring.sync_us,
-            commit_records: ring.commit_records,
-            space_used: ring.segments_in_service as u64,
-            space_max: ring.max_segments as u64,
             streams: state.streams.len(),
             large_bodies: state.large.len(),
             large_bytes: state.large.values().map(|body| body.len).sum(),
             checkpoints: self.shared.checkpoints.load(Ordering::Relaxed),
             checkpoints_failed: self.shared.checkpoints_failed.load(Ordering::Relaxed),
             checkpoint_running: self.shared.checkpoint_since.lock().expect("a time").map(|since| since.elapsed()),
+            ..of_store
         }
     }
 }

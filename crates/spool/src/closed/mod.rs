@@ -26,11 +26,12 @@ use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
-use crate::open::{LOCK, RING, ROSTER, damage_of};
+use crate::open::{LOCK, RING, ROSTER};
 use crate::pack::{self, PackCache};
 use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
 use crate::state::{State, Stream};
+use crate::store::damage_of;
 use crate::{OpenError, StreamId, StreamStats, files};
 
 /// Mail of a spool that nobody has open, or of one moment of it: for verification, repair and export. Nothing of it is of one kind of spool.

@@ -1,0 +1,51 @@
+//! The consequences of a commit, for who appended the batch.
+
+use std::sync::Arc;
+
+use crate::core::{Appended, Core, Wanted};
+use crate::{AppendError, Lsn, Then};
+
+/// A batch on its way through a store, told its outcome once. A type of its own and no closure: the store puts it into what it allocates for the record anyway.
+///
+/// Dropped without a word, the batch was cancelled.
+pub(crate) enum Commit {
+    /// A batch of the spool's user.
+    Batch { core: Arc<Core>, appended: Appended, then: Then },
+    /// A record that says that another batch was cancelled.
+    Cancel { core: Arc<Core>, cancelled: u64 },
+}
+
+impl Commit {
+    /// The batch is durable under this LSN, or it was refused.
+    pub fn tell(self, outcome: Result<Lsn, AppendError>) {
+        match self {
+            Commit::Batch { core, appended, then } => {
+                match &outcome {
+                    Ok(lsn) => core.publish(*lsn, appended),
+                    Err(error) => {
+                        appended.body.refused(error);
+                        match error {
+                            AppendError::Full(_) => core.bell.ring(Wanted::Room),
+                            AppendError::Poisoned(_) => core.bell.ring(Wanted::Look),
+                            _ => {}
+                        }
+                    }
+                }
+                core.showing.answers();
+                then(outcome);
+                core.showing.ends();
+            }
+            Commit::Cancel { core, cancelled } => match outcome {
+                Ok(own) => {
+                    let mut state = core.state();
+                    state.published = own.get();
+                    state.cancelled.remove(&cancelled);
+                }
+                Err(AppendError::Full(_) | AppendError::Busy) => {
+                    core.state().cancelled.insert(cancelled, false);
+                }
+                Err(_) => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Where batches lie. A kind of spool is a store; streams, needs, checkpoints, bodies and snapshots stand above it and are written once.
+
+mod commit;
+mod ring;
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use posthaste_ring::{Proof, Ring, SegmentInfo};
+
+pub(crate) use commit::Commit;
+pub(crate) use ring::{damage_of, open};
+
+use crate::events::Damage;
+use crate::{Lsn, Stats, Ticket};
+
+/// Durable records, each with a head and a body, under numbers that grow and are never used again.
+pub(crate) trait Store: Send + Sync {
+    /// The directory in the spool that holds it.
+    fn name(&self) -> &'static str;
+
+    /// Appends a record; does not block. `then` is told on the store's own thread, in the order of the LSNs, once the record is on stable storage; at once and on
+    /// the caller's thread if it is refused. A record that is cancelled in time drops it.
+    fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
+
+    /// Waits until all that was appended before is durable or refused.
+    fn flush(&self);
+
+    /// Shows the records from `from` on that are published, in order, cancelled ones too. What is forgotten meanwhile is left out.
+    ///
+    /// # Errors
+    /// An error of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the opening.
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> io::Result<()>;
+
+    /// The head of a record.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError>;
+
+    /// A part of the body of a record, which ends with it. The checksum of all of it is compared before any of it is returned.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError>;
+
+    /// The body as it is on the disk and not in the page cache, and whether it is whole.
+    ///
+    /// # Errors
+    /// See [`RecordError`]; a damaged body is none.
+    fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError>;
+
+    /// The checksum (CRC-32C) that the body was written with.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn body_crc(&self, lsn: Lsn) -> Result<u32, RecordError>;
+
+    /// The extent as a checkpoint begins.
+    fn extent(&self) -> Extent;
+
+    /// Removes records that a durable checkpoint no longer needs.
+    fn forget(&self, unneeded: &Unneeded);
+
+    /// Accepts nothing more until it is opened again, because a sync has failed on its device.
+    fn poison(&self, why: String);
+
+    /// The reason, if it accepts nothing more. Takes no lock.
+    fn poisoned(&self) -> Option<Arc<str>>;
+
+    /// Counters of commits, and its space. The rest is zero.
+    fn stats(&self) -> Stats;
+
+    /// The ring, if it is one: it alone has segments, which become packs.
+    fn ring(&self) -> Option<&Ring> {
+        None
+    }
+}
+
+/// A record as [`Store::visit`] shows it.
+pub(crate) struct Visited {
+    pub lsn: Lsn,
+    /// Its checksum was right.
+    pub head: Bytes,
+    /// Bytes of its body, which was not read.
+    pub body_len: u32,
+}
+
+/// The records of a store at one moment.
+#[derive(Default)]
+pub(crate) struct Extent {
+    /// Up to where they are durable, if a checkpoint is to say so.
+    pub proof: Proof,
+    /// Segments in service, if records are forgotten by these.
+    pub segments: Vec<SegmentInfo>,
+}
+
+/// Records to forget.
+#[derive(Default)]
+pub(crate) struct Unneeded {
+    /// All in segments below this number.
+    pub segments_below: u64,
+}
+
+/// The findings of an opening.
+pub(crate) struct Reopened {
+    /// Damage to records that had been acknowledged.
+    pub damage: Vec<Damage>,
+    /// Unfinished writes of the last process.
+    pub cut_off: Vec<Damage>,
+    /// The last record.
+    pub last: Lsn,
+    /// Acknowledged records up to here are lost.
+    pub lost_through: Lsn,
+    /// Batches up to here are in packs, if they are anywhere. `None`: the store has no record that says so.
+    pub packed_through: Option<u64>,
+    /// Bytes of records, and those that mail may use: what presses on intake. To be read without a lock.
+    pub bytes_used: Arc<AtomicU64>,
+    /// See `bytes_used`.
+    pub usable_bytes: u64,
+}
+
+/// Why a record could not be read back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    /// It never was published, or was forgotten.
+    #[error("record {0} is not in the log")]
+    NotFound(Lsn),
+    /// Its header or head has other bytes than were written: it is lost.
+    #[error("record {0} is damaged")]
+    HeadDamaged(Lsn),
+    /// Its head is whole, its body has other bytes than were written.
+    #[error("the body of record {0} is damaged")]
+    BodyDamaged(Lsn),
+    /// The disk failed.
+    #[error("cannot read record {0}: {1}")]
+    Io(Lsn, io::Error),
+}
