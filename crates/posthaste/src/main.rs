@@ -64,6 +64,7 @@ mod spool_access;
 mod spool_drop;
 mod spool_export;
 mod spool_give_up;
+mod spool_import;
 mod spool_inspect;
 mod spool_waiting;
 mod suppression;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StreamStats};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
@@ -17,6 +17,7 @@ use crate::spool_access::{Spool, batches, become_owner, config_for};
 use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};
 use crate::spool_give_up::{self, GivenUp};
+use crate::spool_import;
 use crate::spool_inspect::{self, damage_json, damage_text};
 use crate::terminal::complain;
 
@@ -52,6 +53,20 @@ pub enum SpoolCommand {
         /// Export only what this stream needs
         #[arg(long, value_name = "NAME")]
         stream: Option<String>,
+    },
+    /// Make a new spool from an export of all streams, of this or another kind: numbers, positions and snapshots stay, so nothing is delivered twice or held. Repeat it if it was cut short
+    Import {
+        /// The directory of the new spool; not there yet, or empty
+        to: PathBuf,
+        /// The directory that `export` has written
+        #[arg(long, value_name = "DIR")]
+        from: PathBuf,
+        /// How the new spool keeps mail: `ring` or `files`, as in `storage.kind`
+        #[arg(long, default_value_t)]
+        kind: StoreKind,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Repair what can be rebuilt from second copies and from the batches; exit status 1 if damage remains
     Repair {
@@ -119,6 +134,7 @@ impl SpoolCommand {
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
             SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
+            SpoolCommand::Import { to, from, kind, json } => spool_import::import(&from, &to, kind, json),
             SpoolCommand::Repair { spool, rebuild: Some(to), .. } => rebuild(&spool, &to),
             SpoolCommand::Repair { spool, rebuild: None, give_up_damaged } => repair(&spool, give_up_damaged),
             SpoolCommand::Drop { spool, id, recipient, export, .. } => {
@@ -172,11 +188,18 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
 }
 
 fn export(spool: &Spool, to: &Path, stream: Option<&str>) -> Result<ExitCode, AnyError> {
-    let exported = export_to(&spool.open()?, to, stream)?;
+    let all_of = stream.is_none().then_some(&*spool.dir);
+    let exported = export_to(&spool.open()?, to, stream, all_of)?;
     finish_export(spool, to, &exported, json!({}), "")
 }
 
-fn export_to(closed: &ClosedFileSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
+/// With `all_of`, the directory of the spool, it can be imported.
+fn export_to(
+    closed: &ClosedFileSpool,
+    to: &Path,
+    stream: Option<&str>,
+    all_of: Option<&Path>,
+) -> Result<Exported, AnyError> {
     let shown = closed.inspect()?;
     if let Some(name) = stream.filter(|name| shown.streams.iter().all(|stream| stream.name != *name)) {
         return Err(no_stream(name, &shown.streams).into());
@@ -198,7 +221,12 @@ fn export_to(closed: &ClosedFileSpool, to: &Path, stream: Option<&str>) -> Resul
     bar.finish_and_clear();
     match failed {
         Some(error) => Err(format!("{}: {error}", to.display()).into()),
-        None => Ok(exporter.finish()?),
+        None => {
+            if let Some(spool) = all_of.filter(|_| !exporter.is_damaged() && shown.damage.is_empty()) {
+                exporter.write_streams(closed, spool).map_err(|error| format!("{}: {error}", to.display()))?;
+            }
+            Ok(exporter.finish()?)
+        }
     }
 }
 
@@ -292,7 +320,7 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     if streams.iter().all(|stream| stream.name != name) {
         return Err(no_stream(name, &streams).into());
     }
-    let exported = to.map(|to| export_to(&closed, to, Some(name)).map(|exported| (to, exported))).transpose()?;
+    let exported = to.map(|to| export_to(&closed, to, Some(name), None).map(|exported| (to, exported))).transpose()?;
     if let Some((to, exported)) = &exported
         && !exported.damaged.is_empty()
     {

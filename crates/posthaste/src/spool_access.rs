@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use posthaste_spool::{ClosedFileSpool, Config, OpenError};
+use posthaste_spool::{ClosedFileSpool, Config, OpenError, StoreKind};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
@@ -72,9 +72,10 @@ pub fn become_owner(dir: &Path) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// No thread of its own, and segments as they are: files of another size would be removed. One that was cut off is no measure.
+/// Its kind, no thread of its own, and segments as they are: files of another size would be removed. One that was cut off is no measure.
 pub fn config_for(dir: &Path) -> io::Result<Config> {
-    let mut config = Config { keeper: false, ..Config::default() };
+    let kind = StoreKind::of(dir).unwrap_or_default();
+    let mut config = Config { kind, keeper: false, ..Config::default() };
     let entries = match std::fs::read_dir(dir.join("ring")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(config),
         entries => entries?,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
-use posthaste_spool::{ExportedBatch, Lsn};
+use posthaste_spool::{ClosedFileSpool, ExportedBatch, ExportedEntry, Lsn};
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
@@ -37,12 +37,13 @@ impl Exporter {
 
     pub fn write(&mut self, batch: &ExportedBatch) -> io::Result<()> {
         let is_wanted = |name: &str| self.stream.as_ref().is_none_or(|wanted| wanted == name);
-        let entries: Vec<Value> = batch
-            .entries
-            .iter()
-            .filter(|(name, _)| is_wanted(name))
-            .map(|(name, payload)| json!({"stream": name, "entry": entry_json(name, payload)}))
-            .collect();
+        let shown = |entry: &ExportedEntry| -> io::Result<Value> {
+            let mut shown = serde_json::to_value(entry)?;
+            shown["entry"] = entry_json(&entry.stream, &entry.payload);
+            Ok(shown)
+        };
+        let wanted = batch.entries.iter().filter(|entry| is_wanted(&entry.stream));
+        let entries = wanted.map(shown).collect::<io::Result<Vec<Value>>>()?;
         if entries.is_empty() {
             return Ok(());
         }
@@ -52,10 +53,39 @@ impl Exporter {
             Some(Ok(body)) => self.put(lsn, "body", &mut body.reader()?)?,
             Some(Err(what)) => self.exported.damaged.push((lsn, what.clone())),
         }
-        let text = format!("{:#}\n", json!({"batch": lsn, "entries": entries}));
+        let text = format!("{:#}\n", json!({"batch": lsn, "front_bytes": batch.front_len, "entries": entries}));
         self.put(lsn, "json", &mut text.as_bytes())?;
         self.exported.batches += 1;
         Ok(())
+    }
+
+    /// Writes what an import needs beside the batches, if nothing was damaged: the streams, their snapshots, the ids of mail mounts. An export without the file of the streams cannot
+    /// be imported.
+    ///
+    /// # Errors
+    /// Errors of reading and writing; a snapshot that is damaged.
+    pub fn write_streams(&self, closed: &ClosedFileSpool, spool: &Path) -> io::Result<()> {
+        let streams = closed.streams();
+        let snapshots = self.dir.join(SNAPSHOTS);
+        std::fs::create_dir(&snapshots)?;
+        for row in streams.streams.iter().flat_map(|stream| &stream.snapshots).filter(|row| row.is_file) {
+            let name = row.name().ok_or(io::ErrorKind::InvalidData)?;
+            let damaged =
+                |error| io::Error::other(format!("snapshots/{} {error}; run `posthaste spool repair`", row.name));
+            let mut content = closed.snapshot(&name).map_err(damaged)?;
+            put(&snapshots.join(&row.name), &mut content)?;
+        }
+        File::open(&snapshots)?.sync_all()?;
+        match File::open(spool.join(MOUNTS)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            mounts => put(&self.dir.join(MOUNTS), &mut mounts?)?,
+        }
+        put(&self.dir.join(STREAMS), &mut format!("{:#}\n", serde_json::to_value(&streams)?).as_bytes())
+    }
+
+    /// True if something could not be exported.
+    pub fn is_damaged(&self) -> bool {
+        !self.exported.damaged.is_empty()
     }
 
     /// Makes the names durable: the caller may let go of the rest.
@@ -67,11 +97,22 @@ impl Exporter {
     }
 
     fn put(&self, lsn: Lsn, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
-        let mut file = File::create_new(self.dir.join(format!("{:020}.{ending}", lsn.get())))?;
-        io::copy(content, &mut file)?;
-        file.sync_all()
+        put(&self.dir.join(format!("{:020}.{ending}", lsn.get())), content)
     }
 }
+
+fn put(path: &Path, content: &mut dyn io::Read) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    io::copy(content, &mut file)?;
+    file.sync_all()
+}
+
+/// The streams of an export.
+pub const STREAMS: &str = "streams.json";
+/// Their snapshots.
+pub const SNAPSHOTS: &str = "snapshots";
+/// The ids of mail mounts, as the spool has them.
+pub const MOUNTS: &str = "mounts";
 
 /// Decodes an entry whose format is known; others are shown in hex.
 fn entry_json(stream: &str, payload: &[u8]) -> Value {

@@ -41,7 +41,7 @@ mod writer;
 pub use damage::Damage;
 pub use error::{AppendError, OpenError, ReadError};
 pub use layout::Lsn;
-pub use queue::{Cancelled, Ticket};
+pub use queue::{Cancelled, Fate, Ticket};
 pub use recovery::{Examined, Recovery, examine};
 pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring, Room};
 pub use scan::{Gap, LSN_GAP, Located};

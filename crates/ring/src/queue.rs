@@ -80,7 +80,7 @@ impl Item {
     }
 }
 
-/// An append under way, to be cancelled or forgotten.
+/// An append under way, to be cancelled or forgotten: the other side of a [`Fate`].
 #[derive(Debug, Clone)]
 pub struct Ticket(Fate);
 
@@ -97,19 +97,15 @@ pub enum Cancelled {
 }
 
 impl Ticket {
-    pub(crate) fn new(fate: Fate) -> Self {
-        Ticket(fate)
-    }
-
     /// Cancels the record unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both.
     pub fn cancel(&self) -> Cancelled {
         self.0.cancel()
     }
 }
 
-/// State of a record in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided.
+/// State of a record in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided. For every log that lets appends be cancelled.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fate(Arc<AtomicU64>);
+pub struct Fate(Arc<AtomicU64>);
 
 const WAITING: u64 = 0;
 const DECIDED: u64 = 3;
@@ -118,6 +114,11 @@ const TAKEN: u64 = 1;
 const CANCELLED: u64 = 2;
 
 impl Fate {
+    /// For who appends it.
+    pub fn ticket(&self) -> Ticket {
+        Ticket(self.clone())
+    }
+
     /// Gives the record an LSN, under which it is written now. False: it was cancelled.
     pub fn take(&self, lsn: Lsn) -> bool {
         self.swap(WAITING, lsn.get() << 2 | TAKEN)
@@ -161,7 +162,7 @@ mod tests {
             for _ in 0..2000 {
                 let fate = Fate::default();
                 assert!(before == WAITING || fate.take(lsn));
-                let ticket = Ticket::new(fate.clone());
+                let ticket = fate.ticket();
                 let (published, cancelled) = std::thread::scope(|scope| {
                     let cancels = scope.spawn(|| ticket.cancel());
                     let published = (before == TAKEN || fate.take(lsn)) && fate.decide();

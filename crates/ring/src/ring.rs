@@ -236,12 +236,12 @@ impl Ring {
         let bytes = head.iter().chain(&body).map(Bytes::len).sum();
         if bytes > limit {
             let refused = Pending::new(Vec::new(), Vec::new(), Box::new(then));
-            let ticket = Ticket::new(refused.fate.clone());
+            let ticket = refused.fate.ticket();
             refused.tell(Err(AppendError::TooLarge { bytes, limit }));
             return ticket;
         }
         let pending = Pending::new(head, body, Box::new(then));
-        let ticket = Ticket::new(pending.fate.clone());
+        let ticket = pending.fate.ticket();
         if let Err((item, error)) = self.shared().push(Item::Record(pending)) {
             item.fail(&error);
         }

@@ -12,7 +12,7 @@ use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerReport, MailLedger, MailLedgerError, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
 use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable};
-use posthaste_spool::{Damage, Lsn, Spool};
+use posthaste_spool::{Damage, Lsn, Spool, StoreKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 pub(crate) fn last_lsn(config: &Config) -> Result<Lsn, ServeError> {
     match applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)) {
         Ok(applied) => Ok(Lsn::new(applied)),
-        Err(_) if config.storage.spool.join("ring").is_dir() => Ok(Lsn::ZERO),
+        Err(_) if StoreKind::of(&config.storage.spool).is_some() => Ok(Lsn::ZERO),
         Err(error) => Err(ServeError::UnknownLsn { table: table_of(config), error: error.to_string() }),
     }
 }

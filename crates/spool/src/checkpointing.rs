@@ -13,6 +13,7 @@ use crate::batch::Head;
 use crate::checkpoint::Checkpoint;
 use crate::events::Event;
 use crate::live::Window;
+use crate::lsn_set::LsnSet;
 use crate::shared::{Shared, Work};
 use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
@@ -24,6 +25,9 @@ struct Taken {
     checkpoint: Checkpoint,
     /// The first segment of the ring that is still needed; the checkpoint may keep some before it.
     ring_low: u64,
+    /// Records to forget once it is durable, and all that it does not need.
+    forgotten: LsnSet,
+    unneeded: LsnSet,
     /// Windows to be written, and those that have become empty.
     windows: Vec<(u64, Window)>,
     doomed: Doomed,
@@ -85,7 +89,8 @@ impl Shared {
             taken.doomed.live.extend(replaced);
         }
         work.durable_ring_low = taken.ring_low;
-        self.store.forget(&Unneeded { segments_below: taken.checkpoint.ring_low });
+        work.unneeded = taken.unneeded.without(&taken.forgotten, 0..=u64::MAX);
+        self.store.forget(&Unneeded { segments_below: taken.checkpoint.ring_low, lsns: taken.forgotten });
         self.bury(work, taken.doomed);
         Ok(taken.checkpoint.streams.iter().map(|row| (row.id, Lsn::new(row.position))).collect())
     }
@@ -94,7 +99,7 @@ impl Shared {
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
-        let Extent { proof, segments } = self.store.extent();
+        let Extent { proof, segments, held } = self.store.extent();
         let is_pressed = self.is_pressed();
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
@@ -126,6 +131,10 @@ impl Shared {
         if kept.iter().all(|segment| segment.first.get() == 0) {
             freed = freed.max(proof.through.get());
         }
+        // The same for records that are forgotten one by one: they stay until the next checkpoint.
+        let unneeded = held.map_or_else(LsnSet::default, |held| state.unneeded(&held));
+        let forgotten = if is_pressed { unneeded.clone() } else { work.unneeded.clone() };
+        freed = freed.max(forgotten.last().unwrap_or(0));
         let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, freed, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();
@@ -146,7 +155,7 @@ impl Shared {
             checkpoint.streams.iter().flat_map(|stream| &stream.snapshots).any(|row| row.name == *name)
         };
         doomed.snapshots.retain(|name| !is_named(name));
-        Taken { checkpoint, ring_low, windows, doomed }
+        Taken { checkpoint, ring_low, forgotten, unneeded, windows, doomed }
     }
 
     fn write(&self, work: &mut Work, taken: &mut Taken) -> Result<(), CheckpointError> {

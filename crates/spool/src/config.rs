@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use posthaste_watch::Watch;
 
-use crate::Lsn;
 use crate::events::Events;
+use crate::{Lsn, StoreKind};
 
 /// How a [`FileSpool`](crate::FileSpool) behaves.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The ring's segments and bounds. Its own events come as [`Event`](crate::Event)s of the spool.
+    /// How batches are kept. A spool of another kind is refused.
+    pub kind: StoreKind,
+    /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`Event`](crate::Event)s of the spool.
     pub ring: posthaste_ring::Config,
     /// Longest time between checkpoints, if anything has changed.
     pub checkpoint_every: Duration,
@@ -42,6 +44,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
+            kind: StoreKind::default(),
             ring: posthaste_ring::Config::default(),
             checkpoint_every: Duration::from_secs(30),
             checkpoint_bytes: 256 << 20,

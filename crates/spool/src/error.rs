@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::Lsn;
 
-use crate::StreamId;
+use crate::{StoreKind, StreamId};
 
 /// Why a batch was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -59,6 +59,19 @@ pub enum OpenError {
         "{0}; put the files back into ring/, or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost"
     )]
     Missing(Box<dyn std::error::Error + Send + Sync>),
+    /// An import into it has not ended.
+    #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
+    Importing,
+    /// It is of another kind than the configuration says. Nothing was changed.
+    #[error(
+        "the spool is of the kind \"{found}\" and `storage.kind` says \"{wanted}\"; set it to \"{found}\", or move the mail: `posthaste spool export DIR --to EXPORT`, then `posthaste spool import NEW --from EXPORT --kind {wanted}`"
+    )]
+    OtherKind {
+        /// The kind of the spool that is there.
+        found: StoreKind,
+        /// The kind that was asked for.
+        wanted: StoreKind,
+    },
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
     Io(#[from] io::Error),

@@ -125,7 +125,9 @@ impl Shared {
             self.ask_laggards(published);
         }
         let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
-        let is_wanted = is_changed && (is_due || is_full || is_room_wanted || is_pressed);
+        // The last checkpoint has left them to this one.
+        let has_unneeded = !self.work.lock().expect("a checkpoint does not panic").unneeded.is_empty();
+        let is_wanted = is_changed && (is_due || is_full || is_room_wanted || is_pressed) || is_due && has_unneeded;
         if is_wanted {
             self.checkpoint()?;
         }

@@ -50,7 +50,8 @@ pub use api::{
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
 pub use closed::{
-    ClosedFileSpool, ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired,
+    ClosedFileSpool, ClosedSpool, ExportedBatch, ExportedBody, ExportedEntry, ExportedSnapshot, ExportedStream,
+    ExportedStreams, ImportedBatch, Inspection, PlaceReport, Rebuilt, Repaired, SpoolImport,
 };
 pub use config::Config;
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
@@ -64,4 +65,5 @@ pub use scrub::ScrubReport;
 pub use set_aside::SetAside;
 pub use snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 pub use spool::{FileSpool, FileStats};
+pub use store::StoreKind;
 pub use ticket::{Cancel, Cancelled, Ticket};

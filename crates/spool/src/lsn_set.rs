@@ -15,6 +15,10 @@ impl LsnSet {
         self.words.values().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
     pub fn contains(&self, lsn: u64) -> bool {
         self.words.get(&(lsn / 64)).is_some_and(|word| word >> (lsn % 64) & 1 == 1)
     }
@@ -53,6 +57,19 @@ impl LsnSet {
 
     pub fn first(&self) -> Option<u64> {
         self.words.first_key_value().map(|(key, word)| key * 64 + u64::from(word.trailing_zeros()))
+    }
+
+    pub fn last(&self) -> Option<u64> {
+        self.words.last_key_value().map(|(key, word)| key * 64 + 63 - u64::from(word.leading_zeros()))
+    }
+
+    /// The LSNs of a range that are not in `other`.
+    pub fn without(&self, other: &LsnSet, range: RangeInclusive<u64>) -> LsnSet {
+        let mut left = LsnSet::default();
+        for (key, word) in self.words_in(range) {
+            left.insert_word(key, word & !other.words.get(&key).copied().unwrap_or(0));
+        }
+        left
     }
 
     /// The lowest LSN in a range.
@@ -125,7 +142,7 @@ mod tests {
                 } else {
                     prop_assert_eq!(set.remove(lsn), model.remove(&lsn));
                 }
-                prop_assert_eq!(set.first(), model.first().copied());
+                prop_assert_eq!((set.first(), set.last()), (model.first().copied(), model.last().copied()));
             }
             let expected: Vec<u64> = model.iter().copied().filter(|lsn| (first..=last).contains(lsn)).collect();
             prop_assert_eq!(set.first_in(first..=last), expected.first().copied());
@@ -136,6 +153,7 @@ mod tests {
             prop_assert_eq!(taken.iter(0..=u64::MAX).collect::<Vec<_>>(), expected.clone());
             prop_assert_eq!(rest.len() + taken.len(), set.len());
             prop_assert_eq!(rest.first_in(first..=last), None);
+            prop_assert_eq!(&set.without(&rest, first..=last), &taken);
             let mut copy = LsnSet::default();
             set.words_in(0..=u64::MAX).for_each(|(key, word)| copy.insert_word(key, word));
             prop_assert_eq!(copy, set);

@@ -19,14 +19,15 @@ use crate::core::Core;
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
+use crate::lsn_set::LsnSet;
 use crate::pack::{self, PackCache, PackError};
 use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
 use crate::shared::{Shared, Work};
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::{State, Stream};
-use crate::store::{self, Store};
-use crate::{Config, FileSpool, OpenError, files};
+use crate::store::{self, Store, Unneeded};
+use crate::{Config, FileSpool, OpenError, StoreKind, files};
 
 /// The findings of an opening.
 #[derive(Debug, Default)]
@@ -55,6 +56,10 @@ impl FileSpool {
     pub fn open(dir: &Path, config: Config) -> Result<(FileSpool, OpenReport), OpenError> {
         posthaste_fsops::make_dir(dir)?;
         let lock = lock(dir)?;
+        if dir.join(IMPORTING).exists() {
+            return Err(OpenError::Importing);
+        }
+        config.kind.check(dir)?;
         let mut report = OpenReport::default();
         let (files, checkpoint) = first_checkpoint(dir, &mut report)?;
         let mut damage = Vec::new();
@@ -78,6 +83,7 @@ impl FileSpool {
         damage.extend(reopened.damage);
         report.cut_off.extend(reopened.cut_off);
         let packs = PackCache::new(pack::dir_of(dir));
+        forget_again(&*store, &state, &checkpoint, lost.is_empty(), &mut damage);
         state.packed_through = reopened.packed_through.unwrap_or(checkpoint.through);
         state.published = checkpoint.through.max(reopened.last.get());
         state.lose(reopened.lost_through.get());
@@ -94,7 +100,15 @@ impl FileSpool {
         let has_keeper = config.keeper;
         let pressure = Pressure::new(reopened.bytes_used, reopened.usable_bytes);
         let (counter, ring_low) = (checkpoint.counter, checkpoint.ring_low);
-        let work = Work { files, live, counter, ring_low, durable_ring_low: ring_low, damaged_packs: HashMap::new() };
+        let work = Work {
+            files,
+            live,
+            counter,
+            ring_low,
+            durable_ring_low: ring_low,
+            unneeded: LsnSet::default(),
+            damaged_packs: HashMap::new(),
+        };
         let shared = Arc::new(Shared {
             config,
             store,
@@ -121,7 +135,8 @@ impl FileSpool {
     }
 }
 
-fn lock(dir: &Path) -> Result<File, OpenError> {
+/// Makes the lock's file if there is none.
+pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -143,7 +158,7 @@ fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFi
             files.make_durable(&checkpoint)?;
             checkpoint
         }
-        Found::Nothing if !dir.join(RING).exists() => {
+        Found::Nothing if StoreKind::of(dir).is_none() => {
             let first = Checkpoint { counter: 1, next_stream: 1, ..Checkpoint::default() };
             files.write(&first)?;
             first
@@ -298,6 +313,21 @@ fn find_again(
     Ok(())
 }
 
+/// Of a store that forgets each record by itself: removes those that came back after a power cut, and tells of those that are missing.
+fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_certain: bool, damage: &mut Vec<Damage>) {
+    let Some(held) = store.extent().held else { return };
+    let needed = state.all_needed();
+    for lsn in needed.without(&held, 0..=checkpoint.through).iter(0..=u64::MAX) {
+        let what = "its file is missing".to_owned();
+        damage.push(Damage { lsn: Some(Lsn::new(lsn)), place: store.name().to_owned(), what });
+    }
+    if is_certain {
+        // Later ones may be kept for a stream that starts from an older snapshot.
+        let lsns = held.without(&needed, 0..=checkpoint.freed.min(checkpoint.through));
+        store.forget(&Unneeded { lsns, ..Unneeded::default() });
+    }
+}
+
 /// Removes body files that no batch names, if that is certain; else says which there are.
 fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result<Vec<String>> {
     let named: BTreeSet<u64> = state.large.values().map(|body| body.upload).collect();
@@ -316,3 +346,5 @@ pub(crate) const RING: &str = "ring";
 /// The file with the segments that must be there. Not in the directory of the ring: it tells when all of that is gone.
 pub(crate) const ROSTER: &str = "segments";
 pub(crate) const LOCK: &str = "lock";
+/// There while an import has not ended.
+pub(crate) const IMPORTING: &str = "importing";

@@ -178,7 +178,7 @@ impl Shared {
             Err(RecordError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn)),
             Err(RecordError::Io(lsn, error)) => return Err(ReadError::Io { lsn, error }),
             Err(RecordError::HeadDamaged(_)) => {
-                return Err(ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() });
+                return Err(self.missing(lsn, "the header of its record is damaged"));
             }
             Err(error) => match self.mended_in_store(lsn) {
                 Some(mended) => {

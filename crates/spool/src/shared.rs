@@ -13,6 +13,7 @@ use crate::bodies::Bodies;
 use crate::checkpoint::CheckpointFiles;
 use crate::core::Core;
 use crate::live::LiveFiles;
+use crate::lsn_set::LsnSet;
 use crate::pack::PackCache;
 use crate::pressure::Pressure;
 use crate::snapshots::Snapshots;
@@ -55,6 +56,8 @@ pub(crate) struct Work {
     pub ring_low: u64,
     /// Like [`ring_low`](Self::ring_low), of the last one that is durable.
     pub durable_ring_low: u64,
+    /// Records that the last durable checkpoint did not need: the next one forgets them.
+    pub unneeded: LsnSet,
     /// Damaged records of packs, by the pack: it is not merged while one of them is needed, or until a restart.
     pub damaged_packs: HashMap<u64, Vec<Lsn>>,
 }

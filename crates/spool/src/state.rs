@@ -355,6 +355,20 @@ impl State {
         all.iter(range).map(|lsn| (lsn, bodies.contains(lsn))).collect()
     }
 
+    /// The batches of which some stream needs anything.
+    pub fn all_needed(&self) -> LsnSet {
+        let mut all = LsnSet::default();
+        for set in self.streams.values().flat_map(|stream| [&stream.entries, &stream.bodies]) {
+            set.words_in(0..=u64::MAX).for_each(|(key, word)| all.insert_word(key, word));
+        }
+        all
+    }
+
+    /// The published ones of these batches of which no stream needs anything.
+    pub fn unneeded(&self, held: &LsnSet) -> LsnSet {
+        held.without(&self.all_needed(), 0..=self.published)
+    }
+
     /// Number of needed batches in a range.
     pub fn needed_count(&self, range: RangeInclusive<u64>) -> u64 {
         let mut all = LsnSet::default();

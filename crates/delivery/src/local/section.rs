@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use posthaste_spool::StoreKind;
 use posthaste_units::check_bounds;
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
@@ -19,6 +20,9 @@ pub struct Storage {
     /// Accepted mail that is not durable in all its mailboxes; a fast disk here makes every reply fast. It may be on another file system than `mail`.
     /// Default: `spool` in `data`.
     pub spool: PathBuf,
+    /// How the spool keeps batches: `ring`, a log of large files with one sync for all that wait, or `files`, a file for each message. Both keep the same promise;
+    /// `files` is slower, and for file systems that the log does not suit. A spool of another kind is refused.
+    pub kind: StoreKind,
     /// The mailboxes: `mail/<domain>/<user>/Maildir`. Default: `mail` in `data`.
     pub mail: PathBuf,
     /// Size of one log file of the spool: 4 MiB to 1 GiB, a multiple of 4096. Files of another size are replaced as they become free. Smaller files
@@ -70,6 +74,7 @@ impl Default for Storage {
         Self {
             data: PathBuf::new(),
             spool: PathBuf::new(),
+            kind: StoreKind::default(),
             mail: PathBuf::new(),
             spool_segment_bytes: 64 << 20,
             spool_segments: 64,
@@ -144,6 +149,7 @@ impl From<&Storage> for LocalConfig {
 impl From<&Storage> for posthaste_spool::Config {
     fn from(storage: &Storage) -> Self {
         let mut spool = Self {
+            kind: storage.kind,
             checkpoint_bytes: storage.checkpoint_bytes,
             checkpoint_every: Duration::from_secs(storage.checkpoint_secs),
             free_bytes_min: storage.free_bytes_min,

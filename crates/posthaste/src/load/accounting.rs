@@ -11,6 +11,7 @@ use posthaste_loadgen::load::Stop;
 use posthaste_loadgen::report::to_json;
 use posthaste_loadgen::stamp;
 use posthaste_loadgen::values::duration;
+use posthaste_spool::StoreKind;
 
 use crate::print;
 use crate::terminal::without_error_numbers;
@@ -113,7 +114,7 @@ impl Sources {
 }
 
 fn is_spool(dir: &Path) -> bool {
-    dir.join("lock").is_file() && dir.join("ring").is_dir()
+    dir.join("lock").is_file() && StoreKind::of(dir).is_some()
 }
 
 /// Without those that lie in others or are named twice.

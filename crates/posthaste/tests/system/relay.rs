@@ -205,9 +205,18 @@ fn a_local_sender_is_told_of_a_failure() {
 
 #[test]
 fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
+    survives_a_kill("");
+}
+
+#[test]
+fn mail_in_files_survives_a_kill_and_is_relayed_once() {
+    survives_a_kill("[storage]\nkind = \"files\"\n");
+}
+
+fn survives_a_kill(storage: &str) {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let port = unused_port();
-    let mut server = Server::start(here.path(), &config(port));
+    let mut server = Server::start(here.path(), &(config(port) + storage));
     let mut client = server.hello();
     for number in 0..20 {
         client.deliver(&["ann@there.example"], format!("Subject: {number}\r\n\r\nx\r\n").as_bytes());

@@ -173,3 +173,33 @@ fn holes_of_packs_are_no_damage() {
     let (code, text, _) = run(dir.path(), &["verify", "new"]);
     assert!(code == 0 && text.starts_with("sound: "), "{text}");
 }
+
+#[test]
+fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = fill(dir.path());
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    let (code, imported) = json(dir.path(), &["import", "new", "--from", "out", "--kind", "files"]);
+    assert_eq!((code, &imported["imported"], &imported["kind"]), (0, &11.into(), &"files".into()));
+    let streams = |spool: &str| json(dir.path(), &["inspect", spool]).1["streams"].clone();
+    assert_eq!(streams("new"), streams("spool"));
+    assert_eq!(json(dir.path(), &["verify", "new"]).1["sound"], true);
+    let (code, _, error) = run(dir.path(), &["import", "new", "--from", "out", "--kind", "files"]);
+    assert!(code == 2 && error.contains("not empty; an export is imported once"), "{error}");
+    // And back.
+    assert_eq!(json(dir.path(), &["export", "new", "--to", "again"]).0, 0);
+    let (code, text, _) = run(dir.path(), &["import", "back", "--from", "again"]);
+    assert_eq!((code, &*text), (0, "imported 11 batches to back, a spool of the kind ring\n"));
+    let content = |export: &str, ending: &str| {
+        std::fs::read(dir.path().join(format!("{export}/{:020}.{ending}", large.get()))).unwrap()
+    };
+    for ending in ["body", "json"] {
+        assert_eq!(content("out", ending), content("again", ending));
+    }
+    assert_eq!(streams("back"), streams("spool"));
+    // Of one stream alone it is none.
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "one", "--stream", "local:one"]).0, 0);
+    let (code, _, error) = run(dir.path(), &["import", "never", "--from", "one"]);
+    assert!(code == 2 && error.contains("not an export of all streams"), "{error}");
+    assert!(!dir.path().join("never").exists());
+}

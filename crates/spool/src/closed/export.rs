@@ -10,11 +10,16 @@ use crate::Lsn;
 use bytes::Bytes;
 use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RecordHeader;
+use serde::{Deserialize, Serialize};
 
 use super::ClosedFileSpool;
-use crate::batch::{BodyPlace, Head};
+use crate::batch::{BodyPlace, Head, HeadEntry};
 use crate::bodies;
+use crate::checkpoint::{SnapshotRow, StreamRow};
 use crate::pack::{IndexEntry, PackError, PackReader};
+use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
+use crate::store::RecordError;
+use crate::store::files::record::RecordFile;
 
 /// A batch that some stream needs.
 #[derive(Debug)]
@@ -22,10 +27,100 @@ use crate::pack::{IndexEntry, PackError, PackReader};
 pub struct ExportedBatch {
     /// Its name.
     pub lsn: Lsn,
-    /// The entries that are needed: the stream's name, and what the entry says.
-    pub entries: Vec<(String, Bytes)>,
+    /// The entries of streams that need anything of it.
+    pub entries: Vec<ExportedEntry>,
+    /// Bytes of front fields, with which the body begins.
+    pub front_len: u32,
     /// The body, if any stream needs it; or why it cannot be read.
     pub body: Option<Result<ExportedBody, String>>,
+}
+
+/// An entry of an exported batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportedEntry {
+    /// The stream's name.
+    pub stream: String,
+    /// Its content; in JSON in hex.
+    #[serde(with = "hex")]
+    pub payload: Bytes,
+    /// True if it was appended as one that needs the body.
+    pub needs_body: bool,
+    /// True if the stream has not passed it.
+    pub is_waiting: bool,
+    /// True if the stream has not released the body.
+    pub holds_body: bool,
+}
+
+/// The streams of a spool: without them a new spool could not go on where the old one was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportedStreams {
+    /// The last batch: new ones come after it.
+    pub last: Lsn,
+    /// Ids below this are not used again.
+    pub next_id: u16,
+    /// The streams.
+    pub streams: Vec<ExportedStream>,
+}
+
+/// A stream, as the last checkpoint has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportedStream {
+    /// Its id.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// It has all that it needs of batches up to here.
+    pub position: Lsn,
+    /// The content of entries up to here is not known; 0 for none.
+    pub uncertain: Lsn,
+    /// Entries after the position and up to here may be lost; 0 for none.
+    pub lost: Lsn,
+    /// The last snapshot first.
+    pub snapshots: Vec<ExportedSnapshot>,
+}
+
+/// A snapshot or a cursor of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportedSnapshot {
+    /// The position that it goes with.
+    pub position: Lsn,
+    /// Its name, or the cursor's text.
+    pub name: String,
+    /// False for a cursor.
+    pub is_file: bool,
+}
+
+impl ExportedSnapshot {
+    /// Its name. `None` if that is not valid.
+    pub fn name(&self) -> Option<SnapshotName> {
+        if self.is_file { SnapshotName::new(&self.name) } else { SnapshotName::cursor(&self.name) }
+    }
+}
+
+/// Payloads in JSON.
+mod hex {
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let byte = |pair: &[u8]| {
+            std::str::from_utf8(pair)
+                .ok()
+                .filter(|pair| !pair.starts_with('+'))
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        };
+        let bytes: Option<Vec<u8>> =
+            text.as_bytes().chunks(2).map(|pair| byte(pair).filter(|_| pair.len() == 2)).collect();
+        bytes.map(Bytes::from).ok_or_else(|| D::Error::custom("these are no bytes in hex"))
+    }
 }
 
 /// The body of an exported batch.
@@ -89,10 +184,10 @@ impl ClosedFileSpool {
     pub(super) fn each_batch(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
             let Some((head, place)) = self.find(lsn)? else { continue };
-            let entry = |(stream, payload): (&str, &Bytes)| (stream.to_owned(), payload.clone());
-            let entries = self.needed_entries(lsn, &head).map(entry).collect();
+            let entries = head.entries.iter().filter_map(|entry| self.exported_entry(lsn, entry)).collect();
             let body = if is_body_needed { self.body_of(&head, &place)? } else { None };
-            if each(ExportedBatch { lsn: Lsn::new(lsn), entries, body }).is_break() {
+            let front_len = head.front().len;
+            if each(ExportedBatch { lsn: Lsn::new(lsn), entries, front_len, body }).is_break() {
                 return Ok(());
             }
         }
@@ -128,6 +223,49 @@ impl ClosedFileSpool {
         })
     }
 
+    fn exported_entry(&self, lsn: u64, entry: &HeadEntry) -> Option<ExportedEntry> {
+        let stream = self.state.streams.get(&entry.stream)?;
+        let (is_waiting, holds_body) = (stream.entries.contains(lsn), stream.bodies.contains(lsn));
+        (is_waiting || holds_body).then(|| ExportedEntry {
+            stream: stream.name.clone(),
+            payload: entry.payload.clone(),
+            needs_body: entry.needs_body,
+            is_waiting,
+            holds_body,
+        })
+    }
+
+    /// The streams, for an export of all of them.
+    pub fn streams(&self) -> ExportedStreams {
+        let snapshot = |row: &SnapshotRow| ExportedSnapshot {
+            position: Lsn::new(row.position),
+            name: row.name.as_str().to_owned(),
+            is_file: row.name.is_file(),
+        };
+        let rows = self.state.rows();
+        let stream = |row: &StreamRow| ExportedStream {
+            id: row.id,
+            name: row.name.clone(),
+            position: Lsn::new(row.position),
+            uncertain: Lsn::new(row.uncertain),
+            lost: Lsn::new(row.lost),
+            snapshots: row.snapshots.iter().map(snapshot).collect(),
+        };
+        ExportedStreams {
+            last: Lsn::new(rows.through),
+            next_id: rows.next_stream,
+            streams: rows.streams.iter().map(stream).collect(),
+        }
+    }
+
+    /// Opens a snapshot of a stream, after all of it was verified.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`].
+    pub fn snapshot(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError> {
+        self.snapshots.read(name)
+    }
+
     fn body_of(&self, head: &Head, place: &Located<'_>) -> io::Result<Option<Result<ExportedBody, String>>> {
         Ok(Some(match head.body {
             BodyPlace::None => return Ok(None),
@@ -151,6 +289,13 @@ impl ClosedFileSpool {
             let head = reader.head(*offset, header).ok().and_then(Head::decode);
             return Ok(head.map(|head| (head, Located::Ring(reader, *offset, *header))));
         }
+        if let Some(records) = &self.records {
+            return match records.open(lsn).and_then(|record| Ok((record.head()?, record))) {
+                Ok((head, record)) => Ok(Head::decode(head).map(|head| (head, Located::File(record)))),
+                Err(RecordError::Io(_, error)) => Err(error),
+                Err(_) => Ok(None),
+            };
+        }
         let Some(id) = self.state.pack_of(lsn) else { return Ok(None) };
         let read = (|| {
             let reader = self.packs.get(id)?;
@@ -172,6 +317,14 @@ fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, Str
             Ok(body) => Ok(body),
             Err(error) => mended(reader, *offset, header, head).ok_or_else(|| error.to_string()),
         },
+        Located::File(record) => match record.body(0..u32::MAX) {
+            Ok(body) => Ok(body),
+            Err(RecordError::Io(_, error)) => return Err(error),
+            Err(error) => {
+                let raw = record.body_again().ok().map(|(raw, _)| raw);
+                raw.and_then(|raw| head.front().mended(&raw, record.header.body_crc)).ok_or_else(|| error.to_string())
+            }
+        },
         Located::Pack(reader, entry) => match reader.body(entry) {
             Ok(body) => Ok(body),
             Err(PackError::Io(error)) => return Err(error),
@@ -190,4 +343,5 @@ pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader,
 enum Located<'a> {
     Ring(&'a SegmentReader, u32, RecordHeader),
     Pack(Arc<PackReader>, IndexEntry),
+    File(RecordFile),
 }

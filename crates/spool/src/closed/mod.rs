@@ -1,12 +1,16 @@
 //! A spool seen from outside: inspection, verification and export. Changes nothing except in [`repair`](ClosedFileSpool::repair).
 
 mod export;
+mod import;
 mod rebuild;
+mod records;
 mod repair;
 mod verify;
 
-pub use export::{ExportedBatch, ExportedBody};
+pub use export::{ExportedBatch, ExportedBody, ExportedEntry, ExportedSnapshot, ExportedStream, ExportedStreams};
+pub use import::{ImportedBatch, SpoolImport};
 pub use rebuild::Rebuilt;
+use records::RecordFiles;
 pub use repair::Repaired;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +36,7 @@ use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
 use crate::state::{State, Stream};
 use crate::store::damage_of;
-use crate::{OpenError, StreamId, StreamStats, files};
+use crate::{OpenError, StoreKind, StreamId, StreamStats, files};
 
 /// Mail of a spool that nobody has open, or of one moment of it: for verification, repair and export. Nothing of it is of one kind of spool.
 pub trait ClosedSpool {
@@ -98,6 +102,8 @@ pub struct ClosedFileSpool {
     ring: Vec<Segment>,
     /// Where in the ring each batch is: number in `ring`, offset, header.
     places: BTreeMap<u64, (usize, u32, RecordHeader)>,
+    /// The records of a spool with one file for each.
+    records: Option<RecordFiles>,
     packs: PackCache,
     bodies: Bodies,
     snapshots: Snapshots,
@@ -226,6 +232,7 @@ impl ClosedFileSpool {
             checkpoint,
             ring: Vec::new(),
             places: BTreeMap::new(),
+            records: None,
             packs: PackCache::new(pack::dir_of(dir)),
             bodies: Bodies::at(bodies::dir_of(dir)),
             snapshots: Snapshots::at(dir),
@@ -235,6 +242,13 @@ impl ClosedFileSpool {
             missing: Vec::new(),
             _lock: lock,
         };
+        if StoreKind::of(dir) == Some(StoreKind::Files) {
+            let heads = closed.read_records()?;
+            closed.take_in(&heads);
+            closed.read_windows(&heads)?;
+            closed.note_missing_records();
+            return Ok(closed);
+        }
         let (ring, roster) = (dir.join(RING), dir.join(ROSTER));
         let examined = posthaste_ring::examine(&ring, Some(&roster), closed.checkpoint.on_record())?;
         let heads = closed.read_ring()?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::Lsn;
 use bytes::Bytes;
@@ -23,7 +23,10 @@ use crate::open::{LOCK, RING};
 use crate::pack::{self, PackWriter};
 use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
-use crate::{OpenError, files};
+use crate::store::RecordError;
+use crate::store::files::record::{self, FILES, RecordFile};
+use crate::store::files::write_record;
+use crate::{OpenError, StoreKind, files};
 
 /// The content of a rebuilt spool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +50,8 @@ struct RecordPlaces(Vec<(usize, u32, RecordHeader)>);
 /// Everything that was found.
 #[derive(Default)]
 struct Left {
+    /// The directory of records with a file for each; then there are no places, and all of it is whole.
+    records: Option<PathBuf>,
     readers: Vec<(String, SegmentReader)>,
     places: BTreeMap<u64, RecordPlaces>,
     heads: BTreeMap<u64, Head>,
@@ -71,12 +76,17 @@ impl ClosedFileSpool {
             return Err(exists("the directory for the new spool exists already"));
         }
         let mut left = Left::default();
-        left.read(&pack::dir_of(dir), ".pack")?;
-        left.read(&dir.join(RING), RING_ENDING)?;
+        let is_of_files = StoreKind::of(dir) == Some(StoreKind::Files);
+        if is_of_files {
+            left.read_records(dir.join(FILES))?;
+        } else {
+            left.read(&pack::dir_of(dir), ".pack")?;
+            left.read(&dir.join(RING), RING_ENDING)?;
+        }
         left.leave_out_what_is_torn_or_cancelled();
         let left_out = left.leave_out_what_has_lost_its_body(dir)?;
         posthaste_fsops::make_dir(to)?;
-        posthaste_fsops::make_dir(&to.join(RING))?;
+        posthaste_fsops::make_dir(&to.join(if is_of_files { FILES } else { RING }))?;
         files::write_new(&to.join(LOCK), b"")?;
         let mut state = left.state(dir)?;
         let mut rebuilt = Rebuilt {
@@ -93,7 +103,10 @@ impl ClosedFileSpool {
         state.published = left.heads.keys().next_back().copied().unwrap_or(0);
         rebuilt.large = left.copy_large(dir, to, &state)?;
         rebuilt.batches = left.places.len() as u64;
-        left.write_packs(to, &mut state)?;
+        match left.records.clone() {
+            Some(from) => left.copy_records(&from, &to.join(FILES))?,
+            None => left.write_packs(to, &mut state)?,
+        }
         let live = LiveFiles::open(to)?;
         let windows: BTreeSet<u64> = left.places.keys().map(|lsn| window_of(*lsn)).collect();
         for window in &windows {
@@ -159,11 +172,36 @@ impl Left {
         Ok(())
     }
 
+    /// Like [`read`](Self::read), of records with a file for each.
+    fn read_records(&mut self, dir: PathBuf) -> io::Result<()> {
+        let (held, _) = record::list(&dir)?;
+        for lsn in held.iter(0..=u64::MAX) {
+            match RecordFile::open(&dir, Lsn::new(lsn)).and_then(|record| record.head()) {
+                Ok(head) => match Head::decode(head) {
+                    Some(head) => {
+                        self.heads.insert(lsn, head);
+                        self.places.insert(lsn, RecordPlaces(Vec::new()));
+                    }
+                    None => self.note(Some(lsn), FILES, "its head has a format that is not known"),
+                },
+                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(error) => self.note(Some(lsn), FILES, error.to_string()),
+            }
+        }
+        // A file with a name was whole.
+        self.mark = u64::MAX - 1;
+        self.records = Some(dir);
+        Ok(())
+    }
+
     /// The body of a batch, from whichever place has it whole.
-    fn body(&self, lsn: u64) -> Result<Bytes, posthaste_ring::ReadError> {
-        let mut last = Err(posthaste_ring::ReadError::NotFound(posthaste_ring::Lsn::new(lsn)));
+    fn body(&self, lsn: u64) -> Result<Bytes, RecordError> {
+        if let Some(dir) = &self.records {
+            return RecordFile::open(dir, Lsn::new(lsn))?.body(0..u32::MAX);
+        }
+        let mut last = Err(RecordError::NotFound(Lsn::new(lsn)));
         for (at, offset, header) in &self.places[&lsn].0 {
-            last = self.readers[*at].1.body(*offset, header, 0..u32::MAX);
+            last = self.readers[*at].1.body(*offset, header, 0..u32::MAX).map_err(RecordError::from);
             if last.is_ok() {
                 break;
             }
@@ -173,11 +211,17 @@ impl Left {
 
     /// The body of a batch that has lost its front fields alone, and its head with what stands in their place.
     fn mend(&mut self, lsn: u64) -> Option<Bytes> {
-        let head = self.heads.get(&lsn)?;
-        let places = &self.places.get(&lsn)?.0;
-        let body =
-            places.iter().find_map(|(at, offset, header)| mended(&self.readers[*at].1, *offset, header, head))?;
-        let head = head.clone();
+        let head = self.heads.get(&lsn)?.clone();
+        let body = match &self.records {
+            Some(dir) => {
+                let record = RecordFile::open(dir, Lsn::new(lsn)).ok()?;
+                head.front().mended(&record.body_again().ok()?.0, record.header.body_crc)?
+            }
+            None => {
+                let places = &self.places.get(&lsn)?.0;
+                places.iter().find_map(|(at, offset, header)| mended(&self.readers[*at].1, *offset, header, &head))?
+            }
+        };
         let front = head.front().replaced();
         self.heads.insert(lsn, head.with_front(front));
         Some(body)
@@ -239,6 +283,33 @@ impl Left {
         Ok(count)
     }
 
+    /// Copies the file of each record. One that is damaged stays so, but for lost front fields, which are replaced.
+    fn copy_records(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut dirs = BTreeSet::new();
+        for lsn in self.places.keys().copied().collect::<Vec<_>>() {
+            let error = match self.body(lsn) {
+                Ok(_) => None,
+                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(error) => Some(error),
+            };
+            let mended = error.as_ref().and_then(|_| self.mend(lsn));
+            if let Some(error) = error {
+                self.note(Some(lsn), FILES, if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });
+            }
+            let path = record::path_of(to, lsn);
+            let dir = path.parent().expect("it is in a directory").to_owned();
+            if !dirs.contains(&dir) {
+                posthaste_fsops::make_dir(&dir)?;
+            }
+            match mended {
+                Some(body) => write_record(to, lsn, self.heads[&lsn].encode().into(), body)?,
+                None => drop(copy(&record::path_of(from, lsn), &path)?),
+            }
+            dirs.insert(dir);
+        }
+        dirs.iter().try_for_each(|dir| files::sync_dir(dir))
+    }
+
     fn write_packs(&mut self, to: &Path, state: &mut State) -> io::Result<()> {
         let packs = pack::dir_of(to);
         posthaste_fsops::make_dir(&packs)?;
@@ -246,7 +317,7 @@ impl Left {
         for lsn in self.places.keys().copied().collect::<Vec<_>>() {
             let body = match self.body(lsn) {
                 Ok(body) => Some(body),
-                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
+                Err(RecordError::Io(_, error)) => return Err(error),
                 Err(error) => {
                     let mended = self.mend(lsn);
                     self.note(Some(lsn), "body", if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });

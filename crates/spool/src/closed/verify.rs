@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use posthaste_ring::layout::RecordHeader;
 
+use super::RecordFiles;
 use super::export::mended;
 use crate::ClosedFileSpool;
 use crate::batch::Head;
@@ -62,6 +63,10 @@ impl ClosedFileSpool {
                 return Ok(report);
             }
         }
+        if self.verify_records(&mut report, pace)? {
+            report.is_partial = true;
+            return Ok(report);
+        }
         for (lsn, body) in &self.state.large {
             match self.bodies.verify(*body) {
                 Ok(()) => report.count(body.len),
@@ -102,6 +107,7 @@ impl ClosedFileSpool {
         let packs: u64 = self.state.packs.iter().map(|row| row.bytes).sum();
         let ring = self.places.values().map(|(_, _, header)| u64::from(header.head_len) + u64::from(header.body_len));
         let large: u64 = self.state.large.values().map(|body| body.len).sum();
-        packs + ring.sum::<u64>() + large
+        let records = self.records.as_ref().map_or(0, RecordFiles::bytes);
+        packs + ring.sum::<u64>() + records + large
     }
 }

@@ -1,10 +1,13 @@
 //! Where batches lie. A kind of spool is a store; streams, needs, checkpoints, bodies and snapshots stand above it and are written once.
 
 mod commit;
+pub(crate) mod files;
+mod kind;
 mod ring;
 
 use std::io;
 use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -12,10 +15,15 @@ use bytes::Bytes;
 use posthaste_ring::{Proof, Ring, SegmentInfo};
 
 pub(crate) use commit::Commit;
-pub(crate) use ring::{damage_of, open};
+pub use kind::StoreKind;
+pub(crate) use ring::damage_of;
 
+use crate::checkpoint::Checkpoint;
+use crate::core::Core;
 use crate::events::Damage;
-use crate::{Lsn, Stats, Ticket};
+use crate::lsn_set::LsnSet;
+use crate::room::Room;
+use crate::{Config, Lsn, OpenError, Stats, Ticket};
 
 /// Durable records, each with a head and a body, under numbers that grow and are never used again.
 pub(crate) trait Store: Send + Sync {
@@ -96,6 +104,8 @@ pub(crate) struct Extent {
     pub proof: Proof,
     /// Segments in service, if records are forgotten by these.
     pub segments: Vec<SegmentInfo>,
+    /// The records themselves, if each is forgotten by itself.
+    pub held: Option<LsnSet>,
 }
 
 /// Records to forget.
@@ -103,6 +113,8 @@ pub(crate) struct Extent {
 pub(crate) struct Unneeded {
     /// All in segments below this number.
     pub segments_below: u64,
+    /// And these, of a store that forgets each by itself.
+    pub lsns: LsnSet,
 }
 
 /// The findings of an opening.
@@ -138,4 +150,21 @@ pub(crate) enum RecordError {
     /// The disk failed.
     #[error("cannot read record {0}: {1}")]
     Io(Lsn, io::Error),
+}
+
+/// Opens the store of a spool, or makes it.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn open(
+    dir: &Path,
+    config: &Config,
+    core: &Arc<Core>,
+    room: &Arc<Room>,
+    checkpoint: &Checkpoint,
+) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
+    match config.kind {
+        StoreKind::Ring => ring::open(dir, config, core, room, checkpoint),
+        StoreKind::Files => files::FilesStore::open(dir, config, core, checkpoint),
+    }
 }

@@ -118,7 +118,7 @@ impl Store for Ring {
     }
 
     fn extent(&self) -> Extent {
-        Extent { proof: self.proof(), segments: self.segments() }
+        Extent { proof: self.proof(), segments: self.segments(), held: None }
     }
 
     fn forget(&self, unneeded: &Unneeded) {

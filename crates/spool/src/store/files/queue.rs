@@ -1,0 +1,106 @@
+//! Records that wait for the writer.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use bytes::Bytes;
+use posthaste_ring::Fate;
+
+use super::record::FileHeader;
+use crate::store::Commit;
+use crate::{AppendError, Lsn};
+
+/// One record that is to be written.
+pub(crate) struct Waiting {
+    pub header: FileHeader,
+    /// Head and body.
+    pub parts: Vec<Bytes>,
+    pub fate: Fate,
+    then: Box<Commit>,
+}
+
+/// Work of the writer.
+pub(crate) enum Item {
+    Record(Waiting),
+    /// Told once everything before it is done.
+    Flush(Sender<()>),
+}
+
+impl Waiting {
+    pub fn new(header: FileHeader, parts: Vec<Bytes>, then: Commit) -> Self {
+        Waiting { header, parts, fate: Fate::default(), then: Box::new(then) }
+    }
+
+    /// Tells the outcome, unless it was cancelled. Returns whether it told.
+    pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
+        let is_decided = self.fate.decide();
+        if is_decided {
+            self.then.tell(outcome);
+        }
+        is_decided
+    }
+}
+
+/// What waits, with a bound on its bytes.
+pub(crate) struct RecordQueue {
+    inner: Mutex<Inner>,
+    arrived: Condvar,
+    bytes_max: usize,
+    batch_max: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    items: VecDeque<Item>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl RecordQueue {
+    pub fn new(bytes_max: usize, batch_max: usize) -> Self {
+        RecordQueue { inner: Mutex::default(), arrived: Condvar::new(), bytes_max, batch_max: batch_max.max(1) }
+    }
+
+    /// Queues an item, or gives it back with the reason why not.
+    pub fn push(&self, item: Item) -> Result<(), (Item, AppendError)> {
+        let bytes = item.bytes();
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.is_closed {
+            return Err((item, AppendError::Closed));
+        }
+        if inner.bytes + bytes > self.bytes_max && !inner.items.is_empty() {
+            return Err((item, AppendError::Busy));
+        }
+        inner.bytes += bytes;
+        inner.items.push_back(item);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Everything that waits, up to a batch; `None` once it is closed and nothing waits.
+    pub fn next(&self) -> Option<Vec<Item>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.arrived.wait_while(inner, |inner| inner.items.is_empty() && !inner.is_closed);
+        let mut inner = waited.unwrap_or_else(PoisonError::into_inner);
+        let count = inner.items.len().min(self.batch_max);
+        let batch: Vec<Item> = inner.items.drain(..count).collect();
+        inner.bytes -= batch.iter().map(Item::bytes).sum::<usize>();
+        Some(batch).filter(|batch| !batch.is_empty())
+    }
+
+    /// Takes nothing more.
+    pub fn close(&self) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        self.arrived.notify_all();
+    }
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Item::Record(waiting) => waiting.header.file_len() as usize,
+            Item::Flush(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A record as a file: where it lies and its bytes.
+//!
+//! | bytes | content (numbers little-endian) |
+//! | ---: | --- |
+//! | 8 | `PHRECORD` |
+//! | 8 | LSN |
+//! | 4 + 4 | bytes of the head and of the body |
+//! | 4 + 4 | CRC-32C of the head and of the body |
+//! | 4 | CRC-32C of all before |
+//! | | the head, then the body |
+//!
+//! `files/ab/cd/LSN`, all in hex: `cd` changes each 4096 LSNs, `ab` each 2^24. Neighbours lie in one directory, so a group of commits syncs one.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bytes::{BufMut, Bytes};
+
+use crate::Lsn;
+use crate::fields::Fields;
+use crate::files;
+use crate::lsn_set::LsnSet;
+use crate::store::RecordError;
+
+/// The directory in the spool.
+pub(crate) const FILES: &str = "files";
+/// LSNs that share a directory.
+pub(crate) const PER_DIR: u64 = 1 << 12;
+/// Directories that share one.
+const DIRS: u64 = 1 << 12;
+const MAGIC: [u8; 8] = *b"PHRECORD";
+/// In front of the name of a record that is not whole, on a file system without nameless files.
+pub(crate) const HIDDEN: &str = ".";
+/// Bytes in front of the head.
+const HEADER: usize = 36;
+
+/// The beginning of a record's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileHeader {
+    pub head_len: u32,
+    pub body_len: u32,
+    pub head_crc: u32,
+    pub body_crc: u32,
+}
+
+impl FileHeader {
+    pub fn encode(&self, lsn: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER);
+        out.extend(MAGIC);
+        out.put_u64_le(lsn);
+        [self.head_len, self.body_len, self.head_crc, self.body_crc].into_iter().for_each(|n| out.put_u32_le(n));
+        crate::codec::seal(out)
+    }
+
+    /// `None` for anything but the header of this record.
+    fn decode(lsn: u64, bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::of(crate::codec::unseal(bytes)?);
+        if fields.array()? != MAGIC || fields.u64()? != lsn {
+            return None;
+        }
+        let (head_len, body_len) = (fields.u32()?, fields.u32()?);
+        let header = FileHeader { head_len, body_len, head_crc: fields.u32()?, body_crc: fields.u32()? };
+        fields.end()?;
+        Some(header)
+    }
+
+    /// Bytes of the file.
+    pub fn file_len(&self) -> u64 {
+        HEADER as u64 + u64::from(self.head_len) + u64::from(self.body_len)
+    }
+}
+
+/// A record's file, open.
+pub(crate) struct RecordFile {
+    lsn: Lsn,
+    file: File,
+    pub header: FileHeader,
+}
+
+impl RecordFile {
+    /// # Errors
+    /// See [`RecordError`].
+    pub fn open(dir: &Path, lsn: Lsn) -> Result<Self, RecordError> {
+        let of_io = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => RecordError::NotFound(lsn),
+            _ => RecordError::Io(lsn, error),
+        };
+        let file = File::open(path_of(dir, lsn.get())).map_err(of_io)?;
+        let mut bytes = [0; HEADER];
+        read_at(&file, lsn, &mut bytes, 0)?;
+        let header = FileHeader::decode(lsn.get(), &bytes).ok_or(RecordError::HeadDamaged(lsn))?;
+        Ok(RecordFile { lsn, file, header })
+    }
+
+    /// # Errors
+    /// See [`RecordError`].
+    pub fn head(&self) -> Result<Bytes, RecordError> {
+        let mut head = vec![0; self.header.head_len as usize];
+        read_at(&self.file, self.lsn, &mut head, HEADER as u64)?;
+        match crc32c::crc32c(&head) == self.header.head_crc {
+            true => Ok(head.into()),
+            false => Err(RecordError::HeadDamaged(self.lsn)),
+        }
+    }
+
+    /// That part of the body, after all of it was verified.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    pub fn body(&self, range: Range<u32>) -> Result<Bytes, RecordError> {
+        let mut body = vec![0; self.header.body_len as usize];
+        match self.file.read_exact_at(&mut body, self.body_at()) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(RecordError::BodyDamaged(self.lsn));
+            }
+            read => read.map_err(|error| RecordError::Io(self.lsn, error))?,
+        }
+        if crc32c::crc32c(&body) != self.header.body_crc {
+            return Err(RecordError::BodyDamaged(self.lsn));
+        }
+        let end = range.end.min(self.header.body_len) as usize;
+        Ok(Bytes::from(body).slice((range.start as usize).min(end)..end))
+    }
+
+    /// The body as it is on the disk, and whether it is whole.
+    ///
+    /// # Errors
+    /// An error of reading, except for sectors that cannot be read: they are zeros.
+    pub fn body_again(&self) -> Result<(Bytes, bool), RecordError> {
+        let read = files::read_again(&self.file, self.body_at(), self.header.body_len.into());
+        let body = read.map_err(|error| RecordError::Io(self.lsn, error))?;
+        let is_whole = crc32c::crc32c(&body) == self.header.body_crc;
+        Ok((body.into(), is_whole))
+    }
+
+    fn body_at(&self) -> u64 {
+        HEADER as u64 + u64::from(self.header.head_len)
+    }
+}
+
+/// A file that ends too early was cut.
+fn read_at(file: &File, lsn: Lsn, bytes: &mut [u8], offset: u64) -> Result<(), RecordError> {
+    file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => RecordError::HeadDamaged(lsn),
+        _ => RecordError::Io(lsn, error),
+    })
+}
+
+/// The number of the directory that a record lies in.
+pub(crate) fn dir_number(lsn: u64) -> u64 {
+    lsn / PER_DIR
+}
+
+/// A directory by its [number](dir_number).
+pub(crate) fn dir_of(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{:02x}", number / DIRS)).join(format!("{:02x}", number % DIRS))
+}
+
+/// Name of a record's file in its directory.
+pub(crate) fn name_of(lsn: u64) -> String {
+    format!("{lsn:016x}")
+}
+
+pub(crate) fn path_of(dir: &Path, lsn: u64) -> PathBuf {
+    dir_of(dir, dir_number(lsn)).join(name_of(lsn))
+}
+
+/// The records that have a file in its place, and files of writes that did not end.
+///
+/// # Errors
+/// An error of reading a directory, except that it is not there.
+pub(crate) fn list(dir: &Path) -> io::Result<(LsnSet, Vec<PathBuf>)> {
+    let (mut found, mut unfinished) = (LsnSet::default(), Vec::new());
+    for above in numbers(dir)? {
+        let above_dir = dir.join(format!("{above:02x}"));
+        for within in numbers(&above_dir)?.into_iter().filter(|within| *within < DIRS) {
+            let number = above * DIRS + within;
+            for name in files::list(&dir_of(dir, number))? {
+                let lsn_of = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|lsn| name_of(*lsn) == digits);
+                match lsn_of(&name).filter(|lsn| dir_number(*lsn) == number) {
+                    Some(lsn) => drop(found.insert(lsn)),
+                    None if name.strip_prefix(HIDDEN).and_then(lsn_of).is_some() => {
+                        unfinished.push(dir_of(dir, number).join(name));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+    Ok((found, unfinished))
+}
+
+/// Directories that are called by a number.
+fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+    let names = match files::list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    let number = |name: &String| {
+        let number = u64::from_str_radix(name, 16).ok()?;
+        (format!("{number:02x}") == *name && number <= u64::MAX / PER_DIR / DIRS).then_some(number)
+    };
+    Ok(names.iter().filter_map(number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_reads_back_and_no_changed_byte_is_one() {
+        let header = FileHeader { head_len: 5, body_len: 70_000, head_crc: 6, body_crc: 7 };
+        let bytes = header.encode(77);
+        assert_eq!((bytes.len(), FileHeader::decode(77, &bytes)), (HEADER, Some(header)));
+        assert_eq!(FileHeader::decode(78, &bytes), None, "the file of another record");
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(FileHeader::decode(77, &damaged), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn only_files_in_their_place_are_records() {
+        let dir = tempfile::tempdir().unwrap();
+        for lsn in [1, PER_DIR - 1, PER_DIR, u64::from(u32::MAX), 1 << 50] {
+            std::fs::create_dir_all(path_of(dir.path(), lsn).parent().unwrap()).unwrap();
+            std::fs::write(path_of(dir.path(), lsn), b"").unwrap();
+        }
+        let first = dir_of(dir.path(), 0);
+        for other in [".0000000000000002", "2", "0000000000001000", "lost+found"] {
+            std::fs::write(first.join(other), b"").unwrap();
+        }
+        std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+        let (found, unfinished) = list(dir.path()).unwrap();
+        let found: Vec<u64> = found.iter(0..=u64::MAX).collect();
+        assert_eq!(found, [1, PER_DIR - 1, PER_DIR, u64::from(u32::MAX), 1 << 50]);
+        assert_eq!(unfinished, [first.join(".0000000000000002")]);
+        assert_eq!(list(&dir.path().join("none")).unwrap().0.first(), None);
+    }
+}

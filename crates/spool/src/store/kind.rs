@@ -1,0 +1,72 @@
+//! The kinds of stores.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::files::record::FILES;
+use crate::OpenError;
+use crate::open::RING;
+
+/// How a spool keeps its batches. All kinds keep the same promise; a spool stays of the kind that it was made as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum StoreKind {
+    /// A log of large files that are used again, one sync for all that wait.
+    #[default]
+    Ring,
+    /// One file for each message.
+    Files,
+}
+
+impl StoreKind {
+    const ALL: [StoreKind; 2] = [StoreKind::Ring, StoreKind::Files];
+
+    /// The kind of the spool in this directory; `None` if there is no spool yet.
+    pub fn of(spool: &Path) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| spool.join(kind.dir()).is_dir())
+    }
+
+    /// The directory in the spool that only this kind has.
+    fn dir(self) -> &'static str {
+        match self {
+            StoreKind::Ring => RING,
+            StoreKind::Files => FILES,
+        }
+    }
+
+    /// # Errors
+    /// [`OpenError::OtherKind`] if the spool in this directory is of another kind.
+    pub(crate) fn check(self, spool: &Path) -> Result<(), OpenError> {
+        match Self::of(spool).filter(|found| *found != self) {
+            Some(found) => Err(OpenError::OtherKind { found, wanted: self }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for StoreKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|kind| kind.to_string() == name);
+        known.ok_or_else(|| {
+            format!(
+                "there is no kind {name:?} of spools; there are {}",
+                Self::ALL.map(|kind| kind.to_string()).join(", ")
+            )
+        })
+    }
+}
+
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreKind::Ring => "ring",
+            StoreKind::Files => "files",
+        })
+    }
+}
