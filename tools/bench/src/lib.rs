@@ -17,6 +17,7 @@ pub mod checks;
 mod engines;
 pub mod executor;
 pub mod idle;
+pub mod kinds;
 pub mod mailbox;
 mod maildirs;
 mod memory;
@@ -38,4 +39,4 @@ use suite::Suite;
 pub const SUITES: &[Suite] =
     &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, mailbox::SUITE, scan::SUITE, search::SUITE];
 /// Suites that only run when named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE];
+pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, kinds::SUITE];

@@ -231,3 +231,17 @@ fn every_command_and_option_of_the_manual_exists() {
     let mistakes = program.mistakes(include_str!("../../../docs/bench.md"), "posthaste-bench", &foreign);
     assert!(mistakes.is_empty(), "{mistakes:#?}");
 }
+
+#[test]
+fn kinds_of_spools_are_measured_in_turns() {
+    let dir = disk();
+    let output = bench(dir.path(), &["kinds", "--only", "kinds-10k-50", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows(&report, "kinds-10k-50");
+    assert_eq!((&rows[0]["side"], &rows[1]["side"]), (&"ring".into(), &"files".into()));
+    for row in rows {
+        let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
+        assert!(of("rate") >= of("forgotten") && of("forgotten") > 0.0 && of("p99") >= of("p50"), "{row}");
+    }
+}
