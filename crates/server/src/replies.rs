@@ -49,6 +49,7 @@ mod tests {
         check(IntakeError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
         check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
         check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
+        check(AppendError::NotOwner.into(), "451 4.3.0 ");
         let (cause, text, why) = (NotTakenCause::PlaceFull, "full".into(), String::new());
         let full = NotTaken { cause, code: 452, status: "4.2.2", text, about: None, why };
         check(IntakeError::NotTaken(full), "452 4.2.2 full");

@@ -40,6 +40,9 @@ pub enum AppendError {
     /// The spool was closed.
     #[error("the spool is closed")]
     Closed,
+    /// Another node owns this spool by now, and the batch is not stored: refuse for now (451).
+    #[error("another node owns the spool now")]
+    NotOwner,
 }
 
 /// Why a spool could not be opened.

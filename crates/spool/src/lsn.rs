@@ -22,11 +22,33 @@ impl Lsn {
         Lsn(number)
     }
 
-    /// Its number.
+    /// The batch `number` of a shard of a cluster. The bits of the shard are above those of the number.
+    ///
+    /// # Panics
+    /// If the number does not fit into 48 bits.
+    pub const fn of_shard(shard: u16, number: u64) -> Self {
+        assert!(number >> SHARD_SHIFT == 0, "a shard gives fewer than 2^48 numbers");
+        Lsn((shard as u64) << SHARD_SHIFT | number)
+    }
+
+    /// Its number, with the bits of the shard.
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The shard of a cluster that gave it; 0 for a spool that is no shard.
+    pub const fn shard(self) -> u16 {
+        (self.0 >> SHARD_SHIFT) as u16
+    }
+
+    /// Its number within its shard.
+    pub const fn number(self) -> u64 {
+        self.0 & ((1 << SHARD_SHIFT) - 1)
+    }
 }
+
+/// Bits of the number within a shard: at a million batches a second they last for nine years.
+const SHARD_SHIFT: u32 = 48;
 
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,5 +100,26 @@ impl From<posthaste_ring::Lsn> for Lsn {
 impl From<Lsn> for posthaste_ring::Lsn {
     fn from(lsn: Lsn) -> Self {
         posthaste_ring::Lsn::new(lsn.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_a_shard_reads_back() {
+        let last = (1 << 48) - 1;
+        for (shard, number) in [(0, 0), (0, last), (1, 0), (32_767, last), (5, 77)] {
+            let lsn = Lsn::of_shard(shard, number);
+            assert_eq!((lsn.shard(), lsn.number()), (shard, number));
+        }
+        assert!(Lsn::of_shard(1, 0) > Lsn::of_shard(0, last), "shards follow one another");
+    }
+
+    #[test]
+    #[should_panic = "fewer than 2^48"]
+    fn a_number_does_not_run_into_the_shard() {
+        Lsn::of_shard(0, 1 << 48);
     }
 }
