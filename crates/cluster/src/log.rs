@@ -1,0 +1,129 @@
+//! The interface of an engine. Nothing above it knows a kind of engine.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// The engine's number of a record: each record has the next one, and the first record of a log has 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position(u64);
+
+impl Position {
+    /// Before the first record.
+    pub const START: Position = Position(0);
+
+    /// The position `number`.
+    pub const fn new(number: u64) -> Self {
+        Position(number)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The position of the record after this one.
+    pub const fn next(self) -> Self {
+        Position(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The result of an append. Called once, on any thread; must not block, and must not call the log.
+pub type Appended = Box<dyn FnOnce(Result<Position, LogError>) + Send>;
+
+/// A replicated, ordered log of one shard.
+pub trait Log: Send + Sync {
+    /// Appends at the position after `after`, or not at all. Does not block. Calls `then` once: with the position when a quorum has the record on stable
+    /// storage, or with [`LogError::Refused`] or [`LogError::Unknown`]. Never repeats an append by itself.
+    fn append(&self, after: Position, record: Bytes, then: Appended);
+
+    /// Shows records from `from` on, each position once and in order, and waits for more until `each` returns false.
+    ///
+    /// # Errors
+    /// [`LogError::Gap`] at a missing position, [`LogError::Cut`] if `from` was cut, [`LogError::Unreachable`].
+    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError>;
+
+    /// The lowest position stored; one more than [`end`](Self::end) if none is.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn first(&self) -> Result<Position, LogError>;
+
+    /// The highest position ever stored: a cut does not lower it. [`Position::START`] for a new log.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn end(&self) -> Result<Position, LogError>;
+
+    /// Removes all records below a position.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`]: it may have happened.
+    fn cut(&self, below: Position) -> Result<(), LogError>;
+
+    /// Bytes used, and the limit.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn room(&self) -> Result<(u64, u64), LogError>;
+
+    /// Compares the engine's settings with what the promise needs.
+    ///
+    /// # Errors
+    /// One line for each setting that does not keep it.
+    fn check(&self) -> Result<(), Vec<String>>;
+}
+
+/// Small values that nodes change by compare and swap.
+pub trait Cells: Send + Sync {
+    /// The value of a key and its revision; no bytes and 0 if it was never written.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn get(&self, key: &str) -> Result<(Bytes, u64), LogError>;
+
+    /// Writes the value if the key still has this revision. Returns the new revision.
+    ///
+    /// # Errors
+    /// [`LogError::Conflict`]: nothing was written. [`LogError::Unknown`]: read the cell.
+    fn swap(&self, key: &str, revision: u64, value: Bytes) -> Result<u64, LogError>;
+
+    /// Shows each key with value and revision, then each change, until `each` returns false.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn watch(&self, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError>;
+}
+
+/// Why an engine did not do it. The variant decides what its caller does.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// Another record has the position, or nothing was stored. No fence: read the log.
+    #[error("the engine refused the record: {0}")]
+    Refused(String),
+    /// No answer: it may be stored, now or later. Only a write decides.
+    #[error("the engine did not answer: {0}")]
+    Unknown(String),
+    /// A position that should be there is missing: the log has a hole.
+    #[error("position {0} is missing in the log")]
+    Gap(Position),
+    /// The position was cut: this reader was away for too long. No damage.
+    #[error("the log begins at position {first} by now")]
+    Cut {
+        /// The lowest position stored.
+        first: Position,
+    },
+    /// The cell has another revision.
+    #[error("the cell was changed by somebody else")]
+    Conflict,
+    /// The engine could not be asked. Nothing was changed by a read.
+    #[error("the engine cannot be reached: {0}")]
+    Unreachable(String),
+}
