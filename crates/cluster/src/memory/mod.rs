@@ -1,0 +1,7 @@
+//! An engine in memory that fails in each way that the contract allows, by a seed. For tests and simulations.
+
+mod cells;
+mod log;
+
+pub use cells::{CellFault, MemoryCells};
+pub use log::{Fault, Faults, LATE_MAX, MemoryLog};
