@@ -11,8 +11,10 @@ mod log;
 pub mod memory;
 mod reader;
 mod record;
+mod sender;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
 pub use log::{Appended, Cells, Log, LogError, Position};
 pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
+pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};

@@ -1,0 +1,490 @@
+//! The one writer of a log, as a state machine without IO: it decides by the answers and by what it reads which records are stored.
+//!
+//! Answers count in the order of sending. *Refused* is no fence: the sender reads the log from its last confirmed position. *Unknown* is decided by
+//! writing, a `barrier` at the same position. If it is stored, all in flight is void; if it is refused, the sender reads. A read that finds nothing
+//! decides nothing.
+//!
+//! A void record may still be stored where its predecessor was expected. If it takes the place of a new record, the one that was sent after that new record
+//! fits behind the void one, and follows nothing. So until the log has grown past all such places, one record is in flight at a time.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::reader::{History, Invalid, Read, Reader};
+use crate::record::{Content, Header, Record};
+use crate::{LogError, Position};
+
+/// Records in flight at most.
+pub const IN_FLIGHT_MAX: usize = 4;
+
+/// Sends records, each with a load `T` that comes back when the record is decided.
+#[derive(Debug)]
+pub struct Sender<T> {
+    /// Its history is that of all decided records.
+    reader: Reader,
+    identity: Identity,
+    epoch: u64,
+    next_send: u64,
+    /// Not sent, or void and to be sent again.
+    waiting: VecDeque<(Content, T)>,
+    flight: VecDeque<Sent<T>>,
+    control: Option<Control>,
+    /// After the last record in flight.
+    tip: Tip,
+    /// The last position after which a void record, of this owner or the one before, may still be stored.
+    stale: Position,
+    phase: Phase,
+    rules: SenderRules,
+    effects: VecDeque<Effect<T>>,
+}
+
+/// Numbers that tell one owner from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Random, made with each opening.
+    pub nonce: u64,
+    /// Random: the log id, should the log be new.
+    pub log: u64,
+    /// The epoch that the shard's cell gave; without one, the next after the log's last.
+    pub epoch: Option<u64>,
+}
+
+/// The rules of the sender, each with a switch that breaks it: for tests, which must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SenderRules {
+    /// Decides what is unknown by a barrier. Broken: reads, and sends again what it does not find.
+    pub barrier: bool,
+    /// Reads after a refusal. Broken: ends.
+    pub refused_is_no_fence: bool,
+    /// Uses answers in the order of sending.
+    pub in_order: bool,
+    /// Sends one record at a time while void ones may still be stored.
+    pub alone: bool,
+}
+
+impl Default for SenderRules {
+    /// All are kept.
+    fn default() -> Self {
+        SenderRules { barrier: true, refused_is_no_fence: true, in_order: true, alone: true }
+    }
+}
+
+/// An act that the sender asks for, or a decision that it made. In order.
+#[derive(Debug, PartialEq)]
+pub enum Effect<T> {
+    /// Append this, and call [`Sender::answer`] with its send number.
+    Append {
+        /// See [`Log::append`](crate::Log::append).
+        after: Position,
+        /// Its bytes.
+        record: Bytes,
+        /// Its send number.
+        send: u64,
+    },
+    /// Read from this position to the log's end: [`Sender::read`] with each record, then [`Sender::read_to_end`].
+    Read {
+        /// The first position.
+        from: Position,
+    },
+    /// The next valid record of the log, by whomever.
+    Valid {
+        /// The record.
+        record: Record,
+        /// The history after it.
+        history: History,
+        /// The load, if it is one of this sender's own.
+        load: Option<T>,
+    },
+    /// The end: the sender sends nothing after it.
+    Ended {
+        /// Why.
+        end: End,
+        /// Loads of records that may be stored. None of them if the sender was fenced.
+        undecided: Vec<T>,
+        /// Loads of records that are not stored.
+        unsent: Vec<T>,
+    },
+}
+
+/// Why a sender ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum End {
+    /// Another owner has opened the log.
+    #[error("another owner has opened the log with epoch {epoch}")]
+    Fenced {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// The log cannot be read on.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A record of this epoch that this sender did not send.
+    #[error("somebody else sends in epoch {epoch}: the machine may be a copy")]
+    Foreign {
+        /// The epoch.
+        epoch: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Sent<T> {
+    send: u64,
+    record: Record,
+    load: T,
+    answer: Option<Result<Position, LogError>>,
+}
+
+/// A record of the sender's own in flight, at the first undecided position.
+#[derive(Debug)]
+struct Control {
+    send: u64,
+    record: Record,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tip {
+    position: Position,
+    crc: u32,
+    next: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    /// The `open` is not decided.
+    Opening,
+    Sending,
+    /// A record in flight is refused or unknown.
+    Deciding,
+    Ended,
+}
+
+impl<T> Sender<T> {
+    /// Opens the log, after the reader's position.
+    pub fn new(reader: Reader, identity: Identity, rules: SenderRules) -> Self {
+        let tip = Tip { position: reader.position(), crc: 0, next: 0 };
+        let from = reader.position().next();
+        Sender {
+            reader,
+            identity,
+            epoch: 0,
+            next_send: 0,
+            waiting: VecDeque::new(),
+            flight: VecDeque::new(),
+            control: None,
+            tip,
+            stale: Position::START,
+            phase: Phase::Opening,
+            rules,
+            effects: VecDeque::from([Effect::Read { from }]),
+        }
+    }
+
+    /// The next act or decision.
+    pub fn effect(&mut self) -> Option<Effect<T>> {
+        self.effects.pop_front()
+    }
+
+    /// The last position that is decided.
+    pub fn position(&self) -> Position {
+        self.reader.position()
+    }
+
+    /// The epoch of its `open`.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// True if it has ended.
+    pub fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    /// True once its `open` is in the log and until it ends.
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Sending | Phase::Deciding)
+    }
+
+    /// True if one more record would be sent at once.
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Sending && self.waiting.is_empty() && self.flight.len() < self.places()
+    }
+
+    /// True if nothing waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.flight.is_empty()
+    }
+
+    /// Sends a record as soon as there is a place for it.
+    ///
+    /// # Panics
+    /// If the sender has ended.
+    pub fn push(&mut self, content: Content, load: T) {
+        assert!(self.phase != Phase::Ended, "nothing is sent after the end");
+        self.waiting.push_back((content, load));
+        self.pump();
+    }
+
+    /// The engine's answer to an append.
+    pub fn answer(&mut self, send: u64, outcome: Result<Position, LogError>) {
+        if self.control.as_ref().is_some_and(|control| control.send == send) {
+            self.control_answered(outcome);
+        } else if let Some(sent) = self.flight.iter_mut().find(|sent| sent.send == send) {
+            sent.answer = Some(outcome);
+            self.settle();
+        }
+        // Otherwise it was void before its answer came.
+    }
+
+    /// One record of a read.
+    pub fn read(&mut self, position: Position, bytes: &Bytes) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        match self.reader.read(position, bytes) {
+            Ok(Read::Valid(record)) => self.found(record),
+            Ok(Read::Skipped(_)) => {}
+            Err(invalid) => self.end(End::Invalid(invalid)),
+        }
+    }
+
+    /// The log's end was reached.
+    pub fn read_to_end(&mut self) {
+        match self.phase {
+            Phase::Opening if self.epoch > 0 && self.history().is_some_and(|it| it.epoch == self.epoch) => {
+                self.resume()
+            }
+            Phase::Opening => self.send_open(),
+            Phase::Deciding if self.flight.is_empty() => self.resume(),
+            Phase::Deciding if self.rules.barrier => self.send_barrier(),
+            Phase::Deciding => {
+                self.void();
+                self.resume();
+            }
+            Phase::Sending | Phase::Ended => {}
+        }
+    }
+
+    /// The log cannot be read.
+    pub fn read_failed(&mut self, invalid: Invalid) {
+        self.end(End::Invalid(invalid));
+    }
+
+    /// Ends without a decision. Returns the loads of records that may be stored, and of those that are not.
+    pub fn give_up(&mut self) -> (Vec<T>, Vec<T>) {
+        self.phase = Phase::Ended;
+        self.control = None;
+        let flight = std::mem::take(&mut self.flight).into_iter().map(|sent| sent.load);
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|(_, load)| load);
+        (flight.collect(), waiting.collect())
+    }
+
+    fn history(&self) -> Option<&History> {
+        self.reader.history()
+    }
+
+    /// Sends while there is a place.
+    fn pump(&mut self) {
+        while self.phase == Phase::Sending && self.flight.len() < self.places() {
+            let Some((content, load)) = self.waiting.pop_front() else { return };
+            let (send, after) = (self.take_send(), self.tip.position);
+            let header = Header { first: self.tip.next, previous: self.tip.crc, ..self.header(send) };
+            let (record, crc) = Record::encode(&header, &content);
+            self.tip = Tip { position: after.next(), crc, next: header.first + content.numbers() };
+            self.flight.push_back(Sent { send, record: Record { header, content, crc }, load, answer: None });
+            self.effects.push_back(Effect::Append { after, record, send });
+        }
+    }
+
+    /// Records that may be in flight now.
+    fn places(&self) -> usize {
+        if self.rules.alone && self.reader.position() <= self.stale { 1 } else { IN_FLIGHT_MAX }
+    }
+
+    fn take_send(&mut self) -> u64 {
+        self.next_send += 1;
+        self.next_send - 1
+    }
+
+    /// Of a record at the first undecided position.
+    fn header(&self, send: u64) -> Header {
+        let shard = self.reader.shard();
+        match self.history() {
+            Some(it) => Header { shard, log: it.log, epoch: self.epoch, send, first: it.next, previous: it.crc },
+            None => Header { shard, log: self.identity.log, epoch: 0, send, first: FIRST_NUMBER, previous: 0 },
+        }
+    }
+
+    /// Uses the answers that are there, up to the first record without one.
+    fn settle(&mut self) {
+        while self.phase == Phase::Sending {
+            let ready = match self.rules.in_order {
+                true => self.flight.front().is_some_and(|sent| sent.answer.is_some()).then_some(0),
+                false => self.flight.iter().position(|sent| sent.answer.is_some()),
+            };
+            let Some(at) = ready else { break };
+            let expected = self.reader.position().next();
+            match self.flight[at].answer.take().expect("it was just seen") {
+                Ok(position) if position == expected || !self.rules.in_order => {
+                    let sent = self.flight.remove(at).expect("it was just seen");
+                    self.reader.confirm(position, &sent.record);
+                    self.valid(sent.record, Some(sent.load));
+                }
+                Ok(_) | Err(LogError::Refused(_)) => self.refused(),
+                Err(_) if self.rules.barrier => {
+                    self.phase = Phase::Deciding;
+                    self.send_barrier();
+                }
+                Err(_) => self.decide_by_reading(),
+            }
+        }
+        self.pump();
+    }
+
+    fn refused(&mut self) {
+        match self.rules.refused_is_no_fence {
+            true => self.decide_by_reading(),
+            false => self.end(End::Fenced { epoch: self.epoch }),
+        }
+    }
+
+    fn decide_by_reading(&mut self) {
+        self.phase = Phase::Deciding;
+        self.effects.push_back(Effect::Read { from: self.reader.position().next() });
+    }
+
+    fn send_barrier(&mut self) {
+        let send = self.take_send();
+        // All that was sent before it is void.
+        self.send_control(self.header(send), Content::Barrier { valid_from: send + 1 });
+    }
+
+    /// Also makes the first record of a new log.
+    fn send_open(&mut self) {
+        let Some(history) = self.history().copied() else {
+            let send = self.take_send();
+            return self.send_control(self.header(send), Content::Start);
+        };
+        match self.identity.epoch {
+            Some(epoch) if epoch <= history.epoch => return self.end(End::Fenced { epoch: history.epoch }),
+            Some(epoch) => self.epoch = epoch,
+            None => self.epoch = history.epoch + 1,
+        }
+        let send = self.take_send();
+        self.send_control(self.header(send), Content::Open { nonce: self.identity.nonce });
+    }
+
+    fn send_control(&mut self, header: Header, content: Content) {
+        let (bytes, crc) = Record::encode(&header, &content);
+        let (send, after) = (header.send, self.reader.position());
+        self.control = Some(Control { send, record: Record { header, content, crc } });
+        self.effects.push_back(Effect::Append { after, record: bytes, send });
+    }
+
+    fn control_answered(&mut self, outcome: Result<Position, LogError>) {
+        let Some(control) = self.control.take() else { return };
+        match outcome {
+            Ok(position) if position == self.reader.position().next() => {
+                let is_start = control.record.content == Content::Start;
+                self.reader.confirm(position, &control.record);
+                self.opened(&control.record.content);
+                self.valid(control.record, None);
+                match is_start {
+                    true => self.send_open(),
+                    false => {
+                        self.void();
+                        self.resume();
+                    }
+                }
+            }
+            Ok(_) | Err(LogError::Refused(_)) => {
+                self.effects.push_back(Effect::Read { from: self.reader.position().next() });
+            }
+            // At the same position: only one of them can be stored.
+            Err(_) => match control.record.content {
+                Content::Barrier { .. } => self.send_barrier(),
+                _ => self.send_open(),
+            },
+        }
+    }
+
+    /// A valid record that was read.
+    fn found(&mut self, record: Record) {
+        let epoch = record.header.epoch;
+        let is_own = epoch == self.epoch && epoch > 0;
+        match &record.content {
+            Content::Open { nonce } if is_own && *nonce == self.identity.nonce => {
+                self.phase = Phase::Deciding;
+                self.opened(&record.content);
+                self.valid(record, None);
+            }
+            Content::Open { .. } if epoch >= self.epoch && (self.phase != Phase::Opening || self.is_given(epoch)) => {
+                self.end(End::Fenced { epoch });
+            }
+            Content::Barrier { .. } if is_own => {
+                self.void();
+                self.valid(record, None);
+            }
+            _ if is_own && self.flight.front().is_some_and(|sent| sent.send == record.header.send) => {
+                let load = self.flight.pop_front().map(|sent| sent.load);
+                self.valid(record, load);
+            }
+            // While it opens, another may open with the same number: the next number is free.
+            _ if is_own && self.phase != Phase::Opening => self.end(End::Foreign { epoch }),
+            _ => self.valid(record, None),
+        }
+    }
+
+    /// The owner before may have had that many records in flight, after the place that the `open` took.
+    fn opened(&mut self, content: &Content) {
+        if matches!(content, Content::Open { .. }) {
+            self.stale = self.stale.max(Position::new(self.reader.position().get() + IN_FLIGHT_MAX as u64));
+        }
+    }
+
+    /// True if the epoch is at or above the one that the cell gave.
+    fn is_given(&self, epoch: u64) -> bool {
+        self.identity.epoch.is_some_and(|given| epoch >= given)
+    }
+
+    fn valid(&mut self, record: Record, load: Option<T>) {
+        let history = *self.history().expect("a record was read");
+        self.effects.push_back(Effect::Valid { record, history, load });
+    }
+
+    /// All in flight is void: it will be sent again, before what waits.
+    fn void(&mut self) {
+        if !self.flight.is_empty() {
+            self.stale = self.stale.max(Position::new(self.tip.position.get() - 1));
+        }
+        while let Some(sent) = self.flight.pop_back() {
+            self.waiting.push_front((sent.record.content, sent.load));
+        }
+    }
+
+    fn resume(&mut self) {
+        let history = *self.history().expect("the log is open");
+        self.tip = Tip { position: history.position, crc: history.crc, next: history.next };
+        self.phase = Phase::Sending;
+        self.pump();
+    }
+
+    fn end(&mut self, end: End) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        let (mut undecided, mut unsent) = self.give_up();
+        // All before another's `open` was read; what comes later is skipped by every reader.
+        if matches!(end, End::Fenced { .. }) {
+            unsent = undecided.drain(..).chain(unsent).collect();
+        }
+        self.effects.push_back(Effect::Ended { end, undecided, unsent });
+    }
+}
+
+/// Cluster number of the first record of a new log: 0 is below every batch.
+const FIRST_NUMBER: u64 = 1;
+
+#[cfg(test)]
+mod tests;
