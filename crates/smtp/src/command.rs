@@ -376,6 +376,17 @@ mod tests {
     }
 
     #[test]
+    fn a_hello_name_has_255_octets_at_most() {
+        let name = |octets: usize| format!("EHLO {}{}", "\u{e9}".repeat(octets / 2), "x".repeat(octets % 2));
+        assert!(matches!(parse(name(255).as_bytes()), Ok(Command::Ehlo(name)) if name.len() == 255));
+        for octets in [256, 257, 10_000] {
+            check_reply(&name(octets), 501);
+            let mended = mended(name(octets).as_bytes()).unwrap();
+            assert!(mended.len() <= "EHLO ".len() + 255, "{octets}: {mended}");
+        }
+    }
+
+    #[test]
     fn parameters_are_not_part_of_the_address() {
         let mail = mail("MAIL FROM:<a@b> SIZE=1").unwrap();
         assert_eq!(mail.reverse_path.to_string(), "<a@b>");

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -99,6 +100,13 @@ impl Server {
     /// All questions so far, in their order.
     pub fn questions(&self) -> Vec<Asked> {
         self.shared.lock().asked.clone()
+    }
+
+    /// Names that were asked for after the first `after` questions, each once, and before `name` was.
+    pub fn asked_before(&self, after: usize, name: &str) -> HashSet<String> {
+        let state = self.shared.lock();
+        let names = state.asked.iter().skip(after).map(|asked| &asked.name);
+        names.take_while(|asked| *asked != name).cloned().collect()
     }
 
     /// Number of times this was asked, over UDP or TCP.

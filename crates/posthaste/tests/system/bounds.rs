@@ -3,6 +3,7 @@
 use std::io::BufRead;
 use std::path::Path;
 
+use crate::relay_events::wait_for;
 use crate::support::{ANYBODY, Client, PATIENCE, Server};
 
 const MESSAGE: &[u8] = b"Subject: hello\r\n\r\nbody\r\n";
@@ -147,6 +148,33 @@ fn one_address_whose_large_uploads_stall_leaves_room_for_others_and_gets_its_own
         assert!(std::time::Instant::now() < deadline, "what the clients that left had is not given back");
         client = connect(1);
     }
+}
+
+#[test]
+fn a_hello_name_is_kept_up_to_255_octets() {
+    let dir = tempfile::tempdir().unwrap();
+    let lenient = "[[network]]\ncidr = [\"127.0.0.2\"]\npolicy.lenient_commands = true\n[events]\nenabled = true\n";
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{lenient}"));
+    let longest = "x".repeat(255);
+    let mut client = server.connect();
+    for (hello, code) in [("HELO", 501), ("EHLO", 501), ("LHLO", 501)] {
+        client.expect(&format!("{hello} {longest}x"), code);
+        client.expect(&format!("{hello} [{longest}]"), code);
+        client.expect(&format!("{hello} {}", longest.repeat(40)), 500);
+    }
+    client.expect("MAIL FROM:<s@example.net>", 503);
+    client.expect(&format!("EHLO {longest}"), 250);
+    client.deliver(&["a@example.org"], MESSAGE);
+    // A device whose name is mended.
+    let mut device = Client::open_from([127, 0, 0, 2].into(), server.addresses[0]).unwrap();
+    assert_eq!(device.reply().code, 220);
+    device.expect(&format!("HELO {}", "x y ".repeat(100)), 250);
+    device.deliver(&["b@example.org"], MESSAGE);
+    for (user, name) in [("a", &*longest), ("b", &"x-y-".repeat(64)[..255])] {
+        let received = wait_for(dir.path(), "received", "helo", name);
+        assert_eq!(received[0]["to"][0], format!("<{user}@example.org>"), "{received:?}");
+    }
+    server.stop();
 }
 
 /// The least budget there can be is taken for 18 MiB; allocators keep some of what they get back.

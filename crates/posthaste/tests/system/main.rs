@@ -63,6 +63,7 @@ mod reading_scram;
 mod receiving;
 mod relay;
 mod relay_ahead;
+mod relay_dead_domains;
 mod relay_events;
 mod relay_failing;
 mod relay_full;
