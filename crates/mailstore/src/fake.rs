@@ -17,7 +17,8 @@ use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Message, Snapshot, SnapshotView, Source, first_fields, status};
+use crate::message_list::{Message, MessageList};
+use crate::snapshot::{Snapshot, SnapshotView, Source, first_fields, status};
 use crate::store::{
     AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
     MailboxView, Mailstore, MessageWriter, QuotaUse, RebuiltMailbox, SelectMode,
@@ -157,11 +158,8 @@ impl FakeStore {
     /// If there is no such mailbox.
     pub fn set_flags(&self, mailbox: &str, uid: Uid, flags: MessageFlags) {
         self.change(mailbox, |snapshot| {
-            let modseq = snapshot.highest_modseq;
-            let messages = snapshot.messages.iter_mut();
-            messages
-                .filter(|message| message.uid == uid.get())
-                .for_each(|message| (message.flags, message.modseq) = (flags, modseq));
+            let (modseq, only) = (snapshot.highest_modseq, NumberRange { first: uid.get(), last: uid.get() });
+            snapshot.messages.set_flags(&[only], flags, modseq, drop);
         });
     }
 
@@ -191,7 +189,8 @@ impl FakeStore {
 impl Snapshot<File> {
     fn push(&mut self, flags: MessageFlags, internal_date: u32, file: File) -> Uid {
         let (uid, modseq) = (self.uid_next, self.highest_modseq);
-        self.messages.push(Message { uid, flags, modseq, internal_date, email_id: (0, 0), file });
+        let wire_size = file.0.as_ref().map_or(0, |octets| octets.len() as u32);
+        self.messages.push(Message { uid, flags, modseq, internal_date, wire_size, email_id: (0, 0), file });
         self.uid_next += 1;
         Uid::new(uid).expect("UIDs begin at 1")
     }
@@ -201,7 +200,7 @@ impl FakeMailbox {
     fn new(account: &Account, special_use: Option<SpecialUse>) -> Self {
         let id = account.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let keywords = KeywordTable::default();
-        let empty = Snapshot { messages: Vec::new(), uid_next: 1, highest_modseq: 1, keywords };
+        let empty = Snapshot { messages: MessageList::default(), uid_next: 1, highest_modseq: 1, keywords };
         Self {
             id: MailboxId(id),
             account: Weak::clone(&account.me),

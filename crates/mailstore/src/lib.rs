@@ -18,6 +18,7 @@ pub mod ledger;
 mod line_ends;
 mod listing;
 mod maildirs;
+mod message_list;
 mod name;
 mod pattern;
 mod row;

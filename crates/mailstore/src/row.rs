@@ -71,7 +71,7 @@ pub struct MailboxStatus {
     pub uid_validity: UidValidity,
     /// The highest MODSEQ.
     pub highest_modseq: ModSeq,
-    /// The sum of all sizes in bytes on the wire, messages that cannot be read left out; `None` where that is not known without reading the mail.
+    /// The sum of all sizes in bytes on the wire, as they were recorded when the messages came: one that could not be read then counts nothing. `None` where that is not known without reading the mail.
     pub bytes: Option<u64>,
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
+use crate::message_list::{Message, MessageCounts, MessageList};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
     Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, MailBody, MailboxFiles, MailboxView,
@@ -83,23 +84,10 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>>;
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Message<F> {
-    pub uid: u32,
-    pub flags: MessageFlags,
-    pub modseq: u64,
-    /// Seconds since 1970.
-    pub internal_date: u32,
-    /// The batch that the message came with first, and its number there: COPY and MOVE keep it.
-    pub email_id: (u64, u16),
-    pub file: F,
-}
-
 /// Never changed: another state of the mailbox is another snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot<F> {
-    /// Ascending by UID.
-    pub messages: Vec<Message<F>>,
+    pub messages: MessageList<F>,
     /// Above all UIDs given so far.
     pub uid_next: u32,
     pub highest_modseq: u64,
@@ -112,28 +100,26 @@ impl<F> Snapshot<F> {
         self.messages.get(at)
     }
 
-    fn count(&self, with: impl Fn(MessageFlags) -> bool) -> u32 {
-        self.messages.iter().filter(|message| with(message.flags)).count() as u32
-    }
-
     /// How many messages have a lower UID.
     fn below(&self, uid: u64) -> usize {
         self.messages.partition_point(|message| u64::from(message.uid) < uid)
     }
 }
 
+/// Takes the numbers from counters: none of the messages is looked at.
 pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> MailboxStatus {
     let recent_from = source.recent_from().load(Ordering::Relaxed);
     let old = snapshot.messages.partition_point(|message| message.uid < recent_from);
+    let MessageCounts { unseen, deleted, bytes } = snapshot.messages.counts();
     MailboxStatus {
         exists: snapshot.messages.len() as u32,
         recent: (snapshot.messages.len() - old) as u32,
-        unseen: snapshot.count(|flags| !flags.contains(MessageFlags::SEEN)),
-        deleted: snapshot.count(|flags| flags.contains(MessageFlags::DELETED)),
+        unseen,
+        deleted,
         uid_next: uid(snapshot.uid_next),
         uid_validity: source.uid_validity(),
         highest_modseq: ModSeq(snapshot.highest_modseq),
-        bytes: Some(snapshot.messages.iter().filter_map(|message| source.known_size(message)).sum()),
+        bytes: Some(bytes),
     }
 }
 
@@ -465,7 +451,11 @@ impl<S: Source> MessageRows for SnapshotRows<'_, S> {
             if self.options.sizes {
                 for row in &mut rows {
                     let message = &self.view.seen.messages[row.number as usize - 1];
-                    row.size = match self.view.source.size(message).await {
+                    let size = match self.view.source.known_size(message) {
+                        Some(size) => Ok(size),
+                        None => self.view.source.size(message).await,
+                    };
+                    row.size = match size {
                         Ok(size) => Some(size),
                         Err(error @ MailstoreError::Unavailable(_)) => return Err(error),
                         Err(_) => None,

@@ -96,7 +96,7 @@ async fn deleted_messages_are_expunged_also_by_uid() {
     view.store(&uids(&[1, 2, 4]), &deleted, None).await.unwrap();
     view.expunge(Some(vec![NumberRange { first: 2, last: 3 }])).await.unwrap();
     let status = account.status(view.id()).await.unwrap();
-    assert_eq!((status.exists, status.deleted), (3, 2));
+    assert_eq!((status.exists, status.deleted, status.unseen, status.bytes), (3, 2, 3, Some(3 * 14)));
     view.expunge(None).await.unwrap();
     view.remove(&uids(&[3, 4])).await.unwrap();
     assert_eq!(account.status(view.id()).await.unwrap().exists, 0);

@@ -10,7 +10,8 @@ use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, KeywordTable, MessageFlags};
 use crate::name::{MailboxName, SEPARATOR, SpecialUse};
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
-use crate::snapshot::{ChangeTarget, Message};
+use crate::message_list::Message;
+use crate::snapshot::ChangeTarget;
 use crate::store::{AppendRequest, AppendedMessage, Asked, CopiedMessages, MessageWriter, StoredFlags};
 
 impl Account {
@@ -172,12 +173,12 @@ impl ChangeTarget for FakeMailbox {
                         stored.gone = true;
                         continue;
                     };
-                    let message = &mut snapshot.messages[at];
+                    let message = &snapshot.messages[at];
                     let flags = update.mode.apply(message.flags, these);
                     if unchanged_since.is_some_and(|since| message.modseq > since.0) {
                         stored.modified.push(uid);
                     } else if flags != message.flags {
-                        (message.flags, message.modseq) = (flags, modseq);
+                        snapshot.messages.set_flags_at(at, flags, modseq);
                     }
                 }
                 Ok(stored)

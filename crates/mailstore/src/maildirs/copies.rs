@@ -29,7 +29,7 @@ use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, Messa
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::row::{Uid, UidValidity};
-use crate::snapshot::Message;
+use crate::message_list::Message;
 use crate::store::{CopiedMessages, MailBody};
 use crate::table::flag_bits;
 

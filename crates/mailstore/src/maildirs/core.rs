@@ -31,7 +31,7 @@ use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::Uid;
-use crate::snapshot::Message;
+use crate::message_list::Message;
 
 /// Attempts to change the table of letters while another program has it locked.
 const LOCK_TRIES: usize = 5;

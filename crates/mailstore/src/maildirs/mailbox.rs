@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,9 +29,10 @@ use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
 use crate::error::MailstoreError;
+use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Message, Source, first_fields};
+use crate::snapshot::{Source, first_fields};
 use crate::store::{Asked, MailBody};
 
 /// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
@@ -85,9 +87,9 @@ impl MaildirMailbox {
         }
     }
 
-    /// Whether its directory is there. Blocks.
+    /// Whether the directory of a folder is there; an INBOX may have none. Blocks.
     pub fn is_there(&self) -> bool {
-        self.0.is_inbox() || self.0.reader().is_ok()
+        self.0.reader().is_ok()
     }
 
     /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
@@ -134,7 +136,8 @@ impl MaildirMailbox {
         let mut looks = lock(&self.0.looks);
         looks.wanted = looks.begun + 1;
         if !std::mem::replace(&mut looks.is_running, true) {
-            tokio::spawn(look_as_wanted(Arc::clone(&self.0)));
+            let core = Arc::clone(&self.0);
+            drop(spawn_blocking(move || look_as_wanted(&core)));
         }
         looks.wanted
     }
@@ -200,35 +203,33 @@ impl MaildirMailbox {
     }
 }
 
-/// Looks until nobody wants another look. It belongs to no session, so that one that ends takes nothing with it.
-async fn look_as_wanted(inner: Arc<MailboxCore>) {
+/// Looks until nobody wants another look. It belongs to no session, so that one that ends takes nothing with it. Blocks: each change of threads would cost
+/// more than a look at a mailbox that has not changed.
+fn look_as_wanted(core: &Arc<MailboxCore>) {
     loop {
         let (number, known) = {
-            let mut looks = lock(&inner.looks);
+            let mut looks = lock(&core.looks);
             if looks.begun >= looks.wanted {
                 looks.is_running = false;
                 return;
             }
             looks.begun += 1;
-            looks.events = *inner.dir_events.borrow();
+            looks.events = *core.dir_events.borrow();
             (looks.begun, looks.known.take().unwrap_or_default())
         };
         let begun = Instant::now();
-        let outcome = {
-            let inner = Arc::clone(&inner);
-            spawn_blocking(move || inner.look(known)).await.map_err(ended)
-        };
-        let (known, outcome) = match outcome {
+        // A bug of ours must not leave sessions waiting.
+        let (known, outcome) = match catch_unwind(AssertUnwindSafe(|| core.look(known))) {
             Ok((known, outcome)) => (Some(known), outcome),
-            Err(error) => (None, Err(error)),
+            Err(_) => (None, Err(MailstoreError::Unavailable("a look at the mailbox has failed".to_owned()))),
         };
         {
-            let mut looks = lock(&inner.looks);
+            let mut looks = lock(&core.looks);
             (looks.known, looks.last, looks.took) = (known, Instant::now(), begun.elapsed());
         }
-        inner.looked.send_modify(|looked| (looked.number, looked.error) = (number, outcome.err()));
-        begin_writing_names(&inner);
-        inner.shared.loaded.used(inner.id, inner.now().map_or(0, |now| now.messages.len()));
+        core.looked.send_modify(|looked| (looked.number, looked.error) = (number, outcome.err()));
+        begin_writing_names(core);
+        core.shared.loaded.used(core.id, core.now().map_or(0, |now| now.messages.len()));
     }
 }
 

@@ -18,7 +18,7 @@ use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
 use crate::ledger::{MailLedger, MailLedgerError};
 use crate::row::NumberRange;
-use crate::snapshot::Message;
+use crate::message_list::Message;
 use crate::store::MailBody;
 use crate::table::flag_bits;
 

@@ -13,7 +13,7 @@ use crate::entry::{GoneReason, MailEntry, StateGroup};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
 use crate::row::{MessageSet, NumberRange, Uid};
-use crate::snapshot::Message;
+use crate::message_list::Message;
 use crate::store::StoredFlags;
 use crate::table::flag_bits;
 

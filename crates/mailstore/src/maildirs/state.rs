@@ -11,9 +11,10 @@ use super::keywords::{MailboxKeywords, letters_text};
 use crate::entry::{BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
 use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
-use crate::row::{NumberRange, Uid, UidValidity};
-use crate::snapshot::{Message, Snapshot};
-use crate::table::{LeavingRow, MailboxHead, flag_bits};
+use crate::row::{Uid, UidValidity};
+use crate::message_list::Message;
+use crate::snapshot::Snapshot;
+use crate::table::{FixedMessage, LeavingRow, MailboxHead, flag_bits};
 
 pub(super) type Messages = Snapshot<Arc<MailFile>>;
 /// Files that were looked at and whose entries are on their way, by name.
@@ -94,8 +95,7 @@ impl MailboxState {
                     if facts.flags & flag_bits::BEHIND != 0 {
                         self.behind.insert(uid, 0);
                     }
-                    let (flags, internal_date, email_id) = (visible(facts.flags), facts.internal_date, (body, target));
-                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, email_id, file });
+                    now.messages.push(added((uid, lsn), &facts, (body, target), file));
                 }
             }
             MailEntry::Found { first_uid, messages, .. } => {
@@ -106,19 +106,15 @@ impl MailboxState {
                     }
                     now.uid_next = uid + 1;
                     let Some(file) = found_file(&facts, &name, &self.looked_at) else { continue };
-                    let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
-                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, email_id, file });
+                    now.messages.push(added((uid, lsn), &facts, email_id, file));
                 }
             }
             MailEntry::State { groups, .. } => {
                 for group in groups {
-                    let behind = &mut self.behind;
-                    for_each_in(&mut now.messages, &group.set, |message| {
-                        (message.flags, message.modseq) = (visible(group.flags), lsn);
-                        match group.flags & flag_bits::BEHIND != 0 {
-                            true => drop(behind.insert(message.uid, group.letters)),
-                            false => drop(behind.remove(&message.uid)),
-                        }
+                    let (behind, is_behind) = (&mut self.behind, group.flags & flag_bits::BEHIND != 0);
+                    now.messages.set_flags(&group.set, visible(group.flags), lsn, |uid| match is_behind {
+                        true => drop(behind.insert(uid, group.letters)),
+                        false => drop(behind.remove(&uid)),
                     });
                 }
             }
@@ -167,18 +163,20 @@ impl MailboxState {
             return;
         }
         let mut now = Snapshot::clone(&self.now);
-        renamed.into_iter().for_each(|(at, file)| now.messages[at].file = file);
+        renamed.into_iter().for_each(|(at, file)| now.messages.set_file(at, file));
         self.now = Arc::new(now);
     }
 }
 
-/// Calls `change` for the messages of a set.
-fn for_each_in<F>(messages: &mut [Message<F>], set: &[NumberRange], mut change: impl FnMut(&mut Message<F>)) {
-    for range in set {
-        let from = messages.partition_point(|message| message.uid < range.first);
-        let messages = messages[from..].iter_mut();
-        messages.take_while(|message| message.uid <= range.last).for_each(&mut change);
-    }
+/// A message that an entry adds.
+fn added(
+    (uid, modseq): (u32, u64),
+    facts: &MessageFacts,
+    email_id: (u64, u16),
+    file: Arc<MailFile>,
+) -> Message<Arc<MailFile>> {
+    let MessageFacts { flags, internal_date, wire_size, .. } = *facts;
+    Message { uid, flags: visible(flags), modseq, internal_date, wire_size, email_id, file }
 }
 
 /// Without the bits that are the table's own.
@@ -240,6 +238,6 @@ fn loaded(
         }
     };
     let modseq = state.modseq.max(head.modseq_floor);
-    let (internal_date, email_id) = (fixed.internal_date, (fixed.lsn, fixed.target));
-    Some(Message { uid: fixed.uid, flags, modseq, internal_date, email_id, file })
+    let FixedMessage { uid, internal_date, wire_size, lsn, target, .. } = fixed;
+    Some(Message { uid, flags, modseq, internal_date, wire_size, email_id: (lsn, target), file })
 }

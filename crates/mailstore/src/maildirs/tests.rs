@@ -37,16 +37,20 @@ pub(super) struct Place {
     clock: u64,
 }
 
+/// Waits for the last opening: a thread of it may have its last work to end.
+pub(super) fn open_spool(dir: &Path, config: &Config) -> Arc<FileSpool> {
+    loop {
+        match FileSpool::open(&dir.join("spool"), config.clone()) {
+            Err(OpenError::Locked) => std::thread::yield_now(),
+            opened => return Arc::new(opened.unwrap().0),
+        }
+    }
+}
+
 pub(super) fn open_ledger(dir: &Path) -> Arc<MailLedger> {
     let ring = posthaste_ring::Config { segment_bytes: 1 << 20, max_segments: 16, ..Default::default() };
     let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
-    // A thread of the last opening may have its last work to end.
-    let spool = loop {
-        match FileSpool::open(&dir.join("spool"), config.clone()) {
-            Err(OpenError::Locked) => std::thread::yield_now(),
-            opened => break Arc::new(opened.unwrap().0),
-        }
-    };
+    let spool = open_spool(dir, &config);
     Arc::new(MailLedger::open(spool, &[], &dir.join("mailstore"), "mx", 7).unwrap().0)
 }
 
