@@ -6,32 +6,49 @@ use posthaste_message::mime::{Header, RawAddress, RawAddresses, unfold};
 
 use crate::structure::Answer;
 
+/// Names of fields with text, then of those with addresses.
+const FIELDS: [&str; 10] =
+    ["Date", "Subject", "In-Reply-To", "Message-ID", "From", "Sender", "Reply-To", "To", "Cc", "Bcc"];
+const TEXTS: usize = 4;
+
 /// Writes the envelope of a header section. Octets above ASCII are sent as they are, in literals.
 pub(crate) fn write(out: &mut Answer<'_>, header: &Header<'_>) {
+    let [date, subject, in_reply_to, message_id, from, sender, reply_to, to, cc, bcc] = fields(header);
     out.raw(b"(");
-    text(out, header, "Date");
-    text(out, header, "Subject");
-    let from = field(header, "From");
+    text(out, date);
+    text(out, subject);
+    let begin = out.len();
     addresses(out, from);
+    let author = begin..out.len();
     // What is not there is the author (RFC 3501 section 7.4.2).
-    addresses(out, field(header, "Sender").or(from));
-    addresses(out, field(header, "Reply-To").or(from));
-    for name in ["To", "Cc", "Bcc"] {
-        addresses(out, field(header, name));
+    for other in [sender, reply_to] {
+        if other.is_some() || !out.repeat(author.clone()) {
+            addresses(out, other.or(from));
+        }
     }
-    text(out, header, "In-Reply-To");
-    text(out, header, "Message-ID");
+    for list in [to, cc, bcc] {
+        addresses(out, list);
+    }
+    text(out, in_reply_to);
+    text(out, message_id);
     // In place of the space after the last value.
     out.close();
 }
 
-/// The first field of that name that says anything.
-fn field<'a>(header: &Header<'a>, name: &str) -> Option<&'a [u8]> {
-    header.fields().find(|field| field.is(name) && !field.value.trim_ascii().is_empty()).map(|field| field.value)
+/// The first fields of these names; of addresses the first that has any.
+fn fields<'h>(header: &Header<'h>) -> [Option<&'h [u8]>; FIELDS.len()] {
+    let mut found = [None; FIELDS.len()];
+    for field in header.fields() {
+        let Some(at) = FIELDS.iter().position(|name| field.is(name)) else { continue };
+        if found[at].is_none() && (at < TEXTS || !field.value.trim_ascii().is_empty()) {
+            found[at] = Some(field.value);
+        }
+    }
+    found
 }
 
-fn text(out: &mut Answer<'_>, header: &Header<'_>, name: &str) {
-    let value = header.first(name).map(|field| unfold(field.value));
+fn text(out: &mut Answer<'_>, value: Option<&[u8]>) {
+    let value = value.map(unfold);
     out.nstring(value.as_deref().map(<[u8]>::trim_ascii));
     out.raw(b" ");
 }

@@ -1,5 +1,7 @@
 //! BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2).
 
+use std::ops::Range;
+
 use posthaste_message::mime::{Header, Kind, Part, main_value, raw_parameters, unfold};
 
 use crate::{envelope, write};
@@ -21,6 +23,19 @@ impl<'o> Answer<'o> {
 
     pub fn is_full(&self) -> bool {
         self.out.len() >= self.full
+    }
+
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Writes again what is at a place of the answer; false if it has no room.
+    pub fn repeat(&mut self, range: Range<usize>) -> bool {
+        let has_room = self.out.len().saturating_add(range.len()) <= self.full;
+        if has_room {
+            self.out.extend_from_within(range);
+        }
+        has_room
     }
 
     pub fn raw(&mut self, text: &[u8]) {

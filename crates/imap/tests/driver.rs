@@ -142,6 +142,30 @@ async fn a_large_message_comes_whole_and_what_follows_after_it() {
     assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
 }
 
+/// Short ones are written together, and each has its place among long ones and one that cannot be read.
+#[tokio::test]
+async fn messages_of_all_lengths_come_in_their_order() {
+    let store = FakeStore::new("ann");
+    let mut expected = String::new();
+    for n in 1..=300 {
+        let body = "0123456789abcde\r\n".repeat([0, 1, 100, 1_200, 5_000, 40][n % 6]);
+        let mail = format!("Subject: {n}\r\n\r\n{body}");
+        if n == 100 {
+            store.add("INBOX", FakeMessage { octets: None, ..FakeMessage::new("") });
+            expected += "* 100 FETCH (BODY[] NIL BODY[HEADER] NIL)\r\n";
+            continue;
+        }
+        let header = format!("Subject: {n}\r\n\r\n");
+        let (len, header_len) = (mail.len(), header.len());
+        expected += &format!("* {n} FETCH (BODY[] {{{len}}}\r\n{mail} BODY[HEADER] {{{header_len}}}\r\n{header})\r\n");
+        store.add("INBOX", FakeMessage::new(mail));
+    }
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    let answer = client.ask("c FETCH 1:* (BODY.PEEK[] BODY.PEEK[HEADER])").await;
+    expected += "c NO [CORRUPTION] Some messages are damaged\r\n";
+    assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
+}
+
 #[tokio::test]
 async fn a_large_message_is_appended_and_told_to_others() {
     let store = FakeStore::new("ann");

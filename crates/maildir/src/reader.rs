@@ -186,6 +186,14 @@ impl MaildirReader {
         }
     }
 
+    /// Looks at an open file of a message; `None` if it is no regular file.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn facts_of(&self, file: &File) -> io::Result<Option<FileFacts>> {
+        Ok(facts(&rustix::fs::fstat(file)?))
+    }
+
     /// Opens a message's file; `None` if it is gone or no regular file.
     ///
     /// # Errors

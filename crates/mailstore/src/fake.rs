@@ -14,14 +14,15 @@ use tokio::sync::watch;
 use crate::error::MailstoreError;
 use crate::flags::{KeywordTable, MessageFlags};
 use crate::listing::{AccountListing, NamedMailbox, listed};
+use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
+use crate::message_list::{Message, MessageList};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
-use crate::message_list::{Message, MessageList};
-use crate::snapshot::{Snapshot, SnapshotView, Source, first_fields, status};
+use crate::snapshot::{Snapshot, SnapshotView, Source, first_bodies, first_fields, status};
 use crate::store::{
-    AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
-    MailboxView, Mailstore, MessageWriter, QuotaUse, RebuiltMailbox, SelectMode,
+    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
+    RebuiltMailbox, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.
@@ -383,8 +384,9 @@ impl Source for FakeMailbox {
         Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
     }
 
-    fn body<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Arc<dyn MailBody>> {
-        Box::pin(async move { Ok(Arc::new(FakeBody(octets(message)?)) as _) })
+    fn bodies(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
+        let body = |message: &Message<File>| Ok(Arc::new(FakeBody(octets(message)?)) as Arc<dyn MailBody>);
+        Box::pin(async move { Ok(first_bodies(messages.iter().map(body))) })
     }
 }
 

@@ -17,6 +17,7 @@ mod flags;
 pub mod ledger;
 mod line_ends;
 mod listing;
+mod mail_body;
 mod maildirs;
 mod message_list;
 mod name;
@@ -32,6 +33,7 @@ pub use error::MailstoreError;
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
 pub use line_ends::FileForm;
+pub use mail_body::{BODIES_BYTES_MAX, BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
 pub use maildirs::{
     FileWriter, FindMaildir, Finding, FindingKind, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore,
     QuotaTable, SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
@@ -40,8 +42,7 @@ pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, S
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 pub use store::{
-    AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
-    FIELDS_BYTES_MAX, HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxFiles,
-    MailboxListing, MailboxView, Mailstore, MessageRows, MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox,
-    RowOptions, SelectMode, StoredFlags, ViewChanges,
+    AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX,
+    ListOptions, ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows,
+    MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

@@ -10,11 +10,12 @@ use bytes::Bytes;
 
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
+use crate::mail_body::{BODIES_BYTES_MAX, MailBody, first_within};
 use crate::message_list::{Message, MessageCounts, MessageList};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, MailBody, MailboxFiles, MailboxView,
-    MessageRows, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, MailboxFiles, MailboxView, MessageRows,
+    RowOptions, SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
@@ -24,15 +25,14 @@ const ROWS_AT_ONCE: usize = 256;
 pub(crate) fn first_fields(
     all: impl Iterator<Item = Result<Bytes, MailstoreError>>,
 ) -> Vec<Result<Bytes, MailstoreError>> {
-    let (mut first, mut octets) = (Vec::new(), 0);
-    for fields in all {
-        octets += fields.as_ref().map_or(0, Bytes::len);
-        first.push(fields);
-        if octets >= FIELDS_BYTES_MAX {
-            break;
-        }
-    }
-    first
+    first_within(all, FIELDS_BYTES_MAX, Bytes::len)
+}
+
+/// As many of these as [`MailboxView::bodies`] may give.
+pub(crate) fn first_bodies(
+    all: impl Iterator<Item = Result<Arc<dyn MailBody>, MailstoreError>>,
+) -> Vec<Result<Arc<dyn MailBody>, MailstoreError>> {
+    first_within(all, BODIES_BYTES_MAX, |body| usize::try_from(body.len()).unwrap_or(usize::MAX))
 }
 
 /// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
@@ -81,7 +81,11 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
     /// See [`MailboxView::fields`].
     fn fields(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
-    fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>>;
+    /// See [`MailboxView::bodies`].
+    fn bodies(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
+    fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>> {
+        Box::pin(async { self.bodies(vec![message.clone()]).await?.pop().unwrap_or(Err(MailstoreError::Gone)) })
+    }
 }
 
 /// Never changed: another state of the mailbox is another snapshot.
@@ -193,6 +197,21 @@ impl<S: Source> SnapshotView<S> {
 
     fn message(&self, uid: Uid) -> Result<&Message<S::File>, MailstoreError> {
         self.seen.find(uid).ok_or(MailstoreError::Gone)
+    }
+
+    /// Those of these messages that the view has.
+    fn messages(&self, uids: &[Uid]) -> Vec<Message<S::File>> {
+        uids.iter().filter_map(|uid| self.message(*uid).ok().cloned()).collect()
+    }
+
+    /// Answers about the first of [`messages`](Self::messages), with those that the view lacks in their places.
+    fn in_order<T>(&self, uids: &[Uid], found: Vec<Result<T, MailstoreError>>) -> Vec<Result<T, MailstoreError>> {
+        let mut found = found.into_iter();
+        let of = |uid: &Uid| match self.message(*uid) {
+            Ok(_) => found.next(),
+            Err(error) => Some(Err(error)),
+        };
+        uids.iter().map_while(of).collect()
     }
 
     fn take_in(&mut self, now: Arc<Snapshot<S::File>>, may_expunge: bool) -> ViewChanges {
@@ -333,15 +352,7 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>> {
-        Box::pin(async move {
-            let known = uids.iter().filter_map(|uid| self.message(*uid).ok().cloned());
-            let mut found = self.source.fields(known.collect()).await?.into_iter();
-            let of = |uid: &Uid| match self.message(*uid) {
-                Ok(_) => found.next(),
-                Err(error) => Some(Err(error)),
-            };
-            Ok(uids.iter().map_while(of).collect())
-        })
+        Box::pin(async move { Ok(self.in_order(uids, self.source.fields(self.messages(uids)).await?)) })
     }
 
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>> {
@@ -349,6 +360,10 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             Ok(message) => self.source.body(message),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    fn bodies<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
+        Box::pin(async move { Ok(self.in_order(uids, self.source.bodies(self.messages(uids)).await?)) })
     }
 
     fn store<'a>(

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
+use crate::mail_body::MailBody;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
@@ -15,11 +16,6 @@ use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, Numbe
 /// The answer to come. Dropping it is safe at any time.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
 
-/// The most octets that one [`read`](MailBody::read) gives.
-pub const BODY_READ_MAX: usize = 64 * 1024;
-
-/// The most octets that [`header`](MailboxView::header) gives.
-pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
 /// Octets after which [`MailboxView::fields`] gives no more messages.
 pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
@@ -316,7 +312,7 @@ pub trait MailboxView: Send + Sync {
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
 
-    /// The header of a message in CRLF octets, with the empty line if there is one; of a longer one the first [`HEADER_BYTES_MAX`] octets.
+    /// The [header](MailBody::header) of a message.
     ///
     /// # Errors
     /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
@@ -334,6 +330,13 @@ pub trait MailboxView: Send + Sync {
     /// # Errors
     /// As [`header`](Self::header).
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>>;
+
+    /// Messages in the order of the UIDs; the first of them, up to the one with which they have [`BODIES_BYTES_MAX`](crate::BODIES_BYTES_MAX) octets. For who reads many: each of several
+    /// short ones costs less than one by itself.
+    ///
+    /// # Errors
+    /// As [`fields`](Self::fields).
+    fn bodies<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
 
     /// Changes flags of a set, in one batch. With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3). Durable.
     ///
@@ -440,22 +443,6 @@ pub struct ExpungedMessage {
     pub number: u32,
     /// Its UID.
     pub uid: Uid,
-}
-
-/// The octets of a message as they are sent: lines end in CRLF.
-///
-/// It holds no more than [`BODY_READ_MAX`] octets in memory. It can be read to its end when the message is expunged meanwhile.
-#[allow(clippy::len_without_is_empty)]
-pub trait MailBody: Send + Sync {
-    /// How many: RFC822.SIZE.
-    fn len(&self) -> u64;
-
-    /// Octets from `from` on, up to `up_to` (not included), at most [`BODY_READ_MAX`] of them; none only if `from` is not below `up_to` and
-    /// [`len`](Self::len).
-    ///
-    /// # Errors
-    /// [`MailstoreError::Damaged`]: the file became another one while it was read; a literal that was begun cannot be finished.
-    fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes>;
 }
 
 impl ViewChanges {

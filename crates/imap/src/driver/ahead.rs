@@ -1,39 +1,92 @@
-//! Header fields of the next messages, asked for together: for each by itself the change of threads would cost more than the look.
+//! Answers about the next messages, asked for together: for each by itself the change of threads would cost more than the look.
 
 use std::collections::{HashMap, VecDeque};
 
-use bytes::Bytes;
-use posthaste_mailstore::{MailboxView, MailstoreError, MessageRow, Uid};
+use posthaste_mailstore::{MailstoreError, MessageRow, Uid};
 
 /// Messages that are asked for at once.
 const AHEAD_MAX: usize = 64;
 
-/// Fields that were asked for before their messages came up.
-#[derive(Default)]
-pub(super) struct FieldsAhead {
-    found: HashMap<u32, Result<Bytes, MailstoreError>>,
+/// Answers to one question about messages, such as their bodies, that were asked for before the messages came up.
+pub(super) struct Ahead<T> {
+    found: HashMap<u32, Result<T, MailstoreError>>,
     /// Messages that the last step asked for.
     count: usize,
 }
 
-impl FieldsAhead {
-    /// The listed fields of a message. `next`: the rows after it. More are asked for each time that all of the last step were needed.
-    pub async fn fields(
-        &mut self,
-        view: &dyn MailboxView,
-        uid: u32,
-        next: &VecDeque<MessageRow>,
-    ) -> Result<Bytes, MailstoreError> {
-        if let Some(found) = self.found.remove(&uid) {
-            return found;
-        }
+impl<T> Default for Ahead<T> {
+    fn default() -> Self {
+        Self { found: HashMap::new(), count: 0 }
+    }
+}
+
+impl<T> Ahead<T> {
+    /// Messages to ask about for the answer about this one; none if it is there. `next`: the rows after it. More are asked for each time that all of the last step were needed.
+    pub fn missing(&mut self, uid: u32, next: &VecDeque<MessageRow>) -> Vec<Uid> {
+        let Some(first) = Uid::new(uid).filter(|_| !self.found.contains_key(&uid)) else { return Vec::new() };
         self.count = if self.found.is_empty() { (self.count * 2).clamp(1, AHEAD_MAX) } else { 1 };
         self.found.clear();
-        let first = Uid::new(uid).ok_or(MailstoreError::Gone)?;
-        let uids: Vec<Uid> = [first].into_iter().chain(next.iter().map(|row| row.uid)).take(self.count).collect();
-        let mut found = view.fields(&uids).await?.into_iter();
-        let of_first = found.next().unwrap_or(Err(MailstoreError::Gone));
-        self.found.extend(uids[1..].iter().map(|uid| uid.get()).zip(found));
-        of_first
+        [first].into_iter().chain(next.iter().map(|row| row.uid)).take(self.count).collect()
+    }
+
+    /// Answers about the first of these messages.
+    pub fn put(&mut self, uids: &[Uid], answers: Result<Vec<Result<T, MailstoreError>>, MailstoreError>) {
+        let answers = answers.unwrap_or_else(|error| vec![Err(error)]);
+        self.found.extend(uids.iter().map(|uid| uid.get()).zip(answers));
+    }
+
+    /// The answer about a message.
+    pub fn take(&mut self, uid: u32) -> Result<T, MailstoreError> {
+        self.found.remove(&uid).unwrap_or(Err(MailstoreError::Gone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use posthaste_mailstore::{MessageFlags, ModSeq};
+
+    use super::*;
+
+    fn row(uid: u32) -> MessageRow {
+        MessageRow {
+            number: uid,
+            uid: Uid::new(uid).unwrap(),
+            flags: MessageFlags::NONE,
+            recent: false,
+            modseq: ModSeq(1),
+            size: None,
+            internal_date: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    /// Asks about messages up to a thousand, of which `is_needed` says which. Gives the numbers of messages of each question.
+    fn questions(answers_max: usize, is_needed: impl Fn(u32) -> bool) -> Vec<usize> {
+        let (mut asked, mut ahead) = (Vec::new(), Ahead::default());
+        let mut next: VecDeque<MessageRow> = (1..=1000).map(row).collect();
+        while let Some(MessageRow { uid, .. }) = next.pop_front() {
+            if is_needed(uid.get()) {
+                let uids = ahead.missing(uid.get(), &next);
+                if !uids.is_empty() {
+                    asked.push(uids.len());
+                    ahead.put(&uids, Ok(uids.iter().take(answers_max).map(|uid| Ok(uid.get())).collect()));
+                }
+                assert_eq!(ahead.take(uid.get()), Ok(uid.get()));
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn messages_in_a_row_are_asked_for_together() {
+        let all = questions(usize::MAX, |_| true);
+        assert_eq!(all[..7], [1, 2, 4, 8, 16, 32, 64]);
+        assert!(all.len() <= 6 + 1000_usize.div_ceil(AHEAD_MAX), "{all:?}");
+        // Of long messages the store answers a few.
+        assert_eq!(questions(3, |_| true).len(), 2 + (1000_usize - 3).div_ceil(3));
+        assert_eq!(Ahead::<u32>::default().take(7), Err(MailstoreError::Gone));
+        // One here and there.
+        assert!(questions(usize::MAX, |uid| uid % 10 == 0).iter().all(|asked| *asked <= 2));
     }
 }

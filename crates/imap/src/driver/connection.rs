@@ -27,8 +27,11 @@ pub(super) struct Line {
     look: Instant,
 }
 
-/// Output buffers larger than this are given back after they were written.
+/// Output buffers larger than this are given back while the client is waited for.
 const OUTPUT_BYTES_KEPT: usize = 1 << 10;
+
+/// Octets of a message that are copied to be written with others. The machine asks for a flush when its output is long.
+const PUT_BYTES_MAX: usize = 16 << 10;
 
 /// Octets of a message that are packed before they are written.
 const PACKED_AT_ONCE: usize = 16 << 10;
@@ -62,6 +65,16 @@ impl Line {
         self.deflated = Some(Box::new(Deflated::new()));
     }
 
+    /// Adds octets of a message to the output: those of several short messages are written together.
+    pub async fn put(&mut self, octets: &[u8]) -> Result<(), SessionEnd> {
+        if octets.len() < PUT_BYTES_MAX {
+            self.machine.output_mut().extend_from_slice(octets);
+            return Ok(());
+        }
+        self.flush().await?;
+        self.write(octets).await
+    }
+
     /// Writes octets of a message.
     pub async fn write(&mut self, octets: &[u8]) -> Result<(), SessionEnd> {
         match &mut self.deflated {
@@ -87,8 +100,7 @@ impl Line {
             deflated.flush(&mut packed);
             self.stream.write(&packed).await?;
         }
-        // The buffer is used again unless it grew.
-        if out.capacity() <= OUTPUT_BYTES_KEPT && self.machine.output().is_empty() {
+        if self.machine.output().is_empty() {
             *self.machine.output_mut() = out;
             self.machine.output_mut().clear();
         }
@@ -98,6 +110,10 @@ impl Line {
     /// Writes the output, then reads more or, in IDLE, hears of changes.
     pub async fn fill(&mut self, changed: impl Future<Output = ()>) -> Result<(), SessionEnd> {
         self.flush().await?;
+        let out = self.machine.output_mut();
+        if out.capacity() > OUTPUT_BYTES_KEPT {
+            *out = Vec::new();
+        }
         let now = Instant::now();
         let idling = self.machine.is_idling();
         let commands = self.machine.commands();

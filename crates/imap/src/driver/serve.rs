@@ -2,26 +2,23 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, pending};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_mailstore::{
-    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter, ModSeq,
-    NamePattern, RowOptions, SelectMode, Uid,
+    ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter, ModSeq, NamePattern,
+    RowOptions, SelectMode, Uid,
 };
-use posthaste_message::mime::Encoding;
 use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::{block_in_place, yield_now};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::ahead::FieldsAhead;
-use super::binary::{DecodedReader, measure, within};
+use super::ahead::Ahead;
+use super::binary::measure;
 use super::connection::Line;
+use super::octets::{read, send, send_decoded};
 use super::{Authenticator, ImapService, changes, mail};
 use crate::session::{
     ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
@@ -39,8 +36,8 @@ struct Mine {
 /// Time for which a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
 const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Rows between two turns of other tasks: a store that has all in memory never waits by itself.
-const ROWS_BEFORE_YIELD: u32 = 64;
+/// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
+const ROWS_BEFORE_YIELD: u32 = 256;
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
@@ -309,20 +306,23 @@ async fn messages<A: Authenticator>(
     let mut waiting: VecDeque<MessageRow> = VecDeque::new();
     let mut body: Option<Arc<dyn MailBody>> = None;
     let mut clock = SearchClock::new();
-    let mut ahead = FieldsAhead::default();
-    let mut turn = 0;
+    let (mut fields, mut bodies) = (Ahead::default(), Ahead::default());
+    let (mut turn, mut has_read) = (0, true);
     loop {
         match line.machine.step(&mut line.input) {
             ImapEvent::NextRow => {
                 body = None;
                 turn += 1;
-                if turn % ROWS_BEFORE_YIELD == 0 {
+                let is_turn_over = turn % ROWS_BEFORE_YIELD == 0;
+                if is_turn_over {
                     yield_now().await;
                     if line.stream.has_ended() {
                         return Err(SessionEnd::Gone);
                     }
                 }
-                if !clock.may_go_on(line, &service.orders).await? {
+                // Rows alone take no time that counts.
+                let is_due = std::mem::take(&mut has_read) || is_turn_over;
+                if is_due && !clock.may_go_on(line, &service.orders).await? {
                     line.machine.give_up_search();
                     continue;
                 }
@@ -344,15 +344,29 @@ async fn messages<A: Authenticator>(
                 line.machine.text_found(found);
             }
             ImapEvent::Header { uid, whole: true } => {
-                let header = of_message(uid, |uid| view.header(uid)).await;
+                has_read = true;
+                let header = match &body {
+                    Some(body) => body.header().await,
+                    None => of_message(uid, |uid| view.header(uid)).await,
+                };
                 line.machine.header(header.as_deref().map_err(mail::refusal));
             }
             ImapEvent::Header { uid, whole: false } => {
-                let header = ahead.fields(view, uid, &waiting).await;
+                has_read = true;
+                let missing = fields.missing(uid, &waiting);
+                if !missing.is_empty() {
+                    fields.put(&missing, view.fields(&missing).await);
+                }
+                let header = fields.take(uid);
                 line.machine.header(header.as_deref().map_err(mail::refusal));
             }
             ImapEvent::Open { uid } => {
-                let opened = of_message(uid, |uid| view.body(uid)).await;
+                has_read = true;
+                let missing = bodies.missing(uid, &waiting);
+                if !missing.is_empty() {
+                    bodies.put(&missing, view.bodies(&missing).await);
+                }
+                let opened = bodies.take(uid);
                 line.machine.opened(opened.as_ref().map(|body| body.len()).map_err(mail::refusal));
                 body = opened.ok();
             }
@@ -430,69 +444,4 @@ async fn of_message<'a, T, F: Future<Output = Result<T, MailstoreError>>>(
         Some(uid) => ask(uid).await,
         None => Err(MailstoreError::Gone),
     }
-}
-
-/// Reads a message, or its beginning, for its structure. Sessions that do so share a bound of memory.
-async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Semaphore) -> Result<(), SessionEnd> {
-    let room = (octets >> 10) as u32 + 1;
-    let _room = structures.acquire_many(room).await.map_err(|_| SessionEnd::Gone)?;
-    let mut whole = Vec::with_capacity(octets as usize);
-    let end = loop {
-        if whole.len() as u64 >= octets {
-            break Ok(());
-        }
-        match body.read(whole.len() as u64, octets).await {
-            Ok(piece) if piece.is_empty() => break Ok(()),
-            Ok(piece) => whole.extend_from_slice(&piece),
-            Err(error) => break Err(mail::refusal(&error)),
-        }
-    };
-    let machine = &mut line.machine;
-    aside(whole.len(), || machine.message(end.map(|()| whole.as_slice())));
-    Ok(())
-}
-
-/// Does work on so many octets. Much of it must not hold up other sessions: another thread takes this one's place.
-fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
-    let has_others = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-    if octets > OCTETS_ASIDE && has_others { block_in_place(work) } else { work() }
-}
-
-/// Less is parsed in under a millisecond.
-const OCTETS_ASIDE: usize = 64 << 10;
-
-/// Sends octets of a message, 64 KiB at a time. The client has been told how many will come: without them the connection ends.
-async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), SessionEnd> {
-    line.flush().await?;
-    let mut from = range.start;
-    while from < range.end {
-        let up_to = range.end.min(from + BODY_READ_MAX as u64);
-        let piece: Bytes = body.read(from, up_to).await.map_err(|_| SessionEnd::Gone)?;
-        if piece.is_empty() {
-            return Err(SessionEnd::Gone);
-        }
-        line.write(&piece).await?;
-        from += piece.len() as u64;
-    }
-    Ok(())
-}
-
-/// Sends octets of a part without its transfer encoding.
-async fn send_decoded(
-    line: &mut Line,
-    body: &dyn MailBody,
-    (range, encoding): (Range<u64>, Encoding),
-    octets: Range<u64>,
-) -> Result<(), SessionEnd> {
-    line.flush().await?;
-    let mut reader = DecodedReader::new(body, range, encoding).map_err(|_| SessionEnd::Gone)?;
-    let mut at = 0;
-    while at < octets.end {
-        let piece = reader.next().await.map_err(|_| SessionEnd::Gone)?.ok_or(SessionEnd::Gone)?;
-        let wanted = within(piece, &octets, &mut at);
-        if !wanted.is_empty() {
-            line.write(wanted).await?;
-        }
-    }
-    Ok(())
 }

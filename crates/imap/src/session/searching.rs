@@ -1,5 +1,7 @@
 //! SEARCH: row after row, and of a message only what rows do not decide.
 
+use std::io::Write as _;
+
 use posthaste_message::mime::{Header, Message};
 use posthaste_text::MailText;
 
@@ -293,7 +295,7 @@ impl ImapMachine {
                 continue;
             }
             let number = from.max(*next.start());
-            self.text(&format!(" {number}"));
+            write_number(&mut self.out, number);
             if number == *next.end() {
                 range += 1;
             }
@@ -312,7 +314,7 @@ impl ImapMachine {
         let is_done = match searching.order.as_ref().expect("it has an order") {
             Order::Sorted(numbers) => {
                 let next = &numbers[told..numbers.len().min(told + NUMBERS_MAX)];
-                next.iter().for_each(|number| self.text(&format!(" {number}")));
+                next.iter().for_each(|number| write_number(&mut self.out, *number));
                 told += next.len();
                 told == numbers.len()
             }
@@ -410,6 +412,11 @@ impl ImapMachine {
             state => panic!("a message in {state:?}"),
         }
     }
+}
+
+/// A blank and a number. Of these an answer has a hundred thousand.
+fn write_number(out: &mut Vec<u8>, number: u32) {
+    write!(out, " {number}").expect("writing into memory cannot fail");
 }
 
 impl Searching {

@@ -8,9 +8,9 @@ use bytes::{Bytes, BytesMut};
 use super::{Account, FakeMailbox, File, Mailboxes, lock};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, KeywordTable, MessageFlags};
+use crate::message_list::Message;
 use crate::name::{MailboxName, SEPARATOR, SpecialUse};
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
-use crate::message_list::Message;
 use crate::snapshot::ChangeTarget;
 use crate::store::{AppendRequest, AppendedMessage, Asked, CopiedMessages, MessageWriter, StoredFlags};
 

@@ -207,13 +207,13 @@ proptest! {
                 let from = u64::from(from) % (expected.len() as u64 + 2);
                 let read = body.read(from, from + len).await.unwrap();
                 let rest = &expected[(from as usize).min(expected.len())..];
-                assert!(rest.starts_with(&read) && read.len() <= crate::store::BODY_READ_MAX.min(len as usize));
+                assert!(rest.starts_with(&read) && read.len() <= crate::BODY_READ_MAX.min(len as usize));
                 assert!(!read.is_empty() || len == 0 || rest.is_empty());
             }
             let header = place.mailbox().header(message).await.unwrap();
             let end = expected.windows(4).position(|four| four == b"\r\n\r\n").map_or(expected.len(), |at| at + 4);
             let end = if expected.starts_with(b"\r\n") { 2 } else { end };
-            assert_eq!(header, expected[..end.min(crate::store::HEADER_BYTES_MAX)]);
+            assert_eq!(header, expected[..end.min(crate::HEADER_BYTES_MAX)]);
         });
     }
 }

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use posthaste_spool::{Lsn, ReadError, Spool};
 use tokio::task::spawn_blocking;
 
-use super::body::{cut_header, ended};
+use super::body::ended;
 use super::file::MailFile;
 use crate::entry::{BodyPlace, MailEntry};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
-use crate::store::{Asked, BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
+use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, cut_header};
+use crate::store::Asked;
 
 /// A message in the spool: the fields in front of it, and its body as it was received.
 pub(super) struct SpoolBody {

@@ -1,6 +1,7 @@
 //! The octets of a message, read from its file.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -11,10 +12,13 @@ use super::file::MailFile;
 use super::mailbox::MESSAGE_BYTES_MAX;
 use crate::error::MailstoreError;
 use crate::line_ends::FileForm;
-use crate::store::{Asked, BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
+use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, cut_header};
+use crate::store::Asked;
 
 /// Octets of a file that are read at once. Converted they are at most twice as many, which is what one read may give.
 pub(super) const CHUNK: usize = BODY_READ_MAX / 2;
+/// Octets of a file that are read first for its header.
+const HEADER_READ: usize = 8 << 10;
 
 /// Where the chunks of a file begin in the octets that are sent.
 #[derive(Debug)]
@@ -63,44 +67,63 @@ fn read_chunk<'a>(file: &File, size: u64, chunk: u64, buffer: &'a mut [u8]) -> R
     let from = chunk * CHUNK as u64;
     let len = usize::try_from(size.saturating_sub(from)).unwrap_or(CHUNK).min(CHUNK);
     let piece = &mut buffer[..len];
-    file.read_exact_at(piece, from).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => MailstoreError::Damaged("the file became shorter".to_owned()),
-        _ => MailstoreError::Damaged(error.to_string()),
-    })?;
+    read_at(file, from, piece)?;
     Ok(piece)
 }
 
+fn read_at(file: &File, from: u64, piece: &mut [u8]) -> Result<(), MailstoreError> {
+    file.read_exact_at(piece, from).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => MailstoreError::Damaged("the file became shorter".to_owned()),
+        _ => MailstoreError::Damaged(error.to_string()),
+    })
+}
+
+/// The octets of a message that are sent. Blocks: a long file is read once, if that was not done before.
+pub(super) fn wire_len(file: &File, size: u64, message: &MailFile) -> Result<u64, MailstoreError> {
+    Ok(layout_of(file, size, message.form(size), message)?.len())
+}
+
+fn layout_of(file: &File, size: u64, form: FileForm, message: &MailFile) -> Result<Arc<Layout>, MailstoreError> {
+    if let Some(layout) = message.layout.get() {
+        return Ok(Arc::clone(layout));
+    }
+    let layout = Arc::new(Layout::of(file, size, form)?);
+    message.set_wire_size(layout.len());
+    // That of a short file is made as fast as it is found.
+    if layout.chunks.len() > 1 {
+        let _ = message.layout.set(Arc::clone(&layout));
+    }
+    Ok(layout)
+}
+
 /// An open message.
-pub(super) struct FileBody {
-    file: Arc<File>,
-    size: u64,
-    form: FileForm,
-    layout: Arc<Layout>,
+pub(super) enum FileBody {
+    /// All octets of a short one.
+    Short(Bytes),
+    /// A file that is read chunk by chunk.
+    Long { file: Arc<File>, size: u64, form: FileForm, layout: Arc<Layout> },
 }
 
 impl FileBody {
-    /// Blocks: reads the file once, if that was not done before.
+    /// Blocks: reads a short file, and a long one once, if that was not done before.
     pub fn new(file: File, size: u64, message: &MailFile) -> Result<Self, MailstoreError> {
         let form = message.form(size);
-        let layout = match message.layout.get() {
-            Some(layout) => Arc::clone(layout),
-            None => {
-                let layout = Arc::new(Layout::of(&file, size, form)?);
-                message.set_wire_size(layout.len());
-                // That of a short file is made as fast as it is found.
-                if layout.chunks.len() > 1 {
-                    let _ = message.layout.set(Arc::clone(&layout));
-                }
-                layout
-            }
-        };
-        Ok(Self { file: Arc::new(file), size, form, layout })
+        if size <= CHUNK as u64 {
+            let octets = read_short(&file, size, form)?;
+            message.set_wire_size(octets.len() as u64);
+            return Ok(Self::Short(octets));
+        }
+        let layout = layout_of(&file, size, form, message)?;
+        Ok(Self::Long { file: Arc::new(file), size, form, layout })
     }
 }
 
 impl MailBody for FileBody {
     fn len(&self) -> u64 {
-        self.layout.len()
+        match self {
+            Self::Short(octets) => octets.len() as u64,
+            Self::Long { layout, .. } => layout.len(),
+        }
     }
 
     fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
@@ -108,51 +131,65 @@ impl MailBody for FileBody {
         if from >= up_to {
             return Box::pin(std::future::ready(Ok(Bytes::new())));
         }
-        let (chunk, start, mut after_cr) = self.layout.chunk(from);
-        let (file, size, form) = (Arc::clone(&self.file), self.size, self.form);
-        let read = spawn_blocking(move || {
-            let (mut buffer, mut out) = (vec![0; CHUNK], Vec::with_capacity(CHUNK + CHUNK / 16));
-            let piece = read_chunk(&file, size, chunk, &mut buffer)?;
-            form.convert(piece, &mut after_cr, &mut out);
-            let end = usize::try_from(up_to - start).unwrap_or(usize::MAX).min(out.len());
-            let begin = usize::try_from(from - start).unwrap_or(usize::MAX);
-            if begin >= end {
-                return Err(MailstoreError::Damaged("the file was changed".to_owned()));
+        match self {
+            Self::Short(octets) => Box::pin(std::future::ready(Ok(octets.slice(from as usize..up_to as usize)))),
+            Self::Long { file, size, form, layout } => {
+                let (file, size, form, at) = (Arc::clone(file), *size, *form, layout.chunk(from));
+                let read = spawn_blocking(move || read_long(&file, size, form, at, from..up_to));
+                Box::pin(async move { read.await.map_err(ended)? })
             }
-            Ok(Bytes::from(out).slice(begin..end))
-        });
-        Box::pin(async move { read.await.map_err(ended)? })
+        }
     }
+}
+
+/// All octets of a file of one chunk.
+fn read_short(file: &File, size: u64, form: FileForm) -> Result<Bytes, MailstoreError> {
+    let mut buffer = vec![0; size as usize];
+    read_chunk(file, size, 0, &mut buffer)?;
+    if form == FileForm::Verbatim {
+        return Ok(buffer.into());
+    }
+    let mut out = Vec::with_capacity(buffer.len() + buffer.len() / 16 + 64);
+    form.convert(&buffer, &mut false, &mut out);
+    Ok(out.into())
+}
+
+/// Octets of a range that are in one chunk.
+fn read_long(
+    file: &File,
+    size: u64,
+    form: FileForm,
+    (chunk, start, mut after_cr): (u64, u64, bool),
+    range: Range<u64>,
+) -> Result<Bytes, MailstoreError> {
+    let (mut buffer, mut out) = (vec![0; CHUNK], Vec::with_capacity(CHUNK + CHUNK / 16));
+    let piece = read_chunk(file, size, chunk, &mut buffer)?;
+    form.convert(piece, &mut after_cr, &mut out);
+    let end = usize::try_from(range.end - start).unwrap_or(usize::MAX).min(out.len());
+    let begin = usize::try_from(range.start - start).unwrap_or(usize::MAX);
+    if begin >= end {
+        return Err(MailstoreError::Damaged("the file was changed".to_owned()));
+    }
+    Ok(Bytes::from(out).slice(begin..end))
 }
 
 /// The header in the octets that are sent. Blocks.
 pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes, MailstoreError> {
     let form = message.form(size);
-    let (mut buffer, mut out, mut after_cr, mut chunk) = (vec![0; CHUNK], Vec::new(), false, 0);
+    let (mut buffer, mut out, mut after_cr, mut at) = (vec![0; HEADER_READ], Vec::new(), false, 0);
     let mut searched = 0;
-    while chunk * (CHUNK as u64) < size && out.len() < HEADER_BYTES_MAX {
-        let piece = read_chunk(file, size, chunk, &mut buffer)?;
-        form.convert(piece, &mut after_cr, &mut out);
-        chunk += 1;
+    while at < size && out.len() < HEADER_BYTES_MAX {
+        let len = usize::try_from(size - at).unwrap_or(usize::MAX).min(buffer.len());
+        read_at(file, at, &mut buffer[..len])?;
+        form.convert(&buffer[..len], &mut after_cr, &mut out);
+        at += len as u64;
         if cut_header(&mut out, &mut searched) {
             break;
         }
+        buffer.resize(CHUNK, 0);
     }
     out.truncate(HEADER_BYTES_MAX);
     Ok(out.into())
-}
-
-/// Cuts off the octets behind a header that is read in pieces; false while its end is not among them. `searched`: octets without it, for the next piece.
-pub(super) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
-    let end = match out.starts_with(b"\r\n") {
-        true => Some(2),
-        false => memchr::memmem::find(&out[*searched..], b"\r\n\r\n").map(|end| *searched + end + 4),
-    };
-    match end {
-        Some(end) => out.truncate(end),
-        None => *searched = out.len().saturating_sub(3),
-    }
-    end.is_some()
 }
 
 /// A blocking call that did not come back: the runtime ends, or a bug.

@@ -16,7 +16,7 @@ use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
 
 use super::awaited::{SpoolBody, in_spool, unreadable};
-use super::body::FileBody;
+use super::body::wire_len;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
 use super::file::{MailFile, name_with_letters};
@@ -28,9 +28,9 @@ use super::state::Messages;
 use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
-use crate::row::{Uid, UidValidity};
 use crate::message_list::Message;
-use crate::store::{CopiedMessages, MailBody};
+use crate::row::{Uid, UidValidity};
+use crate::store::CopiedMessages;
 use crate::table::flag_bits;
 
 /// Octets that are copied at once from one file system to another.
@@ -302,7 +302,7 @@ impl<'a> Copying<'a> {
         let file = &message.file;
         let wire_size = match file.wire_size() {
             Some(size) => size,
-            None => FileBody::new(self.again(&opened)?, size, file)?.len(),
+            None => wire_len(&opened, size, file)?,
         };
         let is_own = file.is_own(size);
         let names = &self.to.shared.copy_names;
@@ -323,10 +323,6 @@ impl<'a> Copying<'a> {
         let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
         let file = self.write(message, name.as_str(), read).map_err(|error| self.failed(error))?;
         Ok((name, file, true))
-    }
-
-    fn again(&self, opened: &File) -> Result<File, MailstoreError> {
-        opened.try_clone().map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: io::Error) -> MailstoreError {

@@ -29,9 +29,9 @@ use super::told::{Told, first};
 use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
+use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::Uid;
-use crate::message_list::Message;
 
 /// Attempts to change the table of letters while another program has it locked.
 const LOCK_TRIES: usize = 5;
@@ -337,13 +337,22 @@ impl MailboxCore {
         None
     }
 
-    /// Opens the file with the content that the UID belongs to, and gives its size. Blocks.
-    pub fn open(&self, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
-        let reader = self.reader().map_err(|error| match error.kind() {
+    /// The mailbox, for who opens messages.
+    pub fn reader_of_mail(&self) -> Result<MaildirReader, MailstoreError> {
+        self.reader().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => MailstoreError::Gone,
             _ => self.failed(&error),
-        })?;
-        let opened = match self.open_in(&reader, file.subdir, &file.name)? {
+        })
+    }
+
+    /// Opens the file with the content that the UID belongs to, and gives its size. Blocks.
+    pub fn open(&self, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
+        self.open_by(&self.reader_of_mail()?, uid, file)
+    }
+
+    /// Like [`open`](Self::open), for one of many messages.
+    pub fn open_by(&self, reader: &MaildirReader, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
+        let opened = match self.open_in(reader, file.subdir, &file.name)? {
             Some(opened) => Some(opened),
             // Expunged, and some session has not been told.
             None if self.now().is_some_and(|now| Uid::new(uid).is_some_and(|uid| now.find(uid).is_none())) => {
@@ -353,12 +362,12 @@ impl MailboxCore {
             None => {
                 let renamed = self.now().and_then(|now| Some(Arc::clone(&now.find(Uid::new(uid)?)?.file)));
                 if let Some(renamed) = renamed.filter(|renamed| renamed.name != file.name)
-                    && let Some(opened) = self.open_in(&reader, renamed.subdir, &renamed.name)?
+                    && let Some(opened) = self.open_in(reader, renamed.subdir, &renamed.name)?
                 {
                     return self.opened(uid, file, opened);
                 }
-                let name = find_again(&reader, file).map_err(|error| self.failed(&error))?;
-                name.map_or(Ok(None), |(subdir, name)| self.open_in(&reader, subdir, &name))?
+                let name = find_again(reader, file).map_err(|error| self.failed(&error))?;
+                name.map_or(Ok(None), |(subdir, name)| self.open_in(reader, subdir, &name))?
             }
         };
         self.opened(uid, file, opened.ok_or(MailstoreError::Gone)?)

@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
-use super::awaited::{AwaitedBody, OpenBody, in_spool, unreadable};
-use super::body::{FileBody, ended, header};
+use super::awaited::{AwaitedBody, in_spool, unreadable};
+use super::body::{FileBody, ended, header, wire_len};
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file::MailFile;
@@ -29,11 +29,12 @@ use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
 use crate::error::MailstoreError;
+use crate::mail_body::MailBody;
 use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Source, first_fields};
-use crate::store::{Asked, MailBody};
+use crate::snapshot::{Source, first_bodies, first_fields};
+use crate::store::Asked;
 
 /// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
@@ -317,7 +318,7 @@ impl Source for MaildirMailbox {
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64> {
         match message.file.wire_size() {
             Some(size) => Box::pin(std::future::ready(Ok(size))),
-            None => self.with_file(message, |file, size, message| Ok(FileBody::new(file, size, message)?.len())),
+            None => self.with_file(message, |file, size, message| wire_len(&file, size, message)),
         }
     }
 
@@ -327,36 +328,37 @@ impl Source for MaildirMailbox {
     }
 
     fn fields(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        let inner = Arc::clone(&self.0);
+        let core = Arc::clone(&self.0);
         Box::pin(async move {
-            let work = move || {
-                // Without it each message says why.
-                let reader = inner.reader().ok();
-                let mut cached = inner.shared.header_cache.reader();
-                first_fields(messages.iter().map(|message| inner.fields(reader.as_ref(), &mut cached, message)))
+            let work = {
+                let core = Arc::clone(&core);
+                move || {
+                    // Without it each message says why.
+                    let reader = core.reader().ok();
+                    let mut cached = core.shared.header_cache.reader();
+                    first_fields(messages.iter().map(|message| core.fields(reader.as_ref(), &mut cached, message)))
+                }
             };
-            spawn_blocking(work).await.map_err(ended)
+            let fields = spawn_blocking(work).await.map_err(ended);
+            if core.shared.header_cache.is_commit_due() {
+                // The client does not wait for it.
+                drop(spawn_blocking(move || core.shared.header_cache.commit()));
+            }
+            fields
         })
     }
 
-    fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>> {
-        let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+    fn bodies(
+        &self,
+        messages: Vec<Message<Arc<MailFile>>>,
+    ) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
+        let core = Arc::clone(&self.0);
         Box::pin(async move {
             let work = move || {
-                let in_spool = in_spool(&inner.shared.ledger, inner.id, &file);
-                let in_file = move || -> Result<Arc<dyn MailBody>, MailstoreError> {
-                    let (opened, size) = inner.open(uid, &file)?;
-                    Ok(Arc::new(FileBody::new(opened, size, &file)?))
-                };
-                match in_spool {
-                    Some(in_spool) => {
-                        let (in_spool, in_file) = (Arc::new(in_spool), Arc::new(in_file) as Arc<OpenBody>);
-                        Ok(Arc::new(AwaitedBody { in_spool, in_file }) as Arc<dyn MailBody>)
-                    }
-                    None => in_file(),
-                }
+                let reader = core.reader_of_mail();
+                first_bodies(messages.iter().map(|message| core.body(&reader, message)))
             };
-            spawn_blocking(work).await.map_err(ended)?
+            spawn_blocking(work).await.map_err(ended)
         })
     }
 }
@@ -379,15 +381,35 @@ impl MailboxCore {
     ) -> Result<Bytes, MailstoreError> {
         let Message { uid, file, email_id, .. } = message;
         let known = reader.filter(|_| file.awaited().is_none());
-        let facts = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
-        let Some(facts) = facts.filter(|facts| file.is(facts)) else { return self.header(*uid, file) };
+        let found = known.and_then(|reader| Some((reader, reader.facts(file.subdir, &file.name).ok().flatten()?)));
+        let Some((reader, facts)) = found.filter(|(_, facts)| file.is(facts)) else { return self.header(*uid, file) };
         if let Some(fields) = cached.get(*email_id, &facts) {
             return Ok(fields);
         }
-        let header = self.header(*uid, file)?;
-        // What was read is the content that was looked at before, or a newer one.
-        let after = known.and_then(|reader| reader.facts(file.subdir, &file.name).ok().flatten());
-        Ok(if after == Some(facts) { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
+        let (opened, size) = self.open_by(reader, *uid, file)?;
+        let header = header(&opened, size, file)?;
+        // It was not written to meanwhile, and is the file that was looked at.
+        let is_same = reader.facts_of(&opened).is_ok_and(|after| after == Some(facts));
+        Ok(if is_same { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
+    }
+
+    /// A message: in the spool as long as its file is not known, else in its file.
+    fn body(
+        self: &Arc<Self>,
+        reader: &Result<MaildirReader, MailstoreError>,
+        message: &Message<Arc<MailFile>>,
+    ) -> Result<Arc<dyn MailBody>, MailstoreError> {
+        let (uid, file) = (message.uid, Arc::clone(&message.file));
+        if let Some(in_spool) = in_spool(&self.shared.ledger, self.id, &file) {
+            let core = Arc::clone(self);
+            let in_file = move || -> Result<Arc<dyn MailBody>, MailstoreError> {
+                let (opened, size) = core.open(uid, &file)?;
+                Ok(Arc::new(FileBody::new(opened, size, &file)?))
+            };
+            return Ok(Arc::new(AwaitedBody { in_spool: Arc::new(in_spool), in_file: Arc::new(in_file) }));
+        }
+        let (opened, size) = self.open_by(reader.as_ref().map_err(Clone::clone)?, uid, &file)?;
+        Ok(Arc::new(FileBody::new(opened, size, &file)?))
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{Keywords, MaildirReader};
 
-use super::body::FileBody;
+use super::body::wire_len;
 use super::file::{MailFile, internal_date, own_part};
 use super::keywords::{MailboxKeywords, letters_in};
 use super::listed::{Candidate, Listed, Others};
@@ -17,9 +17,8 @@ use super::mailbox::MESSAGE_BYTES_MAX;
 use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
 use crate::ledger::{MailLedger, MailLedgerError};
-use crate::row::NumberRange;
 use crate::message_list::Message;
-use crate::store::MailBody;
+use crate::row::NumberRange;
 use crate::table::flag_bits;
 
 /// Bytes of file names in one batch. Tests have takeovers of several.
@@ -362,7 +361,7 @@ pub(super) fn facts_of(reader: &MaildirReader, file: &MailFile, keywords: &Mailb
         // One that cannot be read now has no known size.
         let opened = reader.open(file.subdir, &file.name).ok().flatten();
         if let Some((opened, facts)) = opened.filter(|(_, facts)| file.is(facts) && facts.size <= MESSAGE_BYTES_MAX) {
-            let _ = FileBody::new(opened, facts.size, file).map(|body| body.len());
+            let _ = wire_len(&opened, facts.size, file);
         }
     }
     let sizes =

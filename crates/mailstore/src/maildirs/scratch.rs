@@ -12,8 +12,8 @@ use super::state::MailboxState;
 use crate::entry::{GoneReason, MailEntry, StateGroup};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
-use crate::row::{MessageSet, NumberRange, Uid};
 use crate::message_list::Message;
+use crate::row::{MessageSet, NumberRange, Uid};
 use crate::store::StoredFlags;
 use crate::table::flag_bits;
 

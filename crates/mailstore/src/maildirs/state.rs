@@ -11,8 +11,8 @@ use super::keywords::{MailboxKeywords, letters_text};
 use crate::entry::{BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
 use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
-use crate::row::{Uid, UidValidity};
 use crate::message_list::Message;
+use crate::row::{Uid, UidValidity};
 use crate::snapshot::Snapshot;
 use crate::table::{FixedMessage, LeavingRow, MailboxHead, flag_bits};
 

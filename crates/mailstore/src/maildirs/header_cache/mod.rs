@@ -22,8 +22,10 @@ pub const HEADER_CACHE_FILE: &str = "cache.redb";
 
 /// Octets of one entry; a longer header is read from its message.
 const ENTRY_BYTES_MAX: usize = 64 << 10;
-/// Octets that wait for a commit. While one runs, as many again may wait for the next.
-const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Octets with which a commit is due.
+const COMMIT_BYTES: usize = 1 << 20;
+/// Octets that may wait, also while a commit runs. Entries beyond are not kept.
+const WAITING_BYTES_MAX: usize = 4 * COMMIT_BYTES;
 /// Octets that all entries may have, however little mail there is.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
 /// With more mail they may have one in so many of its octets.
@@ -104,20 +106,25 @@ impl HeaderCache {
         HeaderReader { cache: self, read: None }
     }
 
-    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of its lines it might mean something else.
+    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of its lines it might mean something else. Whoever has put
+    /// several commits them if that [is due](Self::is_commit_due).
     pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
         let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
         if fields.len() <= ENTRY_BYTES_MAX {
             let key = key_of(body);
-            if self.lock().add(key, entry_of(&key, facts, &fields)) {
-                self.commit();
-            }
+            self.lock().add(key, entry_of(&key, facts, &fields));
         }
         fields
     }
 
+    /// True if so much waits that it should be committed.
+    pub fn is_commit_due(&self) -> bool {
+        let state = self.lock();
+        state.waiting_bytes > COMMIT_BYTES && state.committing.is_none()
+    }
+
     /// Commits what waits, unless a commit runs.
-    fn commit(&self) {
+    pub fn commit(&self) {
         let (database, entries, before) = {
             let mut state = self.lock();
             let (Some(database), None) = (state.database.clone(), &state.committing) else { return };
@@ -194,13 +201,12 @@ impl HeaderReader<'_> {
 }
 
 impl CacheState {
-    /// True if there is something to commit. An entry that has no room is not kept.
-    fn add(&mut self, key: Key, entry: Vec<u8>) -> bool {
+    /// Adds an entry, if it has room.
+    fn add(&mut self, key: Key, entry: Vec<u8>) {
         if self.database.is_some() && self.waiting_bytes <= WAITING_BYTES_MAX {
             self.waiting_bytes += entry.len();
             self.waiting.insert(key, entry);
         }
-        self.waiting_bytes > WAITING_BYTES_MAX
     }
 
     fn is_of(&self, database: &Arc<CacheDatabase>) -> bool {

@@ -1,0 +1,85 @@
+//! The octets of a message, read piece by piece.
+
+use bytes::Bytes;
+
+use crate::error::MailstoreError;
+use crate::store::Asked;
+
+/// The most octets that one [`read`](MailBody::read) gives.
+pub const BODY_READ_MAX: usize = 64 * 1024;
+
+/// The most octets that a [`header`](MailBody::header) has.
+pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Octets after which [`MailboxView::bodies`](crate::MailboxView::bodies) gives no more messages.
+pub const BODIES_BYTES_MAX: usize = 128 * 1024;
+
+/// The octets of a message as they are sent: lines end in CRLF.
+///
+/// It holds no more than [`BODY_READ_MAX`] octets in memory. It can be read to its end when the message is expunged meanwhile.
+#[allow(clippy::len_without_is_empty)]
+pub trait MailBody: Send + Sync {
+    /// How many: RFC822.SIZE.
+    fn len(&self) -> u64;
+
+    /// Octets from `from` on, up to `up_to` (not included), at most [`BODY_READ_MAX`] of them; none only if `from` is not below `up_to` and
+    /// [`len`](Self::len).
+    ///
+    /// # Errors
+    /// [`MailstoreError::Damaged`]: the file became another one while it was read; a literal that was begun cannot be finished.
+    fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes>;
+
+    /// The header with the empty line, if there is one; of a longer one the first [`HEADER_BYTES_MAX`] octets.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn header(&self) -> Asked<'_, Bytes> {
+        Box::pin(header_of(self))
+    }
+}
+
+async fn header_of<B: MailBody + ?Sized>(body: &B) -> Result<Bytes, MailstoreError> {
+    let (mut out, mut searched) = (Vec::new(), 0);
+    while out.len() < HEADER_BYTES_MAX {
+        let piece = body.read(out.len() as u64, u64::MAX).await?;
+        if piece.is_empty() {
+            break;
+        }
+        out.extend_from_slice(&piece);
+        if cut_header(&mut out, &mut searched) {
+            break;
+        }
+    }
+    out.truncate(HEADER_BYTES_MAX);
+    Ok(out.into())
+}
+
+/// Cuts off the octets behind a header that is read in pieces; false while its end is not among them. `searched`: octets without it, for the next piece.
+pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
+    let end = match out.starts_with(b"\r\n") {
+        true => Some(2),
+        false => memchr::memmem::find(&out[*searched..], b"\r\n\r\n").map(|end| *searched + end + 4),
+    };
+    match end {
+        Some(end) => out.truncate(end),
+        None => *searched = out.len().saturating_sub(3),
+    }
+    end.is_some()
+}
+
+/// The first of some messages, up to the one with which they have `octets_max` octets.
+pub(crate) fn first_within<T>(
+    all: impl Iterator<Item = Result<T, MailstoreError>>,
+    octets_max: usize,
+    octets_of: impl Fn(&T) -> usize,
+) -> Vec<Result<T, MailstoreError>> {
+    let (mut first, mut octets) = (Vec::new(), 0_usize);
+    for next in all {
+        octets = octets.saturating_add(next.as_ref().map_or(0, &octets_of));
+        first.push(next);
+        if octets >= octets_max {
+            break;
+        }
+    }
+    first
+}
