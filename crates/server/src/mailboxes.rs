@@ -252,6 +252,7 @@ impl Service for Mailboxes {
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
         end_blocking(move || {
+            self.store.note_listings();
             self.ledger.end();
             // Last: a directory may hang.
             self.store.write_uid_lists();

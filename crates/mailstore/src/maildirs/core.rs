@@ -53,6 +53,7 @@ pub(super) struct MailboxCore {
     /// 0 until the first look.
     pub uid_validity: AtomicU32,
     pub recent_from: AtomicU32,
+    pub is_recent_known: AtomicBool,
     /// `None` until it is read from the ledger. Not held while anything blocks.
     pub state: Mutex<Option<MailboxState>>,
     pub looks: Mutex<Looks>,
@@ -117,6 +118,7 @@ impl MailboxCore {
     pub fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
         let mut odd = Oddities::default();
         let mut outcome = self.look_into(&mut known, &mut odd);
+        self.looked.send_if_modified(|looked| std::mem::take(&mut looked.is_ahead));
         if odd.out_of_uids {
             // Its sessions end: whoever selects it next has it made anew.
             outcome = outcome.and(Err(MailstoreError::NoMailbox));
@@ -143,6 +145,7 @@ impl MailboxCore {
         };
         self.check_alone(known, reader.as_ref())?;
         let _one = lock(&self.changing);
+        let was_loaded = lock(&self.state).is_some();
         // Before the takeover the list may be mended.
         self.load(reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
         let Some(reader) = reader else {
@@ -152,6 +155,9 @@ impl MailboxCore {
             let is_empty = self.now().is_none_or(|now| !now.messages.iter().any(is_there));
             return if is_empty { Ok(()) } else { Err(self.failed(&io::ErrorKind::NotFound.into())) };
         };
+        if !was_loaded {
+            self.show_before_listing(&reader);
+        }
         let suspects = std::mem::take(&mut *lock(&self.suspects));
         for _ in 0..RENAMES_MAX {
             match self.scan(known, &reader, &suspects, odd) {
@@ -168,7 +174,7 @@ impl MailboxCore {
                 let recent = now.messages.iter().find(|message| message.file.is_new());
                 recent.map_or(now.uid_next, |message| message.uid)
             };
-            self.recent_from.store(self.now().map_or(1, recent), Ordering::Relaxed);
+            self.found_recent(self.now().map_or(1, recent));
             // Flags that the previous run had not yet put into file names.
             write_names(self, &reader);
         }

@@ -74,6 +74,8 @@ pub(super) struct Looked {
     /// Of the last look that went well.
     pub messages: Option<Arc<Messages>>,
     pub error: Option<MailstoreError>,
+    /// The messages are those of the ledger, and the directories are being listed for the first time.
+    pub is_ahead: bool,
 }
 
 #[cfg(test)]

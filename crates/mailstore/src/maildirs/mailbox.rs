@@ -56,10 +56,11 @@ impl MaildirMailbox {
             path: Mutex::new(path),
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
+            is_recent_known: AtomicBool::new(false),
             state: Mutex::default(),
             looks: Mutex::new(Looks::new()),
             dir_events: Arc::new(watch::Sender::new(0)),
-            looked: watch::Sender::new(Looked { number: 0, messages: None, error: None }),
+            looked: watch::Sender::new(Looked { number: 0, messages: None, error: None, is_ahead: false }),
             suspects: Mutex::default(),
             told: Told::default(),
             changing: Mutex::default(),
@@ -168,13 +169,16 @@ impl MaildirMailbox {
         loop {
             let is_known = self.0.catch_up();
             let wanted = self.want_look();
-            let wait = looked.wait_for(|looked| looked.number >= wanted);
-            let error = match is_known {
-                true => match timeout(LOOK_PATIENCE, wait).await {
+            let error = if is_known {
+                match timeout(LOOK_PATIENCE, looked.wait_for(|looked| looked.number >= wanted)).await {
                     Ok(looked) => looked.expect("the sender is in `self`").error.clone(),
                     Err(_) => None,
-                },
-                false => wait.await.expect("the sender is in `self`").error.clone(),
+                }
+            } else {
+                let is_done = |looked: &Looked| looked.number >= wanted || looked.is_ahead;
+                let looked = looked.wait_for(is_done).await.expect("the sender is in `self`");
+                // Else it is that of an earlier look.
+                looked.error.clone().filter(|_| looked.number >= wanted)
             };
             self.0.catch_up();
             if let Some(error) = error {
@@ -195,6 +199,7 @@ impl MaildirMailbox {
     ) -> Asked<'static, T> {
         let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
         Box::pin(async move {
+            inner.listed().await;
             let work = move || {
                 let (opened, size) = inner.open(uid, &file)?;
                 read(opened, size, &file)
@@ -228,7 +233,9 @@ fn look_as_wanted(core: &Arc<MailboxCore>) {
             let mut looks = lock(&core.looks);
             (looks.known, looks.last, looks.took) = (known, Instant::now(), begun.elapsed());
         }
-        core.looked.send_modify(|looked| (looked.number, looked.error) = (number, outcome.err()));
+        core.looked.send_modify(|looked| {
+            (looked.number, looked.error, looked.is_ahead) = (number, outcome.err(), false);
+        });
         begin_writing_names(core);
         core.shared.loaded.used(core.id, core.now().map_or(0, |now| now.messages.len()));
     }
@@ -324,19 +331,24 @@ impl Source for MaildirMailbox {
 
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes> {
         let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
-        Box::pin(async move { spawn_blocking(move || inner.header(uid, &file)).await.map_err(ended)? })
+        Box::pin(async move {
+            inner.listed().await;
+            spawn_blocking(move || inner.header(uid, &file)).await.map_err(ended)?
+        })
     }
 
     fn fields(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
+            core.listed().await;
             let work = {
                 let core = Arc::clone(&core);
                 move || {
                     // Without it each message says why.
                     let reader = core.reader().ok();
                     let mut cached = core.shared.header_cache.reader();
-                    first_fields(messages.iter().map(|message| core.fields(reader.as_ref(), &mut cached, message)))
+                    let messages = messages.iter().map(|message| core.as_listed(message));
+                    first_fields(messages.map(|message| core.fields(reader.as_ref(), &mut cached, &message)))
                 }
             };
             let fields = spawn_blocking(work).await.map_err(ended);
@@ -354,9 +366,11 @@ impl Source for MaildirMailbox {
     ) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
+            core.listed().await;
             let work = move || {
                 let reader = core.reader_of_mail();
-                first_bodies(messages.iter().map(|message| core.body(&reader, message)))
+                let messages = messages.iter().map(|message| core.as_listed(message));
+                first_bodies(messages.map(|message| core.body(&reader, &message)))
             };
             spawn_blocking(work).await.map_err(ended)
         })

@@ -6,8 +6,12 @@
 mod account;
 mod append;
 mod arrivals;
+mod as_listed;
+#[cfg(test)]
+mod as_listed_tests;
 mod awaited;
 mod body;
+mod boot;
 mod change_queue;
 #[cfg(test)]
 mod change_tests;

@@ -36,6 +36,10 @@ pub(super) struct MailboxState {
     pub absent: BTreeSet<u32>,
     /// The last batch with files that were found, and how many it has had.
     found: (u64, u16),
+    /// Stamps in the head that was read.
+    pub stamps: [(i64, u64); 2],
+    /// The first message in `new/`, by the rows that were read.
+    pub recent_from: u32,
 }
 
 impl MailboxState {
@@ -46,6 +50,9 @@ impl MailboxState {
         let behind = messages.values().filter(is_behind).map(|message| (message.state.uid, message.state.letters));
         let behind = behind.collect();
         let leaving = leaving.into_iter().filter_map(|(uid, row)| Some((uid, leaving_file(row, ledger)?))).collect();
+        let is_new = |message: &&StoredMessage| message.state.flags & flag_bits::IN_NEW != 0;
+        let recent_from = messages.values().find(is_new).map_or(head.next_uid.max(1), |message| message.fixed.uid);
+        let (stamps, found) = (head.stamps, (0, 0));
         let loaded = |message| loaded(message, &keywords, &head, ledger);
         let messages = messages.into_values().filter_map(loaded).collect();
         let now = Snapshot {
@@ -56,7 +63,8 @@ impl MailboxState {
         };
         let uid_validity = UidValidity(Uid::new(head.uid_validity).or(Uid::new(1)).expect("it is not 0").0);
         let (looked_at, absent) = (LookedAt::default(), BTreeSet::new());
-        Self { uid_validity, keywords, now: Arc::new(now), looked_at, behind, leaving, absent, found: (0, 0) }
+        let now = Arc::new(now);
+        Self { uid_validity, keywords, now, looked_at, behind, leaving, absent, found, stamps, recent_from }
     }
 
     /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.

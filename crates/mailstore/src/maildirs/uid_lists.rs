@@ -71,7 +71,11 @@ pub(super) async fn write_when_idle(shared: Weak<Shared>) {
     loop {
         times.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        if spawn_blocking(move || shared.write_uid_lists(false)).await.is_err() {
+        let work = move || {
+            shared.note_listings();
+            shared.write_uid_lists(false);
+        };
+        if spawn_blocking(work).await.is_err() {
             return;
         }
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::columns::{FixedMessage, StateMessage, flag_bits};
-use super::file_note::FileNote;
 use super::heads::{count, is_deleted, is_unseen, stored_head};
 use super::lookups::Lookups;
 use super::row_set::RowSet;
@@ -23,11 +22,11 @@ use crate::row::NumberRange;
 /// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
 #[derive(Debug)]
 pub struct Applier<'a> {
-    reader: &'a TableReader,
-    changes: RowChanges,
+    pub(super) reader: &'a TableReader,
+    pub(super) changes: RowChanges,
     /// As they become.
     pub numbers: StoreNumbers,
-    heads: BTreeMap<u32, MailboxHead>,
+    pub(super) heads: BTreeMap<u32, MailboxHead>,
     accounts: BTreeMap<u32, AccountRow>,
     fixed: HashMap<u32, RowSet<FixedMessage>>,
     state: HashMap<u32, RowSet<StateMessage>>,
@@ -141,36 +140,6 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Applies what was done to a file, after the entries that were durable before that.
-    ///
-    /// # Errors
-    /// Errors of reading the table.
-    pub fn note(&mut self, note: FileNote) -> Result<(), MetaError> {
-        match note {
-            FileNote::Shown { mailbox, uid, modseq } => {
-                let (reader, range) = (self.reader, NumberRange { first: uid, last: uid });
-                self.state_rows(mailbox).change(reader, range, |message| {
-                    if message.modseq <= modseq {
-                        message.flags &= !(flag_bits::BEHIND | flag_bits::IN_NEW);
-                        message.letters = 0;
-                    }
-                    true
-                })
-            }
-            FileNote::Left { mailbox, uid } => {
-                self.changes.remove(TableName::Leaving, &key_of_two(mailbox, uid));
-                Ok(())
-            }
-            FileNote::DirectoryDone { mailbox, lsn } => {
-                let rows = rows_of(self.reader, &self.changes, TableName::Pending, &key_of(mailbox))?;
-                let done = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.lsn <= lsn);
-                let done = rows.into_iter().filter(|(_, row)| done(row));
-                done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
-                Ok(())
-            }
-        }
-    }
-
     /// All changes, for a commit.
     ///
     /// # Errors
@@ -196,7 +165,7 @@ impl<'a> Applier<'a> {
         self.fixed.entry(mailbox).or_insert_with(|| RowSet::new(TableName::Fixed, mailbox))
     }
 
-    fn state_rows(&mut self, mailbox: u32) -> &mut RowSet<StateMessage> {
+    pub(super) fn state_rows(&mut self, mailbox: u32) -> &mut RowSet<StateMessage> {
         self.state.entry(mailbox).or_insert_with(|| RowSet::new(TableName::State, mailbox))
     }
 
@@ -218,7 +187,7 @@ impl<'a> Applier<'a> {
     }
 
     /// The head of a mailbox; an empty one for a mailbox that is not made yet: a takeover gives the messages first, and what a crash leaves of it is in no account.
-    fn head(&mut self, mailbox: u32) -> Result<&mut MailboxHead, MetaError> {
+    pub(super) fn head(&mut self, mailbox: u32) -> Result<&mut MailboxHead, MetaError> {
         if !self.heads.contains_key(&mailbox) {
             let head = stored_head(self.reader, mailbox, &self.numbers)?;
             let new = || MailboxHead { next_uid: 1, skip: self.numbers.skip, recent_from: 1, ..Default::default() };

@@ -7,7 +7,7 @@ use posthaste_random::Random;
 use proptest::prelude::*;
 
 use super::super::columns::{FixedMessage, StateMessage};
-use super::super::{MetaTable, fixed_row, state_row};
+use super::super::{FileNote, MetaTable, fixed_row, state_row};
 use super::*;
 
 const MAILBOX: u32 = 1;
@@ -230,4 +230,27 @@ fn live_bytes(dir: &Path) -> (u64, u64) {
         Ok((rows, TableName::ALL.into_iter().map(of).sum()))
     })
     .unwrap()
+}
+
+/// A session may hold a mailbox that is removed.
+#[test]
+fn a_note_of_a_listing_brings_no_mailbox_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(dir.path()).unwrap();
+    made(&table);
+    let note = |stamps: i64| FileNote::Listed { mailbox: MAILBOX, stamps: [(stamps, 1), (stamps, 2)] };
+    let commit_with = |entries: &[(u64, MailEntry)], note: FileNote| {
+        let reader = table.reader().unwrap();
+        let mut applier = Applier::new(&reader).unwrap();
+        entries.iter().for_each(|(lsn, entry)| applier.apply(*lsn, entry).unwrap());
+        applier.note(note).unwrap();
+        table.commit(&applier.finish().unwrap()).unwrap();
+    };
+    commit_with(&[], note(5));
+    assert_eq!(head(&table).stamps, [(5, 1), (5, 2)]);
+    for entries in [&[(3, MailEntry::MailboxGone { id: MAILBOX })][..], &[]] {
+        commit_with(entries, note(6));
+        let reader = table.reader().unwrap();
+        assert_eq!(reader.get(TableName::Mailboxes, &key_of(MAILBOX)).unwrap(), None);
+    }
 }

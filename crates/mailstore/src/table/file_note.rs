@@ -1,5 +1,11 @@
 //! Changes of files that no entry has.
 
+use super::columns::flag_bits;
+use super::heads::stored_head;
+use super::values::{PendingRow, key_of, key_of_two};
+use super::{Applier, MetaError, TableName, rows_of};
+use crate::row::NumberRange;
+
 /// A change of a message's file that is durable. No entry says so: a commit that is lost has it done once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileNote {
@@ -26,4 +32,59 @@ pub enum FileNote {
         /// A later batch is not done.
         lsn: u64,
     },
+    /// A listing of a mailbox has found its directories as the rows say. They are so as long as the directories have these stamps.
+    Listed {
+        /// The mailbox.
+        mailbox: u32,
+        /// As in [`MailboxHead`](super::MailboxHead).
+        stamps: [(i64, u64); 2],
+    },
+}
+
+impl Applier<'_> {
+    /// Applies what was done to a file, after the entries that were durable before that.
+    ///
+    /// # Errors
+    /// Errors of reading the table.
+    pub fn note(&mut self, note: FileNote) -> Result<(), MetaError> {
+        match note {
+            FileNote::Shown { mailbox, uid, modseq } => {
+                let (reader, range) = (self.reader, NumberRange { first: uid, last: uid });
+                self.state_rows(mailbox).change(reader, range, |message| {
+                    if message.modseq <= modseq {
+                        message.flags &= !(flag_bits::BEHIND | flag_bits::IN_NEW);
+                        message.letters = 0;
+                    }
+                    true
+                })
+            }
+            FileNote::Left { mailbox, uid } => {
+                self.changes.remove(TableName::Leaving, &key_of_two(mailbox, uid));
+                Ok(())
+            }
+            FileNote::DirectoryDone { mailbox, lsn } => {
+                let rows = rows_of(self.reader, &self.changes, TableName::Pending, &key_of(mailbox))?;
+                let done = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.lsn <= lsn);
+                let done = rows.into_iter().filter(|(_, row)| done(row));
+                done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
+                Ok(())
+            }
+            FileNote::Listed { mailbox, stamps } => {
+                if self.has_head(mailbox)? {
+                    self.head(mailbox)?.stamps = stamps;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// False of a mailbox that was removed.
+    fn has_head(&self, mailbox: u32) -> Result<bool, MetaError> {
+        if self.heads.contains_key(&mailbox) {
+            return Ok(true);
+        }
+        let key = key_of(mailbox);
+        let is_changed = self.changes.of(TableName::Mailboxes, &key).next().is_some();
+        Ok(!is_changed && stored_head(self.reader, mailbox, &self.numbers)?.is_some())
+    }
 }

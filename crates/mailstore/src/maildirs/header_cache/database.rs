@@ -14,6 +14,7 @@ use redb::backends::FileBackend;
 use redb::{Database, ReadOnlyTable, ReadableDatabase, RepairSession, StorageBackend, TableDefinition};
 
 use super::entry::{Key, fields_of};
+use crate::maildirs::boot::boot_id;
 
 /// Octets of pages that the database keeps in memory.
 const PAGES_BYTES: usize = 16 << 20;
@@ -171,9 +172,4 @@ impl StorageBackend for Unsynced {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.write(offset, data)
     }
-}
-
-/// Another one after each start of the machine; empty if it cannot be known.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

@@ -1,0 +1,91 @@
+//! The first session after a start need not wait for a listing, if the directories are as an earlier opening has listed them.
+//!
+//! The head of a mailbox has the stamps of its directories at a listing that has left nothing to do. They hold for one boot: after a power cut a
+//! directory may have another content with the same time. The listing is made all the same, behind the answer: it finds the names and inodes of files, for
+//! which reading a message waits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use posthaste_maildir::MaildirReader;
+use posthaste_maildir::tree::Stamp;
+
+use super::boot::boot_number;
+use super::core::MailboxCore;
+use super::file::MailFile;
+use super::mailbox::lock;
+use super::{MaildirStore, Shared};
+use crate::message_list::Message;
+use crate::row::Uid;
+use crate::table::FileNote;
+
+/// Stamps as a head has them: times and inodes, the latter mixed with the number of the boot.
+type SealedStamps = [(i64, u64); 2];
+
+fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
+    let boot = boot_number()?;
+    Some(stamps.map(|stamp| (stamp.mtime_ns, stamp.inode ^ boot)))
+}
+
+impl MailboxCore {
+    /// Shows the messages that were read from the ledger just now, if the directories need no listing for that.
+    pub fn show_before_listing(&self, reader: &MaildirReader) {
+        let Some(now) = reader.stamps().ok().and_then(sealed) else { return };
+        let recent_from = match &*lock(&self.state) {
+            Some(state) if state.stamps == now => state.recent_from,
+            _ => return,
+        };
+        self.found_recent(recent_from);
+        self.looked.send_modify(|looked| looked.is_ahead = true);
+    }
+
+    /// Messages from this UID on are `\Recent`. The first who says so is right: sessions have taken some since.
+    pub fn found_recent(&self, from: u32) {
+        if !self.is_recent_known.swap(true, Ordering::Relaxed) {
+            self.recent_from.store(from, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the listing that the mailbox was shown without.
+    pub async fn listed(&self) {
+        // It cannot fail: the sender is in `self`.
+        let _ = self.looked.subscribe().wait_for(|looked| !looked.is_ahead).await;
+    }
+
+    /// A message with its file as the listing has found it, also if its session has seen it before.
+    pub fn as_listed(&self, message: &Message<Arc<MailFile>>) -> Message<Arc<MailFile>> {
+        let mut message = message.clone();
+        if message.file.inode().is_none()
+            && let (Some(now), Some(uid)) = (self.now(), Uid::new(message.uid))
+            && let Some(found) = now.find(uid)
+        {
+            message.file = Arc::clone(&found.file);
+        }
+        message
+    }
+
+    /// A note of the last listing, if that has left nothing to do and was not noted yet. Looks at no disk.
+    pub fn listing_note(&self) -> Option<FileNote> {
+        if self.is_unlisted.load(Ordering::Relaxed) || self.is_deleted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let stamps = sealed(lock(&self.looks).known.as_ref()?.settled?)?;
+        let before = std::mem::replace(&mut lock(&self.state).as_mut()?.stamps, stamps);
+        (before != stamps).then_some(FileNote::Listed { mailbox: self.id, stamps })
+    }
+}
+
+impl Shared {
+    /// Notes for the next commit how directories were listed.
+    pub fn note_listings(&self) {
+        let notes = self.loaded.all().into_iter().filter_map(|mailbox| mailbox.core().listing_note());
+        self.ledger.note(&notes.collect::<Vec<FileNote>>());
+    }
+}
+
+impl MaildirStore {
+    /// Notes how the directories of mailboxes were listed last, so that the first sessions of the next start wait for no listing: before the end of the ledger.
+    pub fn note_listings(&self) {
+        self.shared.note_listings();
+    }
+}

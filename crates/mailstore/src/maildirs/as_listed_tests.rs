@@ -1,0 +1,117 @@
+//! Sessions that come before the first listing of an opening.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use super::looks::Known;
+use super::mailbox::lock;
+use super::scan::Oddities;
+use super::tests::{Place, uids};
+use crate::row::Uid;
+use crate::snapshot::{SnapshotView, Source};
+use crate::store::{MailboxView, SelectMode};
+use crate::table::FileNote;
+
+/// A mailbox whose directories were listed, in an opening that has ended in order.
+async fn listed() -> Place {
+    let mut place = Place::new();
+    for name in ["new/1.a", "cur/2.b:2,S", "new/3.c"] {
+        fs::write(place.path(name), format!("Subject: {name}\n\n")).unwrap();
+    }
+    place.settled_look().await;
+    place.mailbox().core().shared.note_listings();
+    place
+}
+
+/// True if the next opening shows the mailbox before it is listed.
+fn is_shown_unlisted(place: &mut Place) -> bool {
+    place.reopen();
+    let core = place.mailbox().core();
+    let reader = core.reader().unwrap();
+    core.load(Some(&reader), &mut Oddities::default()).unwrap();
+    core.show_before_listing(&reader);
+    let is_ahead = core.looked.borrow().is_ahead;
+    let (_, outcome) = core.look(Known::default());
+    assert_eq!(outcome, Ok(()));
+    assert!(!core.looked.borrow().is_ahead, "a listing ends it");
+    is_ahead
+}
+
+#[tokio::test]
+async fn the_first_session_does_not_wait_for_a_listing() {
+    let mut place = listed().await;
+    place.reopen();
+    let mailbox = Arc::new(place.mailbox().clone());
+    let suspects = mailbox.core().suspects.try_lock().expect("nobody looks");
+    // The look goes on when it gets these.
+    let view = SnapshotView::select(Arc::clone(&mailbox), SelectMode::Writable).await.unwrap();
+    assert_eq!((view.exists(), view.recent(), view.first_unseen()), (3, 3, Some(1)));
+    let reading = view.body(Uid::new(3).unwrap());
+    let (wakes, mut reading) = (std::task::Waker::noop(), reading);
+    let poll = reading.as_mut().poll(&mut std::task::Context::from_waker(wakes));
+    assert!(poll.is_pending(), "the listing finds the names of files");
+    drop(suspects);
+    let body = reading.await.unwrap();
+    assert_eq!(body.read(0, 99).await.unwrap(), "Subject: new/3.c\r\n\r\n");
+    // What the first one has had as \\Recent stays its own.
+    assert_eq!(uids(&place.look().await), [1, 2, 3]);
+    let second = SnapshotView::select(mailbox, SelectMode::Writable).await.unwrap();
+    assert_eq!(second.recent(), 0);
+}
+
+#[tokio::test]
+async fn directories_that_have_changed_are_listed_first() {
+    let mut place = listed().await;
+    assert!(is_shown_unlisted(&mut place), "nothing has changed");
+    assert!(is_shown_unlisted(&mut place), "the next opening finds it, too");
+    let changes: [fn(&Place); 4] = [
+        |place| fs::write(place.path("new/4.d"), "x").unwrap(),
+        |place| fs::rename(place.path("new/1.a"), place.path("cur/1.a:2,S")).unwrap(),
+        |place| fs::remove_file(place.path("new/3.c")).unwrap(),
+        // Another directory in its place, with the same time.
+        |place| {
+            let at = fs::metadata(place.path("new")).unwrap().modified().unwrap();
+            fs::rename(place.path("new"), place.path("old")).unwrap();
+            fs::create_dir(place.path("new")).unwrap();
+            fs::File::open(place.path("new")).unwrap().set_modified(at).unwrap();
+        },
+    ];
+    for change in changes {
+        let mut place = listed().await;
+        change(&place);
+        assert!(!is_shown_unlisted(&mut place));
+    }
+}
+
+#[tokio::test]
+async fn a_listing_counts_for_one_boot() {
+    let mut place = listed().await;
+    let core = place.mailbox().core();
+    let stamps = lock(&core.state).as_ref().unwrap().stamps;
+    let of_another_boot = stamps.map(|(time, inode)| (time, inode ^ 0x5555));
+    core.shared.ledger.note(&[FileNote::Listed { mailbox: core.id, stamps: of_another_boot }]);
+    assert!(!is_shown_unlisted(&mut place));
+}
+
+/// What a listing has left to do is not noted.
+#[tokio::test]
+async fn a_listing_of_a_directory_that_was_changing_is_not_noted() {
+    let place = Place::new();
+    fs::write(place.path("new/1.a"), "x").unwrap();
+    let soon = SystemTime::now() + Duration::from_secs(3600);
+    fs::File::open(place.path("new")).unwrap().set_modified(soon).unwrap();
+    place.look().await;
+    let core = place.mailbox().core();
+    core.shared.note_listings();
+    assert_eq!(lock(&core.state).as_ref().unwrap().stamps, [(0, 0); 2]);
+    // Files that turned out to have other names are to be listed again.
+    let mut place = listed().await;
+    place.settled_look().await;
+    let core = place.mailbox().core();
+    let before = lock(&core.state).as_ref().unwrap().stamps;
+    core.is_unlisted.store(true, Ordering::Relaxed);
+    core.shared.note_listings();
+    assert_eq!(lock(&core.state).as_ref().unwrap().stamps, before);
+}

@@ -1,0 +1,16 @@
+//! One boot of the machine. Without a power cut a file system shows all that was done, synced or not.
+
+use std::sync::OnceLock;
+
+/// Another text after each start of the machine; empty if it cannot be known.
+pub(super) fn boot_id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// Like [`boot_id`], as a number; `None` if it cannot be known.
+pub(super) fn boot_number() -> Option<u64> {
+    let digits: String = boot_id().chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    Some((number >> 64) as u64 ^ number as u64)
+}
