@@ -1,12 +1,13 @@
 //! A mailbox as the table has it.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 
 use bytes::Bytes;
 
 use crate::table::{
     FixedMessage, LeavingRow, MailboxHead, MetaError, PendingRow, RowChanges, StateMessage, StoreNumbers, TableName,
-    TableReader, fixed_row, key_of, rows_of, second_of, state_row, stored_head,
+    TableReader, fixed_row, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
 /// A mailbox as it is stored.
@@ -84,23 +85,39 @@ pub(super) fn stored(
     numbers: StoreNumbers,
     id: u32,
 ) -> Result<Option<StoredMailbox>, MetaError> {
-    let rows = |table| rows_of(reader, changes, table, &key_of(id));
     let Some(head) = head_of(reader, changes, numbers, id)? else { return Ok(None) };
-    let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
-    let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
-    let state = rows(TableName::State)?.into_iter().filter_map(row);
-    let state = state.filter_map(|(first, value)| state_row(&value, first)).flatten();
-    let state: BTreeMap<u32, StateMessage> = state.map(|message| (message.uid, message)).collect();
-    let fixed = rows(TableName::Fixed)?.into_iter().filter_map(row);
-    let fixed = fixed.filter_map(|(first, value)| fixed_row(&value, first)).flatten();
-    let message = |fixed: FixedMessage| {
-        let name = names.get(&fixed.uid).map(|name| Bytes::copy_from_slice(name));
-        Some((fixed.uid, StoredMessage { fixed, state: *state.get(&fixed.uid)?, name }))
+    let prefix = key_of(id);
+    let for_each = |table, each: &mut dyn FnMut(&[u8], &[u8])| for_each_row((reader, changes), table, &prefix, each);
+    let by_uid = |table, each: &mut dyn FnMut(u32, &[u8])| {
+        for_each(table, &mut |key, value| second_of(key).into_iter().for_each(|uid| each(uid, value)))
     };
-    let keywords = rows(TableName::Keywords)?.into_iter();
-    let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
-    let leaving = rows(TableName::Leaving)?.into_iter().filter_map(row);
-    let leaving = leaving.filter_map(|(uid, value)| Some((uid, LeavingRow::decode(&value)?))).collect();
-    let (messages, keywords) = (fixed.filter_map(message).collect(), keywords.collect());
+    let (mut names, mut state, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
+    by_uid(TableName::Foreign, &mut |uid, name| names.push((uid, Bytes::copy_from_slice(name))))?;
+    by_uid(TableName::State, &mut |first, row| state.extend(state_row(row, first).into_iter().flatten()))?;
+    by_uid(TableName::Fixed, &mut |first, row| fixed.extend(fixed_row(row, first).into_iter().flatten()))?;
+    // They are in the order of UIDs, unless rows are damaged.
+    state.sort_by_key(|message: &StateMessage| message.uid);
+    fixed.sort_by_key(|message: &FixedMessage| message.uid);
+    // To look each up in the others would take as long as to read them.
+    let (mut names, mut state) = (names.into_iter().peekable(), state.into_iter().peekable());
+    let message = |fixed: FixedMessage| {
+        let name = at_uid(&mut names, fixed.uid, |(uid, _)| *uid).map(|(_, name)| name);
+        let state = at_uid(&mut state, fixed.uid, |message| message.uid)?;
+        Some((fixed.uid, StoredMessage { fixed, state, name }))
+    };
+    let messages = fixed.into_iter().filter_map(message).collect();
+    let (mut keywords, mut leaving) = (BTreeMap::new(), BTreeMap::new());
+    for_each(TableName::Keywords, &mut |key, name| {
+        key.get(4).into_iter().for_each(|bit| drop(keywords.insert(*bit, Bytes::copy_from_slice(name))));
+    })?;
+    by_uid(TableName::Leaving, &mut |uid, row| {
+        LeavingRow::decode(row).into_iter().for_each(|row| drop(leaving.insert(uid, row)));
+    })?;
     Ok(Some(StoredMailbox { head, messages, keywords, leaving }))
+}
+
+/// The item of a UID. Those of lower ones are passed over: another row of theirs is damaged.
+fn at_uid<T>(items: &mut Peekable<impl Iterator<Item = T>>, uid: u32, of: impl Fn(&T) -> u32) -> Option<T> {
+    while items.next_if(|item| of(item) < uid).is_some() {}
+    items.next_if(|item| of(item) == uid)
 }

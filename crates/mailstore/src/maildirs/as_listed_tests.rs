@@ -3,8 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
+use super::core::MailboxCore;
 use super::looks::Known;
 use super::mailbox::lock;
 use super::scan::Oddities;
@@ -39,20 +42,31 @@ fn is_shown_unlisted(place: &mut Place) -> bool {
     is_ahead
 }
 
+/// A look does not begin to list before the sender is dropped.
+fn hold_up_listing(core: &Arc<MailboxCore>) -> Sender<()> {
+    let ((locked, is_locked), (release, released)) = (channel(), channel::<()>());
+    let core = Arc::clone(core);
+    std::thread::spawn(move || {
+        let _suspects = lock(&core.suspects);
+        locked.send(()).unwrap();
+        let _ = released.recv();
+    });
+    is_locked.recv().unwrap();
+    release
+}
+
 #[tokio::test]
 async fn the_first_session_does_not_wait_for_a_listing() {
     let mut place = listed().await;
     place.reopen();
     let mailbox = Arc::new(place.mailbox().clone());
-    let suspects = mailbox.core().suspects.try_lock().expect("nobody looks");
-    // The look goes on when it gets these.
+    let listing = hold_up_listing(mailbox.core());
     let view = SnapshotView::select(Arc::clone(&mailbox), SelectMode::Writable).await.unwrap();
     assert_eq!((view.exists(), view.recent(), view.first_unseen()), (3, 3, Some(1)));
-    let reading = view.body(Uid::new(3).unwrap());
-    let (wakes, mut reading) = (std::task::Waker::noop(), reading);
-    let poll = reading.as_mut().poll(&mut std::task::Context::from_waker(wakes));
+    let mut reading = view.body(Uid::new(3).unwrap());
+    let poll = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll.is_pending(), "the listing finds the names of files");
-    drop(suspects);
+    drop(listing);
     let body = reading.await.unwrap();
     assert_eq!(body.read(0, 99).await.unwrap(), "Subject: new/3.c\r\n\r\n");
     // What the first one has had as \\Recent stays its own.

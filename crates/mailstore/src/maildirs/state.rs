@@ -53,7 +53,13 @@ impl MailboxState {
         let is_new = |message: &&StoredMessage| message.state.flags & flag_bits::IN_NEW != 0;
         let recent_from = messages.values().find(is_new).map_or(head.next_uid.max(1), |message| message.fixed.uid);
         let (stamps, found) = (head.stamps, (0, 0));
-        let loaded = |message| loaded(message, &keywords, &head, ledger);
+        // Few messages have flags that no other has.
+        let mut letters: HashMap<u64, String> = HashMap::new();
+        let loaded = |message: StoredMessage| {
+            let flags = visible(message.state.flags);
+            let letters = letters.entry(flags.0).or_insert_with(|| keywords.letters_of(flags));
+            loaded(message, letters, &head, ledger)
+        };
         let messages = messages.into_values().filter_map(loaded).collect();
         let now = Snapshot {
             messages,
@@ -224,10 +230,10 @@ fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     Some(Arc::new(MailFile::unseen(Subdir::Cur, std::str::from_utf8(&name).ok()?.into(), disk_size, wire_size)))
 }
 
-/// `None`: its file cannot be named.
+/// `letters`: those of its flags. `None`: its file cannot be named.
 fn loaded(
     message: StoredMessage,
-    keywords: &MailboxKeywords,
+    letters: &str,
     head: &MailboxHead,
     ledger: &MailLedger,
 ) -> Option<Message<Arc<MailFile>>> {
@@ -236,11 +242,9 @@ fn loaded(
     let file = match name {
         None => own_file((fixed.lsn, fixed.target), fixed.wire_size, ledger)?,
         Some(name) => {
-            let letters = match state.flags & flag_bits::BEHIND != 0 {
-                true => letters_text(state.letters),
-                false => keywords.letters_of(flags),
-            };
-            let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &letters);
+            let shown = (state.flags & flag_bits::BEHIND != 0).then(|| letters_text(state.letters));
+            let letters = shown.as_deref().unwrap_or(letters);
+            let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, letters);
             let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
             Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size))
         }

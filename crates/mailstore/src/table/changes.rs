@@ -37,18 +37,33 @@ pub fn rows_of(
     table: TableName,
     prefix: &[u8],
 ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, MetaError> {
-    let mut rows = BTreeMap::new();
+    let mut rows = Vec::new();
+    for_each_row((reader, changes), table, prefix, &mut |key, value| rows.push((key.to_vec(), value.to_vec())))?;
+    Ok(rows.into_iter().collect())
+}
+
+/// Calls `each` for all whole values whose keys begin with `prefix`, in the order of the keys, as they are after changes.
+///
+/// # Errors
+/// Errors of reading the table.
+pub(crate) fn for_each_row(
+    (reader, changes): (&TableReader, &RowChanges),
+    table: TableName,
+    prefix: &[u8],
+    each: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<(), MetaError> {
+    let mut changed = changes.of(table, prefix).peekable();
     reader.for_each(table, prefix, &mut |key, value| {
-        if let Some(value) = value {
-            rows.insert(key.to_vec(), value.to_vec());
+        while let Some((before, row)) = changed.next_if(|(changed, _)| *changed < key) {
+            row.into_iter().for_each(|row| each(before, row));
         }
+        let now = match changed.next_if(|(changed, _)| *changed == key) {
+            Some((_, row)) => row,
+            None => value,
+        };
+        now.into_iter().for_each(|row| each(key, row));
         Ok(())
     })?;
-    for (key, value) in changes.of(table, prefix) {
-        match value {
-            Some(value) => drop(rows.insert(key.to_vec(), value.to_vec())),
-            None => drop(rows.remove(key)),
-        }
-    }
-    Ok(rows)
+    changed.for_each(|(key, row)| row.into_iter().for_each(|row| each(key, row)));
+    Ok(())
 }

@@ -28,6 +28,7 @@ use rustix::fs::{Mode, OFlags};
 use self::file::{FileError, FileErrorKind, TableFile};
 pub use apply::Applier;
 pub(crate) use apply::ParkedApplier;
+pub(crate) use changes::for_each_row;
 pub use changes::{RowChanges, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub use file_note::FileNote;
