@@ -195,6 +195,11 @@ impl ScramFirst {
     pub fn user(&self) -> &str {
         &self.user
     }
+
+    /// [`NAME`] or [`PLUS_NAME`].
+    pub fn mechanism(&self) -> &'static str {
+        if self.channel.starts_with(BOUND.as_bytes()) { PLUS_NAME } else { NAME }
+    }
 }
 
 /// The server's side, after the client's first message.
@@ -237,7 +242,8 @@ impl ScramServer {
         // No extension is known that could stand after the nonce.
         let is_ours = nonce.strip_prefix("r=")? == self.nonce;
         let said = format!("{},{},{without_proof}", self.first.bare, self.message);
-        (is_bound && is_ours).then_some(ScramProof { user: self.first.user, keys: self.keys, said, proof })
+        let mechanism = self.first.mechanism();
+        (is_bound && is_ours).then_some(ScramProof { user: self.first.user, mechanism, keys: self.keys, said, proof })
     }
 }
 
@@ -245,6 +251,7 @@ impl ScramServer {
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramProof {
     user: String,
+    mechanism: &'static str,
     keys: ScramKeys,
     /// Both sides' messages.
     said: String,
@@ -261,6 +268,11 @@ impl ScramProof {
     /// Name of the user whose password it claims to prove.
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// [`NAME`] or [`PLUS_NAME`].
+    pub fn mechanism(&self) -> &'static str {
+        self.mechanism
     }
 
     /// Both sides' messages, which are unique to an exchange.
@@ -567,7 +579,9 @@ mod tests {
         let first = ScramFirst::parse_bound(&client.first(), of_server)?;
         let server = ScramServer::new(first, keys(), SERVER_NONCE);
         let last = client.last(server.message()).unwrap();
-        let answer = server.prove(&last)?.answer();
+        let proof = server.prove(&last)?;
+        assert_eq!(proof.mechanism(), PLUS_NAME);
+        let answer = proof.answer();
         assert!(answer.iter().all(|shown| client.is_shown(shown)));
         Some(answer)
     }
@@ -584,6 +598,7 @@ mod tests {
     fn an_offer_that_was_taken_out_on_the_way_is_noticed() {
         let unaware = "y,,n=user,r=abc";
         assert!(ScramFirst::parse(unaware, false).is_some(), "nothing was offered");
+        assert_eq!(ScramFirst::parse(unaware, false).unwrap().mechanism(), NAME);
         assert_eq!(ScramFirst::parse(unaware, true), None);
         assert!(ScramFirst::parse("n,,n=user,r=abc", true).is_some(), "the client cannot do it");
         // The header counts in the proof: whoever turns `n` into `y`, or into another binding, breaks it.

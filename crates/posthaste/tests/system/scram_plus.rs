@@ -183,6 +183,10 @@ fn a_proof_is_good_for_its_tls_connection_only() {
         let bound = ann().bound_to(client.exporter());
         let said = client.show("SCRAM-SHA-256-PLUS", bound);
         assert!(said.starts_with(taken), "{said}");
+        if door.protocol == "smtp" {
+            let line = server.wait_for_log("logged in");
+            assert!(line.contains("SCRAM-SHA-256-PLUS"), "{line}");
+        }
 
         // A client that knows no channel binding.
         let said = open().0.show("SCRAM-SHA-256", ann());

@@ -291,7 +291,7 @@ impl Handler for Receiver {
         let (settings, origin) = (self.settings(), sending(&session.peer));
         let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, origin, proof).await;
         let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
-        self.record_login((&session.peer, Some(session)), scram::NAME, name, checked.as_ref().err().copied());
+        self.record_login((&session.peer, Some(session)), proof.mechanism(), name, checked.as_ref().err().copied());
         let LoggedIn { name, secrets } = checked.map_err(logins::refusal)?;
         session.state = Some(secrets);
         Ok(name)
