@@ -158,6 +158,17 @@ async fn octets_that_unpack_to_a_gigabyte_end_like_a_long_line() {
     assert!(told.contains("TOOBIG"), "{told}");
 }
 
+/// A client that ends its stream with a command hears its answer.
+#[tokio::test]
+async fn a_command_in_the_final_block_is_carried_out() {
+    let mut client = Client::compressed(&common::store()).await;
+    let mut last = Vec::with_capacity(1 << 10);
+    let mut deflate = Compress::new(Compression::best(), false);
+    deflate.compress_vec(b"c STATUS INBOX (MESSAGES)\r\n", &mut last, FlushCompress::Finish).unwrap();
+    client.stream.write_all(&last).await.unwrap();
+    assert_eq!(client.hear("never").await, "* STATUS \"INBOX\" (MESSAGES 3)\r\nc OK STATUS completed\r\n");
+}
+
 #[tokio::test]
 async fn octets_that_are_not_packed_end_the_session() {
     let mut client = Client::compressed(&common::store()).await;

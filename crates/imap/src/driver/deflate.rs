@@ -18,6 +18,8 @@ pub(super) struct Deflated {
     pub packed: BytesMut,
     /// The last step had no room for all that its octets unpack to.
     is_full: bool,
+    /// The client's stream has ended with its final block.
+    has_ended: bool,
     /// `None`: nothing was packed since the last flush that ended the session's wait. Another compressor can go on after it.
     deflate: Option<Compress>,
     /// Octets were packed that the client cannot unpack before a flush.
@@ -31,16 +33,19 @@ pub(super) struct NotDeflated;
 impl Deflated {
     pub fn new() -> Self {
         let inflate = Decompress::new(false);
-        Self { inflate, packed: BytesMut::new(), is_full: false, deflate: None, is_dirty: false }
+        Self { inflate, packed: BytesMut::new(), is_full: false, has_ended: false, deflate: None, is_dirty: false }
     }
 
-    /// True if more can be unpacked without more octets of the client.
+    /// True if more can be unpacked without more octets of the client, or its stream has ended.
     pub fn has_input(&self) -> bool {
-        self.is_full || !self.packed.is_empty()
+        self.is_full || self.has_ended || !self.packed.is_empty()
     }
 
-    /// Unpacks some of the client's octets behind `input`.
+    /// Unpacks some of the client's octets behind `input`. Those of a final block count: the stream ends with the call after it.
     pub fn unpack(&mut self, input: &mut BytesMut) -> Result<(), NotDeflated> {
+        if self.has_ended {
+            return Err(NotDeflated);
+        }
         let start = input.len();
         input.resize(start + UNPACKED_AT_ONCE, 0);
         let (taken, given) = (self.inflate.total_in(), self.inflate.total_out());
@@ -60,7 +65,11 @@ impl Deflated {
                 self.is_full = false;
                 Ok(())
             }
-            Ok(Status::BufError | Status::StreamEnd) | Err(_) => Err(NotDeflated),
+            Ok(Status::StreamEnd) => {
+                self.has_ended = true;
+                Ok(())
+            }
+            Ok(Status::BufError) | Err(_) => Err(NotDeflated),
         }
     }
 
@@ -160,6 +169,22 @@ mod tests {
             all += input.split().len();
         }
         assert_eq!(all, 64 << 20);
+    }
+
+    #[test]
+    fn a_final_block_is_unpacked_and_nothing_after_it() {
+        let mut last = Vec::with_capacity(1 << 10);
+        Compress::new(Compression::fast(), false)
+            .compress_vec(b"a NOOP\r\n", &mut last, FlushCompress::Finish)
+            .unwrap();
+        for after in [&b""[..], b"more", &packed(b"b NOOP\r\n")] {
+            let (mut one, mut input) = (Deflated::new(), BytesMut::new());
+            one.packed.extend_from_slice(&[&last[..], after].concat());
+            assert_eq!(one.unpack(&mut input), Ok(()));
+            assert_eq!(&input[..], b"a NOOP\r\n");
+            assert!(one.has_input(), "the session learns of the end");
+            assert_eq!((one.unpack(&mut input), input.len()), (Err(NotDeflated), 8));
+        }
     }
 
     #[test]
