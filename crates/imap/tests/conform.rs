@@ -2,7 +2,7 @@
 //!
 //! `C: text` is sent with CRLF, `C! text` as it stands; `S: line` is the next line of the answer, with `…` at its end the beginning of it; `S:
 //! closed` is the end. `\r`, `\n` and `\xNN` are escapes. `@remote` comes from another machine, `@starttls` offers TLS, `@scram`
-//! SCRAM-SHA-256.
+//! SCRAM-SHA-256, `@bound` with that -PLUS.
 
 mod common;
 mod set {
@@ -18,6 +18,7 @@ struct Trace {
     name: String,
     trusted: bool,
     scram: bool,
+    bound: bool,
     starttls: bool,
     steps: Vec<Step>,
 }
@@ -54,7 +55,7 @@ fn traces() -> Vec<Trace> {
 
 fn read(path: &Path) -> Trace {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let mut trace = Trace { name, trusted: true, scram: false, starttls: false, steps: Vec::new() };
+    let mut trace = Trace { name, trusted: true, scram: false, bound: false, starttls: false, steps: Vec::new() };
     for line in std::fs::read_to_string(path).unwrap().lines() {
         match line.split_at_checked(2).unwrap_or((line, "")) {
             ("", _) | ("# ", _) => {}
@@ -66,6 +67,7 @@ fn read(path: &Path) -> Trace {
             ("S:", text) => trace.steps.push(Step::Expect(unescape(text.strip_prefix(' ').unwrap_or("")))),
             _ if line == "@remote" => trace.trusted = false,
             _ if line == "@scram" => trace.scram = true,
+            _ if line == "@bound" => trace.bound = true,
             _ if line == "@starttls" => trace.starttls = true,
             _ => panic!("{}: {line}", trace.name),
         }
@@ -95,6 +97,7 @@ fn check(name: &str, expected: &[u8], output: &mut Vec<u8>) {
 fn replay(piece: usize) {
     for trace in traces() {
         let mut host = Host::offering(config(&trace), trace.trusted, trace.scram);
+        host.machine.bind_channel(trace.bound.then_some([9; 32]));
         for step in &trace.steps {
             match step {
                 Step::Send(octets) => {
