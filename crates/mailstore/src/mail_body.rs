@@ -19,7 +19,7 @@ pub const BODIES_BYTES_MAX: usize = 128 * 1024;
 /// It holds no more than [`BODY_READ_MAX`] octets in memory. It can be read to its end when the message is expunged meanwhile.
 #[allow(clippy::len_without_is_empty)]
 pub trait MailBody: Send + Sync {
-    /// How many: RFC822.SIZE.
+    /// The number of octets: RFC822.SIZE.
     fn len(&self) -> u64;
 
     /// Octets from `from` on, up to `up_to` (not included), at most [`BODY_READ_MAX`] of them; none only if `from` is not below `up_to` and

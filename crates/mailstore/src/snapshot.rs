@@ -199,7 +199,7 @@ impl<S: Source> SnapshotView<S> {
         self.seen.find(uid).ok_or(MailstoreError::Gone)
     }
 
-    /// Those of these messages that the view has.
+    /// The messages of these UIDs, as far as the view has them.
     fn messages(&self, uids: &[Uid]) -> Vec<Message<S::File>> {
         uids.iter().filter_map(|uid| self.message(*uid).ok().cloned()).collect()
     }

@@ -13,7 +13,7 @@ use super::mailbox::lock;
 use super::scan::Oddities;
 use super::tests::{Place, uids};
 use crate::row::Uid;
-use crate::snapshot::{SnapshotView, Source};
+use crate::snapshot::SnapshotView;
 use crate::store::{MailboxView, SelectMode};
 use crate::table::FileNote;
 
@@ -24,7 +24,9 @@ async fn listed() -> Place {
         fs::write(place.path(name), format!("Subject: {name}\n\n")).unwrap();
     }
     place.settled_look().await;
-    place.mailbox().core().shared.note_listings();
+    let core = place.mailbox().core();
+    core.shared.ledger.note(&[core.listing_note().unwrap()]);
+    assert_eq!(core.listing_note(), None, "it is noted once");
     place
 }
 
@@ -109,7 +111,7 @@ async fn a_listing_counts_for_one_boot() {
     assert!(!is_shown_unlisted(&mut place));
 }
 
-/// What a listing has left to do is not noted.
+/// A listing that has left something to do is not noted.
 #[tokio::test]
 async fn a_listing_of_a_directory_that_was_changing_is_not_noted() {
     let place = Place::new();
@@ -117,15 +119,11 @@ async fn a_listing_of_a_directory_that_was_changing_is_not_noted() {
     let soon = SystemTime::now() + Duration::from_secs(3600);
     fs::File::open(place.path("new")).unwrap().set_modified(soon).unwrap();
     place.look().await;
-    let core = place.mailbox().core();
-    core.shared.note_listings();
-    assert_eq!(lock(&core.state).as_ref().unwrap().stamps, [(0, 0); 2]);
+    assert_eq!(place.mailbox().core().listing_note(), None);
     // Files that turned out to have other names are to be listed again.
     let mut place = listed().await;
     place.settled_look().await;
     let core = place.mailbox().core();
-    let before = lock(&core.state).as_ref().unwrap().stamps;
     core.is_unlisted.store(true, Ordering::Relaxed);
-    core.shared.note_listings();
-    assert_eq!(lock(&core.state).as_ref().unwrap().stamps, before);
+    assert_eq!(core.listing_note(), None);
 }

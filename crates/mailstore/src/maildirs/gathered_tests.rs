@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use posthaste_fsops::{Event, Scope};
+use posthaste_fsops::{Choice, Cut, Event, Machine, Scope};
 
 use super::*;
 use crate::flags::MessageFlags;

@@ -89,7 +89,7 @@ impl MaildirMailbox {
         }
     }
 
-    /// Whether the directory of a folder is there; an INBOX may have none. Blocks.
+    /// True if the directory of a folder is there; an INBOX may have none. Blocks.
     pub fn is_there(&self) -> bool {
         self.0.reader().is_ok()
     }
