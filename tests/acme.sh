@@ -74,7 +74,7 @@ each_has_its_own() {
 }
 
 start tls '[[listener]]
-address = "127.0.0.1:443"
+address = "0.0.0.0:443"
 protocol = "http"
 tls = "implicit"'
 check "TLS-ALPN-01: each name has a certificate, without a reload" each_has_its_own
@@ -86,6 +86,25 @@ check "acme renew: what is not due stays" is_not_due
 check "the authority says when it wants a renewal" answers grep -q '"renew_at": [0-9]' "$dir/tls/posthaste-data/acme/names.json"
 policy() { curl -sf -k --resolve mta-sts.example.org:443:127.0.0.1 https://mta-sts.example.org/.well-known/mta-sts.txt | grep -q '^mode: testing'; }
 check "mta-sts.txt is served" policy
+
+# A sender asks for it at a public address, and trusts Pebble.
+ip address add 9.9.9.9/32 dev lo
+curl -sf --cacert "$dir/pebble.pem" https://127.0.0.1:15000/roots/0 >"$dir/root.pem"
+curl -sf -d '{"host": "mta-sts.example.org.", "addresses": ["9.9.9.9"]}' http://127.0.0.1:8055/add-a
+curl -sf -d '{"host": "_mta-sts.example.org.", "value": "v=STSv1; id=1;"}' http://127.0.0.1:8055/set-txt
+mkdir "$dir/sender"
+cat >"$dir/sender/posthaste.toml" <<TOML
+host_name = "mx.sender.example"
+[relay]
+networks = ["127.0.0.1"]
+mta_sts_ca_file = "$dir/root.pem"
+[dns]
+servers = ["127.0.0.1:8053"]
+TOML
+route() { (cd "$dir/sender" && "$POSTHASTE" route bob@example.org) | tee /dev/stderr | grep -Eq "^ *MTA-STS +$1"; }
+check "a sender finds the policy" route 'testing$'
+sed -i "s|^mta_sts_ca_file.*|mta_sts_ca_file = \"$dir/pebble.pem\"|" "$dir/sender/posthaste.toml"
+check "no policy from a web server that is not trusted" route 'no policy .*mta-sts.example.org at 9.9.9.9: .*certificate'
 stop
 
 start http '[[listener]]

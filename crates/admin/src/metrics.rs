@@ -11,7 +11,7 @@ use crate::{CHECK_METHODS, CHECK_RESULTS, Counters, QueueStatus, RelayStatus, Se
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 36] = [
+pub(crate) static METRICS: [Metric; 38] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -40,6 +40,8 @@ pub(crate) static METRICS: [Metric; 36] = [
     Metric("posthaste_relay_unreachable_sites", "gauge", "Sets of mail hosts that cannot be reached now."),
     Metric("posthaste_relay_back_offs_total", "counter", "Times since the start that one became unreachable."),
     Metric("posthaste_relay_tls_avoided_total", "counter", "Times since the start that TLS with a host was given up."),
+    Metric("posthaste_relay_tls_sessions_total", "counter", "Sessions with other hosts, by demand on TLS and result."),
+    Metric("posthaste_mta_sts_fetches_total", "counter", "Fetches of MTA-STS policies since the start, by result."),
     Metric("posthaste_dns_questions_total", "counter", "Questions to DNS since the start, by type and outcome."),
     Metric("posthaste_dns_seconds", "histogram", "From a question to DNS to its answer, or to the end of its time."),
     Metric("posthaste_dns_lookups_total", "counter", "Look-ups of mail hosts and addresses since the start, by cache."),
@@ -99,12 +101,21 @@ pub(crate) fn text(
         out.labelled("posthaste_certificate_end_timestamp_seconds", ends);
         let behind = status.webhooks.iter().map(|of| (("webhook", &*of.name), of.behind_secs as f64));
         out.labelled("posthaste_webhook_behind_seconds", behind);
-        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided, dns } = status.relay.clone();
+        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided, tls, policy_fetches, dns } =
+            status.relay.clone();
         let states = [("busy", connections.saturating_sub(idle)), ("idle", idle)];
         out.labelled("posthaste_relay_connections", states.map(|(state, count)| (("state", state), count as f64)));
         out.one("posthaste_relay_unreachable_sites", unreachable as f64);
         out.one("posthaste_relay_back_offs_total", back_offs as f64);
         out.one("posthaste_relay_tls_avoided_total", tls_avoided as f64);
+        let sessions =
+            tls.iter().map(|(policy, result, count)| ([("policy", *policy), ("result", *result)], *count as f64));
+        out.with_labels("posthaste_relay_tls_sessions_total", sessions);
+        let fetches = [("ok", policy_fetches.0), ("failed", policy_fetches.1)];
+        out.labelled(
+            "posthaste_mta_sts_fetches_total",
+            fetches.map(|(result, count)| (("result", result), count as f64)),
+        );
         out.dns(&dns);
     }
     if let Some(queue) = queue {
@@ -223,6 +234,7 @@ mod tests {
 
     fn all() -> String {
         let questions = vec![("mx", "answer", 9), ("mx", "timeout", 3)];
+        let tls = vec![("mta-sts", "verified", 8), ("opportunistic", "clear", 2)];
         let dns = DnsStatus { questions, hits: 5, misses: 2, asked: 1, waiting: 7 };
         let status = ServerStatus {
             version: "0.1.0".to_owned(),
@@ -233,7 +245,16 @@ mod tests {
             waiting_here: 4,
             certificates: vec![CertificateEnd { file: "/tls/mx.pem".to_owned(), ends: 1_800_000_000 }],
             webhooks: vec![WebhookStatus { name: "crm".to_owned(), behind_secs: 240, trouble: None }],
-            relay: RelayStatus { connections: 5, idle: 2, unreachable: 1, back_offs: 7, tls_avoided: 3, dns },
+            relay: RelayStatus {
+                connections: 5,
+                idle: 2,
+                unreachable: 1,
+                back_offs: 7,
+                tls_avoided: 3,
+                tls,
+                policy_fetches: (2, 1),
+                dns,
+            },
             ..ServerStatus::default()
         };
         let destination = |domain: &str, recipients| DestinationCount {

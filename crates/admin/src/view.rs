@@ -267,6 +267,12 @@ pub struct RelayStatus {
     pub back_offs: u64,
     /// Times since the start that TLS with a host was given up for a while, as it fails.
     pub tls_avoided: u64,
+    /// Sessions since the start, and failures of some for want of TLS: the demand on TLS, the result, how many. For metrics alone.
+    #[serde(skip)]
+    pub tls: Vec<(&'static str, &'static str, u64)>,
+    /// Policies of MTA-STS that were fetched since the start, and fetches that failed. For metrics alone.
+    #[serde(skip)]
+    pub policy_fetches: (u64, u64),
     /// For metrics alone.
     #[serde(skip)]
     pub dns: DnsStatus,

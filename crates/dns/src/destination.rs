@@ -44,6 +44,11 @@ impl Site {
         &self.0
     }
 
+    /// These hosts without those that are not permitted.
+    fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Site {
+        Site(self.0.iter().filter(|host| is_permitted(&host.name)).cloned().collect())
+    }
+
     /// The order of one attempt: by preference, at random among hosts of the same (RFC 5321 section 5.1).
     pub fn order(&self, random: &mut Random) -> Vec<Host> {
         let mut keyed: Vec<_> = self.0.iter().map(|host| (host.preference, random.next(), host)).collect();
@@ -65,6 +70,14 @@ pub struct Destination {
     pub fixed: bool,
     /// From then on it has to be looked up again.
     pub valid_until: Instant,
+}
+
+impl Destination {
+    /// It, without hosts that are not permitted. `None`: no host is left.
+    pub fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Option<Destination> {
+        let site = self.site.only(is_permitted);
+        (!site.hosts().is_empty()).then(|| Destination { site, ..self.clone() })
+    }
 }
 
 #[cfg(test)]

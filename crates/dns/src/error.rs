@@ -27,6 +27,9 @@ pub enum DnsError {
     /// No mail host is better than ourselves (RFC 5321 section 5.1).
     #[error("mail for {0} would come back to this host")]
     Loop(String),
+    /// The domain has a policy that permits none of its mail hosts (RFC 8461 section 4.1).
+    #[error("the MTA-STS policy of {0} permits none of its mail hosts")]
+    NotPermitted(String),
 }
 
 impl DnsError {
@@ -38,12 +41,13 @@ impl DnsError {
             DnsError::Unanswered { .. } => "4.4.3",
             DnsError::NoAddress(_) => "5.4.4",
             DnsError::Loop(_) => "5.4.6",
+            DnsError::NotPermitted(_) => "4.7.5",
         }
     }
 
     /// True if a later attempt is pointless.
     pub fn is_final(&self) -> bool {
-        !matches!(self, DnsError::Unanswered { .. })
+        !matches!(self, DnsError::Unanswered { .. } | DnsError::NotPermitted(_))
     }
 }
 

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::Args;
 use posthaste_config::{Config, Loaded};
 use posthaste_directory::{Place, Route, Rule, Step};
-use posthaste_server::outbound::{self, HopPreview, MailSender, OutboundError, OutboundRoute, OutboundRoutes};
+use posthaste_server::outbound::{
+    self, HopPreview, MailSender, MtaStsPreview, OutboundError, OutboundRoute, OutboundRoutes,
+};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde_json::{Value, json};
 
@@ -222,6 +224,10 @@ fn lines_of_hop(name: &str, hop: &HopPreview, line: &mut dyn FnMut(&str, &str)) 
         }
     };
     line("TLS", &(tls + &by));
+    if let Some(MtaStsPreview { mode, problem }) = &hop.mta_sts {
+        let problem = problem.as_ref().map_or_else(String::new, |problem| format!("   ({problem})"));
+        line("MTA-STS", &format!("{}{problem}", mode.unwrap_or("no policy")));
+    }
     if let Some(login) = &hop.login {
         line("login", login);
     }

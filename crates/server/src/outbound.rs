@@ -7,8 +7,8 @@ use posthaste_accounts::Logins;
 use posthaste_directory::Refusal;
 use posthaste_dns::Resolver;
 use posthaste_intake::Mail;
-pub use posthaste_relay::sender::HopPreview;
-use posthaste_relay::sender::{PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
+pub use posthaste_relay::sender::{HopPreview, MtaStsPreview};
+use posthaste_relay::sender::{HostSettings, MtaSts, PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::Identity;
@@ -41,7 +41,7 @@ pub struct OutboundRoutes {
     settings: Settings,
     routing: Routing,
     resolver: Resolver,
-    hosts: (u16, Option<RouteTls>),
+    hosts: HostSettings,
     from: ReversePath,
     /// Ways to bring mail, and their names.
     sessions: Vec<(String, Session)>,
@@ -112,13 +112,15 @@ impl OutboundRoutes {
         let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
         let tls = config.relay.tls.then(opportunistic_tls).transpose().map_err(|error| dns(&error))?;
         let tls = tls.map(|config| RouteTls { policy, is_implicit, config, name: None });
+        // A running server says why it has none.
+        let mta_sts = MtaSts::open(&config.relay, None);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::from)?;
         let sessions = sessions(config, &settings, &logins, &sender)?;
         Ok(Self {
             settings,
             routing: config.relay.routing().map_err(ServeError::from)?,
             resolver: crate::relay::resolver(config).map_err(|error| dns(&error))?,
-            hosts: (config.relay.port, tls),
+            hosts: HostSettings { port: config.relay.port, tls, mta_sts: mta_sts.unwrap_or_default() },
             from: sender.from.unwrap_or(ReversePath::Null),
             sessions,
             runtime,
@@ -178,7 +180,7 @@ impl OutboundRoutes {
         let Mail { tenant, campaign, pool, .. } = labelled;
         let domain = path.address().map_or_else(String::new, |address| address.domain().to_string());
         let of = PreviewOf { domain: &domain, tenant: &tenant, campaign: &campaign, pool: &pool };
-        let hops = self.runtime.block_on(self.routing.preview(&self.resolver, self.hosts.clone(), of));
+        let hops = self.runtime.block_on(self.routing.preview(&self.resolver, &self.hosts, of));
         OutboundRoute {
             recipient: path.bare(),
             taken_from: sender.to_owned(),

@@ -327,6 +327,8 @@ fn of_relay(receiver: &Receiver) -> RelayStatus {
         unreachable: stats.unreachable as u64,
         back_offs,
         tls_avoided,
+        tls: relay.tls_counts(),
+        policy_fetches: relay.policy_fetches(),
         dns: DnsStatus {
             questions: dns.questions,
             hits: dns.hits,

@@ -10,7 +10,7 @@ use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_intake::{Body, Destination, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::Written;
 use posthaste_relay::sender::{
-    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenReport, Relay, STREAM,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
     opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
@@ -162,6 +162,8 @@ impl Service for RelayService {
 
 /// A file in the data directory that is there while the relay runs.
 const RUNNING: &str = "relay.running";
+/// The directory of policies, below `storage.data`.
+const POLICIES: &str = "mta-sts";
 
 /// Finds hosts as the configuration says; this server is none of them.
 pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
@@ -219,6 +221,7 @@ fn open(
         shaping: files.shaping,
         timeouts: Timeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
+        mta_sts: mta_sts(config),
         eight_bit: section.eight_bit.into(),
         memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
@@ -242,6 +245,16 @@ fn open(
         tracing::info!(recipients = report.recipients, "mail waits for other hosts");
     }
     Ok(Some(relay))
+}
+
+/// Policies of other domains, if they are to count and can be had.
+fn mta_sts(config: &Config) -> Option<MtaSts> {
+    let opened = MtaSts::open(&config.relay, Some(&config.storage.data.join(POLICIES)));
+    opened.unwrap_or_else(|error| {
+        let error = error.to_string();
+        tracing::warn!(error, "MTA-STS policies do not count: set relay.mta_sts_ca_file, or relay.mta_sts = false");
+        None
+    })
 }
 
 fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Option<Relay> {

@@ -30,7 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["consumer"],
     &["spool"],
     &["ring"],
-    &["smtp", "acme"],
+    &["smtp", "acme", "mta-sts"],
     &["dns"],
     &["net"],
     &["maildir"],

@@ -8,6 +8,7 @@ use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
 use super::bounces::Bounces;
+use super::mta_sts::MtaSts;
 use super::notices::Notices;
 use super::observer::Observer;
 use super::room::RoomLimits;
@@ -47,6 +48,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Policies of other domains. `None`: none counts.
+    pub mta_sts: Option<MtaSts>,
     /// Messages with BODY=8BITMIME for hosts that do not offer it.
     pub eight_bit: EightBit,
     /// Bytes of bodies and envelopes that are kept in memory for their first attempt. What is above is read from the spool.
@@ -75,6 +78,11 @@ impl Config {
         let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
         let tls = self.tls.clone().map(|config| RouteTls { policy, is_implicit, config, name: None });
         Manner::of_hosts(self.port, tls)
+    }
+
+    /// How hosts are spoken to whose domain enforces MTA-STS.
+    pub(super) fn enforced(&self) -> Option<Manner> {
+        self.mta_sts.as_ref().map(|mta_sts| mta_sts.manner(self.port))
     }
 }
 

@@ -28,7 +28,9 @@ impl DialPermit {
         endpoint: &Endpoint,
         settings: &Settings,
     ) -> Result<(Session, Self), OpenError> {
-        match Session::open(endpoint, settings).await {
+        let opened = Session::open(endpoint, settings).await;
+        shared.tls_counts.count(&self.site.manner, &opened);
+        match opened {
             Ok(session) => Ok((session, self)),
             Err(error) => {
                 self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));

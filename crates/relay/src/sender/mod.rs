@@ -33,6 +33,7 @@ mod last_words;
 mod look;
 mod maps;
 mod messages;
+mod mta_sts;
 mod notices;
 mod observer;
 mod preview;
@@ -62,6 +63,7 @@ mod tell;
 mod tenants;
 #[cfg(test)]
 mod test_relay;
+mod tls_counts;
 mod traffic;
 mod transfer;
 mod unrouted;
@@ -86,9 +88,12 @@ pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
+pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, Stats};
-pub use preview::{HopPreview, HostPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview};
+pub use preview::{
+    HopPreview, HostPreview, HostSettings, MtaStsPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview,
+};
 pub use room::{RoomLimits, RoomNow};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
@@ -330,6 +335,16 @@ impl Relay {
             looked_at: count(&shared.looked_at),
             now: shared.time.now(),
         }
+    }
+
+    /// Sessions since opening, and failures of some for want of TLS: the demand on TLS, the result, how many.
+    pub fn tls_counts(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.0.shared.tls_counts.read()
+    }
+
+    /// Policies of MTA-STS that were fetched since opening, and fetches that failed.
+    pub fn policy_fetches(&self) -> (u64, u64) {
+        self.0.shared.config.mta_sts.as_ref().map_or((0, 0), |mta_sts| mta_sts.policies.counts())
     }
 }
 

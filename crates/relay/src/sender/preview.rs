@@ -7,11 +7,13 @@ use posthaste_smtp::Protocol;
 use serde::Serialize;
 
 use super::Routing;
+use super::mta_sts::{MailHosts, MtaSts};
 use super::route::{Manner, Route, RouteTls};
 use super::routing::{Member, NextHop, Routes};
 use crate::queue::QueueName;
 use crate::session::TlsPolicy;
 use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
+use posthaste_mta_sts::{FoundPolicy, Mode};
 
 /// The mail that a route is asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,6 +57,9 @@ pub struct HopPreview {
     pub protocol: &'static str,
     /// How connections are encrypted. `None`: not at all.
     pub tls: Option<TlsPreview>,
+    /// The MTA-STS policy of the domain. `None`: it has none, or a route or a rule goes before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mta_sts: Option<MtaStsPreview>,
     /// The number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
     pub tls_policy: Option<usize>,
     /// The name that we log in with.
@@ -77,6 +82,39 @@ pub struct HostPreview {
     /// The reason why it is not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+/// How mail hosts are spoken to that no route and no rule is for.
+#[derive(Debug, Clone)]
+pub struct HostSettings {
+    /// Their port.
+    pub port: u16,
+    /// `None`: in the clear.
+    pub tls: Option<RouteTls>,
+    /// `None`: no policy counts.
+    pub mta_sts: Option<MtaSts>,
+}
+
+/// The MTA-STS policy of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MtaStsPreview {
+    /// `enforce` or `testing`. `None`: there is none in force.
+    pub mode: Option<&'static str>,
+    /// The reason why the policy that DNS names cannot be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl MtaStsPreview {
+    /// `None`: the domain has no MTA-STS.
+    fn new(found: &FoundPolicy) -> Option<Self> {
+        let mode = found.policy.as_ref().map(|policy| match policy.mode {
+            Mode::Enforce => "enforce",
+            Mode::Testing | Mode::None => "testing",
+        });
+        let problem = found.problem.as_ref().map(ToString::to_string);
+        (mode.is_some() || problem.is_some()).then_some(Self { mode, problem })
+    }
 }
 
 /// Encryption towards a next hop.
@@ -106,37 +144,44 @@ pub struct SourcePreview {
 }
 
 impl Routing {
-    /// The way of some mail. Asks for DNS records; nothing is connected to. `port` and `tls` are those of mail hosts that no route and no rule is for.
-    pub async fn preview(
-        &self,
-        resolver: &Resolver,
-        (port, tls): (u16, Option<RouteTls>),
-        of: PreviewOf<'_>,
-    ) -> RoutePreview {
-        let routes = Routes::new(Manner::of_hosts(port, tls), self, Vec::new(), None);
+    /// The way of some mail. Asks for DNS records, and for policies of MTA-STS; no mail host is connected to.
+    pub async fn preview(&self, resolver: &Resolver, hosts: &HostSettings, of: PreviewOf<'_>) -> RoutePreview {
+        let HostSettings { port, tls, mta_sts } = hosts;
+        let enforced = mta_sts.as_ref().map(|mta_sts| mta_sts.manner(*port));
+        let routes = Routes::new(Manner::of_hosts(*port, tls.clone()), enforced, self, Vec::new(), None);
+        let mta_sts = mta_sts.as_ref();
         let name = QueueName {
             tenant: of.tenant.into(),
             campaign: of.campaign.into(),
             domain: of.domain.to_lowercase().into(),
             pool: of.pool.into(),
         };
-        let usual = hop(&routes, resolver, &name, routes.route(&name)).await;
+        let usual = hop(&routes, (resolver, mta_sts), &name, routes.route(&name)).await;
         let fallback = match routes.fallback(&name) {
-            Some(next) => Some(hop(&routes, resolver, &name, Some(next)).await),
+            Some(next) => Some(hop(&routes, (resolver, mta_sts), &name, Some(next)).await),
             None => None,
         };
         RoutePreview { usual, fallback }
     }
 }
 
-async fn hop(routes: &Routes, resolver: &Resolver, name: &QueueName, next: Option<&NextHop>) -> HopPreview {
-    let manner = next.map_or_else(|| routes.manner(&name.domain), |(_, manner)| manner);
+async fn hop(
+    routes: &Routes,
+    (resolver, mta_sts): (&Resolver, Option<&MtaSts>),
+    name: &QueueName,
+    next: Option<&NextHop>,
+) -> HopPreview {
     let route = next.map(|(route, _)| route);
     let mx_of = route.map_or(Some(&*name.domain), |route| route.domain_asked());
+    let (mut manner, mut policy) =
+        (next.map_or_else(|| routes.manner(&name.domain), |(_, manner)| manner).clone(), None);
     let found = match (route, mx_of) {
         (Some(route), None) => resolver.fixed_in_order(&route.hosts),
-        (_, Some(domain)) => resolver.destination(domain).await,
-        (None, None) => unreachable!("without a route the mail hosts are asked for"),
+        (Some(_), Some(domain)) => resolver.destination(domain).await,
+        (None, _) => MailHosts::find(routes, mta_sts, resolver, &name.domain).await.map(|hosts| {
+            (manner, policy) = (hosts.manner, MtaStsPreview::new(&hosts.found));
+            hosts.destination
+        }),
     };
     let of_route = route.and_then(|route: &Arc<Route>| route.pool.as_deref());
     let (is_implicit_mx, hosts, problem) = match found {
@@ -157,6 +202,7 @@ async fn hop(routes: &Routes, resolver: &Resolver, name: &QueueName, next: Optio
         port: manner.port,
         protocol: if manner.protocol == Protocol::Lmtp { "lmtp" } else { "smtp" },
         tls: manner.tls.as_ref().map(TlsPreview::new),
+        mta_sts: policy,
         tls_policy: if route.is_none() { routes.rule_number(&name.domain) } else { None },
         login: manner.auth.as_ref().map(|auth| auth.user.clone()),
         pool: routes.pool(name, of_route).map(|(pool, _)| pool.name.clone()),
@@ -223,7 +269,7 @@ mod tests {
     }
 
     async fn preview(routing: &Routing, of: PreviewOf<'_>) -> RoutePreview {
-        routing.preview(&resolver(), (25, None), of).await
+        routing.preview(&resolver(), &HostSettings { port: 25, tls: None, mta_sts: None }, of).await
     }
 
     fn of(domain: &str) -> PreviewOf<'_> {

@@ -73,6 +73,8 @@ pub(super) struct Manner {
     pub protocol: Protocol,
     pub tls: Option<RouteTls>,
     pub auth: Option<Credentials>,
+    /// A domain's policy demands it (RFC 8461).
+    pub is_mta_sts: bool,
     /// Its addition to the name of a site; no two manners in force have the same.
     pub text: String,
 }
@@ -84,7 +86,8 @@ impl Manner {
             (Some(one), Some(other)) => one.is_as(other),
             _ => false,
         };
-        is_tls && (self.port, self.protocol, &self.auth) == (other.port, other.protocol, &other.auth)
+        let rest = |of: &Self| (of.port, of.protocol, of.is_mta_sts);
+        is_tls && rest(self) == rest(other) && self.auth == other.auth
     }
 
     /// Reports whether mail goes in the clear where TLS fails.
@@ -94,7 +97,7 @@ impl Manner {
 
     /// Of hosts that are found by MX records.
     pub fn of_hosts(port: u16, tls: Option<RouteTls>) -> Self {
-        Manner { port, protocol: Protocol::Smtp, tls, auth: None, text: port_text(port) }
+        Manner { port, protocol: Protocol::Smtp, tls, auth: None, is_mta_sts: false, text: port_text(port) }
     }
 
     /// Of hosts in a domain that a rule is for.
@@ -109,6 +112,7 @@ impl Manner {
             protocol: route.protocol,
             tls: route.tls.clone(),
             auth: route.auth.clone(),
+            is_mta_sts: false,
             text: port_text(route.port) + &route.manner(),
         }
     }

@@ -8,6 +8,7 @@ use posthaste_consumer::BudgetWait;
 use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
+use super::mta_sts::MailHosts;
 use super::route::{Manner, Route};
 use super::routing::{Member, NextHop, Routes, Routing};
 use super::shared::Shared;
@@ -87,14 +88,19 @@ impl Plan {
     async fn new(shared: &Shared, routes: &Routes, name: &QueueName, hop: Option<&NextHop>) -> Result<Self, DnsError> {
         let resolver = shared.resolver();
         let (destination, manner) = match hop {
-            Some((route, manner)) => (hosts_of(shared, route).await?, manner),
-            None => (resolver.destination(&name.domain).await?, routes.manner(&name.domain)),
+            Some((route, manner)) => (hosts_of(shared, route).await?, Arc::clone(manner)),
+            None => {
+                let mta_sts = shared.config.mta_sts.as_ref();
+                let MailHosts { destination, manner, .. } =
+                    MailHosts::find(routes, mta_sts, &resolver, &name.domain).await?;
+                (destination, manner)
+            }
         };
         let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
         let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
         let site = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
         let (domain, until) = (name.domain.clone(), destination.valid_until);
-        Ok(Plan { domain, destination, manner: manner.clone(), members, name: site.into(), until })
+        Ok(Plan { domain, destination, manner, members, name: site.into(), until })
     }
 
     /// Where mail of a queue would go now, if all is well there.
@@ -236,8 +242,10 @@ impl Shared {
             // So that nothing is routed by the old ones behind this.
             let sites = self.sites.lock().expect("the sites");
             let diversions = self.queue().take_diversions();
-            let manner = self.config.manner();
-            self.set_routes(|before| Routes::new(manner, routing.unwrap_or(&before.routing), diversions, Some(before)));
+            let (manner, enforced) = (self.config.manner(), self.config.enforced());
+            self.set_routes(|before| {
+                Routes::new(manner, enforced, routing.unwrap_or(&before.routing), diversions, Some(before))
+            });
             self.queue().reroute_all();
             let routes = self.routes();
             // Nothing leads to these any more.

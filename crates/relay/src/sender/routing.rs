@@ -27,6 +27,8 @@ pub(super) struct Routes {
     rules: Vec<(String, Arc<Manner>)>,
     /// Of hosts that no rule is for.
     manner: Arc<Manner>,
+    /// Of those whose domain enforces MTA-STS.
+    enforced: Option<Arc<Manner>>,
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
@@ -76,8 +78,15 @@ impl Manners<'_> {
 }
 
 impl Routes {
-    /// `hosts` is how mail hosts are spoken to that no rule is for. Sources and manners that stay as they are stay the same.
-    pub fn new(hosts: Manner, routing: &Routing, diversions: Vec<Diversion>, before: Option<&Routes>) -> Self {
+    /// `hosts` is how mail hosts are spoken to that no rule is for, `enforced` how those whose domain enforces MTA-STS. Sources and manners that stay as they
+    /// are stay the same.
+    pub fn new(
+        hosts: Manner,
+        enforced: Option<Manner>,
+        routing: &Routing,
+        diversions: Vec<Diversion>,
+        before: Option<&Routes>,
+    ) -> Self {
         let known = |source: &Source| {
             let is_it = |egress: &&Arc<Egress>| egress.settings == *source;
             let kept = before.and_then(|before| before.sources.iter().find(is_it)).cloned();
@@ -95,6 +104,7 @@ impl Routes {
         let mut manners = Manners { before: before.map_or_else(Vec::new, Routes::manners), made: Vec::new() };
         let (port, tls) = (hosts.port, hosts.tls.clone());
         let manner = manners.take(hosts);
+        let enforced = enforced.map(|enforced| manners.take(enforced));
         let rule = |rule: &TlsRule| (rule.domain.clone(), manners.take(Manner::of_rule(port, rule)));
         let rules = routing.tls.iter().map(rule).collect();
         let route = |route: &Arc<Route>| (route.clone(), manners.take(Manner::of_route(route)));
@@ -108,14 +118,25 @@ impl Routes {
         let (bounced, diversions): (Vec<_>, Vec<_>) =
             diversions.into_iter().partition(|diversion| &*diversion.to == BOUNCE);
         let diversions = diversions.into_iter().filter_map(divert).collect();
-        Routes { routes, rules, manner, pools, sources, default, routing: routing.clone(), diversions, bounced }
+        Routes {
+            routes,
+            rules,
+            manner,
+            enforced,
+            pools,
+            sources,
+            default,
+            routing: routing.clone(),
+            diversions,
+            bounced,
+        }
     }
 
     fn manners(&self) -> Vec<&Arc<Manner>> {
         let rules = self.rules.iter().map(|(_, manner)| manner);
         let routes = self.routes.iter().map(|(_, manner)| manner);
         let diversions = self.diversions.iter().map(|(_, (_, manner))| manner);
-        std::iter::once(&self.manner).chain(rules).chain(routes).chain(diversions).collect()
+        std::iter::once(&self.manner).chain(&self.enforced).chain(rules).chain(routes).chain(diversions).collect()
     }
 
     /// The sources in force.
@@ -154,6 +175,11 @@ impl Routes {
     /// How the mail hosts of a domain are spoken to.
     pub fn manner(&self, domain: &str) -> &Arc<Manner> {
         self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
+    }
+
+    /// How the mail hosts of a domain are spoken to that enforces MTA-STS.
+    pub fn enforced(&self) -> Option<&Arc<Manner>> {
+        self.enforced.as_ref()
     }
 
     /// The pool for mail of a queue: that of its route, else its own, else that of its tenant.
@@ -219,7 +245,7 @@ mod tests {
     }
 
     fn new(routing: &Routing, before: Option<&Routes>) -> Routes {
-        Routes::new(Manner::of_hosts(25, None), routing, Vec::new(), before)
+        Routes::new(Manner::of_hosts(25, None), None, routing, Vec::new(), before)
     }
 
     fn suspend(egress: &Arc<Egress>) {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::maps::{self, MapsSection, RecipientsSection};
 use super::room::RoomLimits;
-use super::route_section::{RouteSection, TlsConfigs, smtp_port};
+use super::route_section::{RouteSection, TlsConfigs, smtp_port, system_authorities};
 use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
@@ -50,6 +50,11 @@ pub struct Section {
     pub port: u16,
     /// Connections are encrypted where the other host offers it; its certificate is not verified.
     pub tls: bool,
+    /// The [MTA-STS](relay.md#mta-sts) policies of recipient domains count: one in the mode `enforce` has mail go to verified hosts alone. Not with `tls` as
+    /// `false`. A change needs a restart.
+    pub mta_sts: bool,
+    /// The authorities that are trusted for MTA-STS, in PEM.
+    pub mta_sts_ca_file: PathBuf,
     /// Mail with octets above 127 for a host that does not offer 8BITMIME: `"send"` as it is, or `"refuse"`: it is given up.
     pub eight_bit: EightBitMail,
     /// Connections at a time.
@@ -145,6 +150,8 @@ impl Default for Section {
             pool_header: String::new(),
             port: smtp_port(),
             tls: true,
+            mta_sts: true,
+            mta_sts_ca_file: system_authorities(),
             eight_bit: EightBitMail::default(),
             connections: 1000,
             connections_per_site: 20,

@@ -31,6 +31,7 @@ use super::routing::Routes;
 use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
+use super::tls_counts::TlsCounts;
 use super::unrouted::Unrouted;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 use posthaste_dns::Resolver;
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     /// Numbers in the names of snapshots.
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
+    pub tls_counts: TlsCounts,
     /// Bounces of operators for recipients under way.
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: what was imported already is asked before each.
@@ -107,7 +109,8 @@ pub(super) struct Parts {
 impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed } = parts;
-        let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
+        let routes =
+            Mutex::new(Arc::new(Routes::new(config.manner(), config.enforced(), &config.routing, Vec::new(), None)));
         let resolver = Mutex::new(config.resolver.clone());
         let notices = NoticesInForce::new(config.notices.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
@@ -147,6 +150,7 @@ impl Shared {
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
+            tls_counts: TlsCounts::default(),
             bounces_to_follow: BouncesToFollow::default(),
             importing: Mutex::default(),
             delivered: AtomicU64::new(0),

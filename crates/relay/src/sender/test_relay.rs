@@ -41,6 +41,7 @@ pub(super) fn idle_with_dns(dir: &Path, server: std::net::SocketAddr) -> Relay {
         shaping: Arc::default(),
         timeouts: Timeouts::default(),
         tls: None,
+        mta_sts: None,
         eight_bit: Default::default(),
         memory_bytes: 0,
         site_pause_secs: 60,

@@ -14,6 +14,7 @@ mod forwards;
 mod hosts;
 mod interrupted;
 mod looks;
+mod mta_sts;
 mod notices;
 mod panics;
 mod policies;
@@ -194,6 +195,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         shaping: Arc::default(),
         timeouts: Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
         tls: None,
+        mta_sts: None,
         eight_bit: Default::default(),
         memory_bytes: 1 << 20,
         site_pause_secs: 1,

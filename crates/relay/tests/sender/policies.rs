@@ -21,7 +21,7 @@ use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 /// A session of the server: one message and how it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Came {
-    recipient: String,
+    pub recipient: String,
     pub is_encrypted: bool,
     /// The name that was asked for.
     name: Option<String>,
@@ -30,7 +30,7 @@ pub struct Came {
 
 /// A mail server with STARTTLS. Ends with the process.
 pub struct TlsSink {
-    address: SocketAddr,
+    pub address: SocketAddr,
     came: Arc<Mutex<Vec<Came>>>,
     handshakes: Arc<Mutex<usize>>,
     /// Connections.
@@ -64,7 +64,7 @@ impl Files {
         Files { made, dir }
     }
 
-    fn cert(&self) -> String {
+    pub fn cert(&self) -> String {
         self.dir.path().join("cert.pem").display().to_string()
     }
 
@@ -91,7 +91,7 @@ impl Files {
 
 impl TlsSink {
     /// `None`: it offers STARTTLS and breaks off each handshake.
-    fn start(config: Option<Arc<ServerConfig>>) -> Self {
+    pub fn start(config: Option<Arc<ServerConfig>>) -> Self {
         TlsSink::at("127.0.0.1:0".parse().unwrap(), config)
     }
 

@@ -156,6 +156,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         shaping: Arc::new(Rules::default()),
         timeouts: Timeouts::default(),
         tls: None,
+        mta_sts: None,
         eight_bit: section.eight_bit.into(),
         memory_bytes: 0,
         site_pause_secs: 1,

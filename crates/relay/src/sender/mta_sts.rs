@@ -1,0 +1,92 @@
+//! MTA-STS (RFC 8461): the hosts that a domain's policy permits, and how they are spoken to.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use posthaste_dns::{Destination, DnsError, Resolver};
+use posthaste_mta_sts::{FoundPolicy, Mode, Policies};
+use posthaste_net::tls::{TlsError, TlsTrust, client_config};
+use rustls::ClientConfig;
+
+use super::route::{Manner, RouteTls};
+use super::routing::Routes;
+use super::section::Section;
+use crate::session::TlsPolicy;
+
+/// The policies of other domains, and TLS with hosts that a policy demands.
+#[derive(Debug, Clone)]
+pub struct MtaSts {
+    /// Finds the policies.
+    pub policies: Arc<Policies>,
+    /// Verifies certificates.
+    pub tls: Arc<ClientConfig>,
+}
+
+/// Policies cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MtaStsError {
+    /// Web servers cannot be asked, or policies not kept.
+    #[error(transparent)]
+    Policies(#[from] posthaste_mta_sts::OpenError),
+    /// Mail hosts cannot be verified.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl MtaSts {
+    /// As a configuration has it. Policies are kept in the directory `dir`; `None`: in memory alone. Blocks. `Ok(None)`: it is off.
+    ///
+    /// # Errors
+    /// [`MtaStsError`].
+    pub fn open(section: &Section, dir: Option<&Path>) -> Result<Option<Self>, MtaStsError> {
+        if !section.tls || !section.mta_sts {
+            return Ok(None);
+        }
+        let ca_file = &section.mta_sts_ca_file;
+        let policies = dir.map_or_else(|| Policies::in_memory(ca_file), |dir| Policies::open(dir, ca_file))?;
+        let tls = client_config(&TlsTrust::Authorities(ca_file.clone()))?;
+        Ok(Some(Self { policies: Arc::new(policies), tls }))
+    }
+
+    /// How permitted hosts are spoken to under a policy in the mode `enforce`.
+    pub(super) fn manner(&self, port: u16) -> Manner {
+        let tls =
+            RouteTls { policy: TlsPolicy::Verified, is_implicit: false, config: Arc::clone(&self.tls), name: None };
+        let usual = Manner::of_hosts(port, Some(tls));
+        Manner { text: format!("{} mta-sts", usual.text), is_mta_sts: true, ..usual }
+    }
+}
+
+/// The mail hosts of a domain that no route is for.
+pub(super) struct MailHosts {
+    pub destination: Arc<Destination>,
+    pub manner: Arc<Manner>,
+    /// Of a domain that no rule for TLS is for.
+    pub found: FoundPolicy,
+}
+
+impl MailHosts {
+    /// Asks for the hosts of a domain, and for its policy: each domain has its own, also if it shares hosts with others. An operator's rule for the domain
+    /// goes before its policy.
+    ///
+    /// # Errors
+    /// There are no hosts, or the policy permits none: [`DnsError::NotPermitted`].
+    pub async fn find(
+        routes: &Routes,
+        mta_sts: Option<&MtaSts>,
+        resolver: &Resolver,
+        domain: &str,
+    ) -> Result<Self, DnsError> {
+        let destination = resolver.destination(domain).await?;
+        let manner = Arc::clone(routes.manner(domain));
+        let (Some(mta_sts), Some(enforced), None) = (mta_sts, routes.enforced(), routes.rule_number(domain)) else {
+            return Ok(Self { destination, manner, found: FoundPolicy::default() });
+        };
+        let found = mta_sts.policies.of(resolver, &destination.domain).await;
+        let policy = found.policy.as_ref().filter(|policy| policy.mode == Mode::Enforce);
+        let Some(policy) = policy else { return Ok(Self { destination, manner, found }) };
+        let permitted = destination.only(|host| policy.permits(host));
+        let permitted = permitted.ok_or_else(|| DnsError::NotPermitted(destination.domain.clone()))?;
+        Ok(Self { destination: Arc::new(permitted), manner: Arc::clone(enforced), found })
+    }
+}

@@ -1,0 +1,58 @@
+//! Sessions with other hosts, counted by the demand on TLS and by what came of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::route::Manner;
+use crate::session::{Channel, OpenError, Session, TlsPolicy};
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(super) struct TlsCounts([[AtomicU64; RESULTS.len()]; POLICIES.len()]);
+
+impl TlsCounts {
+    /// Counts a session, or the failure of one for want of TLS. Other failures say nothing about TLS.
+    pub fn count(&self, manner: &Manner, opened: &Result<Session, OpenError>) {
+        let result = match opened {
+            Ok(session) => match session.channel() {
+                Channel::Clear => "clear",
+                Channel::Encrypted => "encrypted",
+                Channel::Verified => "verified",
+            },
+            Err(OpenError::NoStartTls) => "not_offered",
+            Err(OpenError::Handshake { error, .. }) if is_of_certificate(error) => "certificate",
+            Err(OpenError::Handshake { .. } | OpenError::TlsLost(_)) => "handshake",
+            Err(_) => return,
+        };
+        let at = |all: &[&str], name| all.iter().position(|known| *known == name).expect("it is in the table");
+        self.0[at(&POLICIES, policy(manner))][at(&RESULTS, result)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Policy, result and count of each pair that has been seen.
+    pub fn read(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let of = |(policy, counts): (&&'static str, &[AtomicU64; RESULTS.len()])| {
+            let policy = *policy;
+            let counts: Vec<_> =
+                RESULTS.iter().zip(counts.each_ref().map(|count| count.load(Ordering::Relaxed))).collect();
+            counts.into_iter().map(move |(result, count)| (policy, *result, count))
+        };
+        POLICIES.iter().zip(&self.0).flat_map(of).filter(|(.., count)| *count > 0).collect()
+    }
+}
+
+fn policy(manner: &Manner) -> &'static str {
+    match manner.tls.as_ref().map(|tls| tls.policy) {
+        _ if manner.is_mta_sts => "mta-sts",
+        None => "off",
+        Some(TlsPolicy::Opportunistic) => "opportunistic",
+        Some(TlsPolicy::Required) => "required",
+        Some(TlsPolicy::Verified) => "verified",
+    }
+}
+
+fn is_of_certificate(error: &std::io::Error) -> bool {
+    let of_rustls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(of_rustls, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+const POLICIES: [&str; 5] = ["mta-sts", "verified", "required", "opportunistic", "off"];
+const RESULTS: [&str; 6] = ["verified", "encrypted", "clear", "not_offered", "certificate", "handshake"];

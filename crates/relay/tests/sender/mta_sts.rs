@@ -1,0 +1,122 @@
+//! MTA-STS (RFC 8461): modes, and faults of certificates and hosts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use posthaste_dns_stub::Zone;
+use posthaste_mta_sts::Policies;
+use posthaste_net::tls::{TlsTrust, client_config};
+use posthaste_relay::sender::{MtaSts, Section, opportunistic_tls};
+
+use super::policies::{Came, Files, TlsSink};
+use super::{LOOPBACK, Rig, rig_with, schedules, wait};
+
+/// A policy that was fetched just now.
+fn keep(dir: &Path, domain: &str, mode: &str, host: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let policy = format!("version: STSv1\nmode: {mode}\nmx: {host}\nmax_age: 86400\n");
+    std::fs::write(dir.join(domain), format!("id: 1\nfetched: {now}\n{policy}")).unwrap();
+}
+
+/// Domains with the same host, and a policy each but for the last; the name of a domain is the mode of its policy.
+fn zone() -> Zone {
+    let mut zone = Zone::default().a("mx.example", LOOPBACK);
+    for domain in ["enforce", "elsewhere", "testing", "none", "bare"] {
+        zone = zone.mx(&format!("{domain}.example"), 1, "mx.example");
+        if domain != "bare" {
+            zone = zone.txt(&format!("_mta-sts.{domain}.example"), "v=STSv1; id=1;");
+        }
+    }
+    zone
+}
+
+/// A relay that trusts `authority`. `section`: rules of the operator.
+fn rig(sink: &TlsSink, dir: &Path, authority: &Files, section: &str) -> Rig {
+    for (domain, mode, host) in [
+        ("enforce.example", "enforce", "*.example"),
+        ("elsewhere.example", "enforce", "mx.elsewhere.example"),
+        ("testing.example", "testing", "mx.elsewhere.example"),
+        ("none.example", "none", "mx.elsewhere.example"),
+    ] {
+        keep(dir, domain, mode, host);
+    }
+    let section: Section = toml::from_str(section).unwrap();
+    let ca_file = Path::new(&authority.cert()).to_owned();
+    let policies = Arc::new(Policies::open(dir, &ca_file).unwrap());
+    let tls = client_config(&TlsTrust::Authorities(ca_file)).unwrap();
+    rig_with(zone(), sink.address.port(), |config| {
+        config.tls = Some(opportunistic_tls().unwrap());
+        config.mta_sts = Some(MtaSts { policies, tls });
+        config.schedules = schedules(3600, 86_400);
+        config.routing = section.routing().unwrap();
+    })
+}
+
+fn send_to_all(rig: &Rig) {
+    for domain in ["enforce", "elsewhere", "testing", "none", "bare"] {
+        rig.send("ann@here.example", &[&format!("bob@{domain}.example")], "x\r\n");
+    }
+}
+
+fn who(came: &[Came]) -> Vec<&str> {
+    let mut who: Vec<&str> = came.iter().map(|one| one.recipient.as_str()).collect();
+    who.sort_unstable();
+    who
+}
+
+const FREE: [&str; 3] = ["bob@bare.example", "bob@none.example", "bob@testing.example"];
+
+#[test]
+fn enforce_takes_permitted_hosts_alone_and_the_other_modes_take_all() {
+    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
+    let sink = TlsSink::start(Some(host.server(&host)));
+    let rig = rig(&sink, dir.path(), &host, "");
+    send_to_all(&rig);
+    let came = sink.wait(4);
+    assert_eq!(who(&came), [FREE[0], "bob@enforce.example", FREE[1], FREE[2]]);
+    assert!(came.iter().all(|one| one.is_encrypted));
+    wait("the last waits", || rig.log().iter().any(|line| line.starts_with("bob@elsewhere.example deferred 4")));
+    wait("the others are done", || rig.relay.stats().recipients == 1);
+    let counts = rig.relay.tls_counts();
+    let of = |policy, result| counts.iter().any(|(of, is, count)| (*of, *is) == (policy, result) && *count > 0);
+    assert!(counts.len() == 2 && of("mta-sts", "verified") && of("opportunistic", "encrypted"), "{counts:?}");
+}
+
+#[test]
+fn enforce_never_takes_a_certificate_that_is_not_trusted() {
+    let (dir, host, other) = (tempfile::tempdir().unwrap(), Files::new("mx.example"), Files::new("mx.example"));
+    let sink = TlsSink::start(Some(host.server(&host)));
+    let rig = rig(&sink, dir.path(), &other, "");
+    send_to_all(&rig);
+    assert_eq!(who(&sink.wait(3)), FREE);
+    let is_told = |line: &String| line.starts_with("unreachable") && line.contains("mta-sts");
+    wait("the site of the policy", || rig.log().iter().any(is_told));
+    wait("both wait", || rig.relay.stats().recipients == 2);
+    let is_counted = |(policy, result, _): &(&str, &str, u64)| (*policy, *result) == ("mta-sts", "certificate");
+    assert!(rig.relay.tls_counts().iter().any(is_counted), "{:?}", rig.relay.tls_counts());
+}
+
+#[test]
+fn enforce_never_goes_on_in_the_clear() {
+    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
+    let sink = TlsSink::start(None);
+    let rig = rig(&sink, dir.path(), &host, "");
+    send_to_all(&rig);
+    let came = sink.wait(3);
+    assert_eq!((who(&came), came.iter().any(|one| one.is_encrypted)), (FREE.to_vec(), false));
+    let is_told = |line: &String| line.starts_with("unreachable") && line.contains("mta-sts");
+    wait("the site of the policy", || rig.log().iter().any(is_told));
+    wait("both wait", || rig.relay.stats().recipients == 2);
+}
+
+#[test]
+fn a_rule_of_the_operator_goes_before_the_policy() {
+    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
+    let sink = TlsSink::start(Some(host.server(&host)));
+    let rules = "[[tls_policy]]\ndomain = 'elsewhere.example'\npolicy = 'required'\n";
+    let rig = rig(&sink, dir.path(), &host, rules);
+    send_to_all(&rig);
+    sink.wait(5);
+    rig.wait_empty();
+}
