@@ -24,7 +24,7 @@ pub enum AccountCommand {
     Add {
         #[command(flatten)]
         of: OfLogin,
-        /// Make keys of SCRAM-SHA-256 as well, for clients that show a password without sending it
+        /// Make keys of SCRAM-SHA-256 as well, for clients that show a password without sending it [default: if another login has them]
         #[arg(long)]
         scram: bool,
         /// From whom it may send beside its own addresses, with commas between: addresses, @ and a domain, or `any`
@@ -140,7 +140,9 @@ impl OfLogin {
             }
         }
         let password = read_password()?;
-        if scram {
+        // Clients are offered it by all logins, or by none.
+        let has_keys = |entry: &LoginEntry| entry.scram;
+        if scram || logins.open()?.entries(&logins.directory).iter().any(has_keys) {
             words.push(format!("scram={}", scram_keys(&password)?));
         }
         let mut rest = hash_password(&password)?;

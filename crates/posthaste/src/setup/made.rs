@@ -1,5 +1,6 @@
 //! Things that setup has made, to be undone if it does not come to its end.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -10,12 +11,17 @@ pub struct Made(Vec<Thing>);
 #[derive(Debug)]
 enum Thing {
     File(PathBuf),
+    /// A file that stands at the first path, and was at the second.
+    Replaced(&'static str, &'static str),
+    /// Something that a command of ours takes back.
+    By(Box<Command>),
     /// With all that was put into it since.
     Dir(PathBuf),
     User(&'static str),
     /// The unit was started and enabled.
     Unit(&'static str),
-    Server(Child),
+    /// With the file that it writes its words to.
+    Server(Child, PathBuf),
 }
 
 impl Made {
@@ -52,26 +58,44 @@ impl Made {
         self.0.push(Thing::Unit(name));
     }
 
-    /// A server that ends with this.
-    pub fn server(&mut self, server: Child) {
-        self.0.push(Thing::Server(server));
+    /// A file was renamed, and its name is used anew.
+    pub fn replaced(&mut self, now: &'static str, before: &'static str) {
+        self.0.push(Thing::Replaced(now, before));
+    }
+
+    /// Something was made that a command takes back.
+    pub fn undone_by(&mut self, command: Command) {
+        self.0.push(Thing::By(Box::new(command)));
+    }
+
+    /// Starts a server that ends with this. Its words go to a file in `dir`, for the error if it ends by itself.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn server(&mut self, serve: &mut Command, dir: &Path) -> std::io::Result<()> {
+        let path = dir.join("setup.log");
+        let _ = std::fs::remove_file(&path);
+        let words = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        let server = serve.stdin(Stdio::null()).stdout(Stdio::null()).stderr(words).spawn()?;
+        self.0.push(Thing::Server(server, path));
+        Ok(())
     }
 
     /// Ends the server that was started last, and waits for that.
     pub fn end_server(&mut self) {
         self.0.retain_mut(|thing| match thing {
-            Thing::Server(server) => {
-                end(server);
+            Thing::Server(server, words) => {
+                end(server, words);
                 false
             }
             _ => true,
         });
     }
 
-    /// The status of a server that has ended by itself.
-    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+    /// The status of a server that has ended by itself, and its last words.
+    pub fn has_ended(&mut self) -> Option<(std::process::ExitStatus, String)> {
         self.0.iter_mut().find_map(|thing| match thing {
-            Thing::Server(server) => server.try_wait().ok().flatten(),
+            Thing::Server(server, words) => Some((server.try_wait().ok().flatten()?, last_line(words))),
             _ => None,
         })
     }
@@ -92,7 +116,9 @@ impl Drop for Made {
                 Thing::Dir(path) => _ = std::fs::remove_dir_all(path),
                 Thing::User(name) => quietly(Command::new("userdel").arg(name)),
                 Thing::Unit(name) => quietly(Command::new("systemctl").args(["disable", "--now", name])),
-                Thing::Server(mut server) => end(&mut server),
+                Thing::Server(mut server, words) => end(&mut server, &words),
+                Thing::Replaced(now, before) => _ = std::fs::rename(now, before),
+                Thing::By(mut command) => quietly(&mut command),
             }
         }
     }
@@ -102,13 +128,20 @@ fn quietly(command: &mut Command) {
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-fn end(server: &mut Child) {
+/// The end of what a server has written.
+fn last_line(words: &Path) -> String {
+    let text = std::fs::read(words).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().rfind(|line| !line.is_empty()).unwrap_or("it says nothing").to_owned()
+}
+
+fn end(server: &mut Child, words: &Path) {
     if let Some(pid) = i32::try_from(server.id()).ok().and_then(rustix::process::Pid::from_raw)
         && server.try_wait().is_ok_and(|status| status.is_none())
     {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
     let _ = server.wait();
+    let _ = std::fs::remove_file(words);
 }
 
 #[cfg(test)]
@@ -128,7 +161,7 @@ mod tests {
                 std::fs::write(at(name), "x").unwrap();
             }
             made.file(&at("old/file"));
-            made.server(Command::new("sleep").arg("600").spawn().unwrap());
+            made.server(Command::new("sleep").arg("600"), &at("old")).unwrap();
             if is_kept {
                 made.keep()
             } else {

@@ -13,19 +13,20 @@ mod wanted;
 use std::io::{IsTerminal, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use self::look::{Finding, Verdict, look};
 use self::made::Made;
 use self::place::{Place, has_systemd};
 use self::round_trip::RoundTrip;
-use self::steps::{Step, is_running, key_records, own};
+use self::steps::{Step, is_running, key_records, new_file, own, server_of};
 use self::wanted::{Ports, Wanted};
 use crate::queue::AnyError;
 use crate::terminal::{complain, confirmed, harmless, print, print_json};
@@ -118,12 +119,13 @@ impl Setup {
         let any = ports::any_address();
         let port = |port: u16| port.checked_add(args.port_offset).ok_or("--port-offset is too large");
         let is_running = is_running(&place);
-        let https = Some(port(443)?).filter(|port| is_running || ports::user_of(any, *port).is_none());
+        let usual_https = port(443)?;
+        let https = Some(usual_https).filter(|port| is_running || ports::user_of(any, *port).is_none());
         let ports =
             Ports { smtp: port(25)?, submissions: port(465)?, submission: port(587)?, imaps: port(993)?, https };
         let resolvers = args.resolver.clone();
         let mut wanted = Wanted { user, domain, host, ports, acme: !args.no_acme, any, resolvers };
-        wanted.keep_written(&place);
+        wanted.keep_written(&place, usual_https);
         let mut steps = Vec::new();
         for step in Step::all(&place) {
             if !step.is_done(&wanted, &place)? {
@@ -132,7 +134,8 @@ impl Setup {
         }
         let findings = look(&wanted, &place, is_running)?;
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // All that end a process: the terminal may go, too.
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
         Ok(Self { args, wanted, place, findings, steps, interrupted })
@@ -196,6 +199,11 @@ impl Setup {
         };
         let is_new_login = self.steps.contains(&Step::Login);
         let mut made = Made::default();
+        let unfinished = self.place.unfinished();
+        made.dir(&self.place.config_dir)?;
+        if !unfinished.exists() {
+            new_file(&unfinished, UNFINISHED, 0o600, &mut made)?;
+        }
         for step in &self.steps {
             self.go_on()?;
             let text = step.text(&self.wanted, &self.place);
@@ -205,12 +213,13 @@ impl Setup {
         // An older password is not known.
         if is_new_login {
             if !is_running(&self.place) {
-                made.server(self.serve().stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn()?);
+                made.server(&mut self.serve(), &self.place.config_dir)?;
             }
             took = Some(self.round_trip(&password, &mut made)?);
         }
         self.go_on()?;
         made.keep();
+        std::fs::remove_file(unfinished)?;
         self.tell_done(took, is_new_login.then_some(&*password))?;
         if self.args.foreground {
             // What starts here is the server itself.
@@ -229,11 +238,12 @@ impl Setup {
     fn round_trip(&self, password: &str, made: &mut Made) -> Result<Duration, AnyError> {
         let Ports { submissions, imaps, .. } = self.wanted.ports;
         let deadline = Instant::now() + START_MAX;
-        while !(ports::answers(submissions) && ports::answers(imaps)) {
+        // Another user's program may listen at a port above 1023, and is not told the password.
+        let has_ports = |server| ports::listens(server, submissions) && ports::listens(server, imaps);
+        while !server_of(&self.place).is_some_and(has_ports) {
             self.go_on()?;
-            if let Some(status) = made.has_ended() {
-                let help = format!("posthaste config check --config {}", self.place.config().display());
-                return Err(format!("the server does not start ({status}): `{help}` says why").into());
+            if let Some((status, words)) = made.has_ended() {
+                return Err(format!("the server does not start ({status}): {words}").into());
             }
             if Instant::now() > deadline {
                 return Err("the server does not listen".into());
@@ -308,6 +318,7 @@ fn first_line(file: &std::path::Path) -> Result<String, AnyError> {
     }
 }
 
+const UNFINISHED: &[u8] = b"`posthaste setup` has not come to its end: run it again.\n";
 /// A server may have a disk to look through.
 const START_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);

@@ -44,6 +44,11 @@ impl Place {
         self.config_dir.join("passwords")
     }
 
+    /// There while a run has not come to its end.
+    pub fn unfinished(&self) -> PathBuf {
+        self.config_dir.join("setup.unfinished")
+    }
+
     /// The program that the server is started from.
     ///
     /// # Errors
@@ -56,6 +61,10 @@ impl Place {
 /// The user of the machine's server.
 pub const USER: &str = "posthaste";
 pub const PROGRAM: &str = "/usr/local/bin/posthaste";
+/// The program while it is copied.
+pub const TEMPORARY: &str = "/usr/local/bin/posthaste.new";
+/// Another program that was in its place.
+pub const REPLACED: &str = "/usr/local/bin/posthaste.old";
 pub const UNIT: &str = "/etc/systemd/system/posthaste.service";
 const DATA: &str = "/var/lib/posthaste";
 

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The address for all listeners: a machine may have no IPv6.
@@ -29,18 +29,28 @@ pub fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(1)).is_ok()
 }
 
+/// True if a process listens at a port, and no other does at another address of it.
+pub fn listens(process: u32, port: u16) -> bool {
+    let (sockets, process) = (listening_at(port), PathBuf::from(format!("/proc/{process}")));
+    !sockets.is_empty() && sockets.iter().all(|socket| has_socket(&process, socket))
+}
+
 /// The name of the process that listens at a port.
 fn program_at(port: u16) -> Option<String> {
-    let sockets: Vec<String> =
-        ["/proc/net/tcp", "/proc/net/tcp6"].iter().flat_map(|table| listening(table, port)).collect();
+    let sockets = listening_at(port);
     processes()
-        .find(|process| {
-            let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-            let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-            targets.into_iter().any(|target| sockets.iter().any(|socket| target.as_os_str() == &**socket))
-        })
+        .find(|process| sockets.iter().any(|socket| has_socket(process, socket)))
         .and_then(|process| std::fs::read_to_string(process.join("comm")).ok())
         .map(|name| name.trim().to_owned())
+}
+
+fn listening_at(port: u16) -> Vec<String> {
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().flat_map(|table| listening(table, port)).collect()
+}
+
+fn has_socket(process: &Path, socket: &str) -> bool {
+    let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|target| target.as_os_str() == socket)
 }
 
 /// `socket:[INODE]` of each socket in state LISTEN at a port, from a table of the kernel (proc(5)).
@@ -72,6 +82,6 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let own = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(user_of(any, port).as_deref(), Some(own.trim()));
-        assert!(answers(port));
+        assert!(answers(port) && listens(std::process::id(), port) && !listens(1, port));
     }
 }

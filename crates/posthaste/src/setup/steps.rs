@@ -12,7 +12,7 @@ use posthaste_dkim::KeyDirectory;
 use serde_json::Value;
 
 use super::made::Made;
-use super::place::{PROGRAM, Place, UNIT, USER, has_systemd};
+use super::place::{PROGRAM, Place, REPLACED, TEMPORARY, UNIT, USER, has_systemd};
 use super::wanted::Wanted;
 use crate::queue::AnyError;
 
@@ -54,12 +54,18 @@ impl Step {
     pub fn text(self, wanted: &Wanted, place: &Place) -> String {
         let dir = place.config_dir.display();
         match self {
+            Step::Program if Path::new(PROGRAM).exists() => {
+                format!("{PROGRAM} in place of the one that is there, which becomes {REPLACED}")
+            }
             Step::Program => PROGRAM.to_owned(),
             Step::User => format!("user {USER}"),
             Step::Directories => format!("{dir}, {}", place.data.display()),
             Step::Config => format!("{} ({} lines)", place.config().display(), wanted.config(place).lines().count()),
             Step::Login => {
-                format!("{} with a password for {}", place.passwords().display(), wanted.address_of(&wanted.user))
+                let (file, address) = (place.passwords(), wanted.address_of(&wanted.user));
+                let other =
+                    if place.unfinished().exists() { " (another one: an earlier run has not ended)" } else { "" };
+                format!("{} with a password for {address}{other}", file.display())
             }
             Step::Keys => format!("keys in {}", place.data.join("dkim").join(&wanted.domain).display()),
             Step::Unit => UNIT.to_owned(),
@@ -85,14 +91,8 @@ impl Step {
                 }
                 is_there
             }
-            Step::Login => {
-                place.passwords().exists() && {
-                    let loaded = wanted.loaded(place)?;
-                    let login = wanted.address_of(&wanted.user);
-                    let file = LoginsFile::open(&place.passwords(), &loaded.directory, (0, 0))?;
-                    file.entries(&loaded.directory).iter().any(|entry| entry.login == login)
-                }
-            }
+            // A password that nobody was told is of no use.
+            Step::Login => has_login(wanted, place)? && !place.unfinished().exists(),
             Step::Keys => !KeyDirectory::new(&place.data.join("dkim")).keys(&wanted.domain)?.is_empty(),
             Step::Unit => Path::new(UNIT).exists(),
             Step::Start => is_running(place),
@@ -104,14 +104,18 @@ impl Step {
     pub fn run(self, wanted: &Wanted, place: &Place, password: &str, made: &mut Made) -> Result<(), AnyError> {
         match self {
             Step::Program => {
-                let temporary = format!("{PROGRAM}.new");
-                std::fs::copy(std::env::current_exe()?, &temporary)?;
-                std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755))?;
-                if !Path::new(PROGRAM).exists() {
+                let temporary = Path::new(TEMPORARY);
+                // Of a run that was cut off, or somebody's link.
+                let _ = std::fs::remove_file(temporary);
+                new_file(temporary, &std::fs::read(std::env::current_exe()?)?, 0o755, made)?;
+                if Path::new(PROGRAM).exists() {
+                    std::fs::rename(PROGRAM, REPLACED)?;
+                    made.replaced(REPLACED, PROGRAM);
+                } else {
                     made.file(Path::new(PROGRAM));
                 }
                 // A running server keeps its own.
-                std::fs::rename(&temporary, PROGRAM)?;
+                std::fs::rename(temporary, PROGRAM)?;
             }
             Step::User => {
                 let home = place.data.display().to_string();
@@ -134,12 +138,21 @@ impl Step {
             }
             Step::Config => new_file(&place.config(), wanted.config(place).as_bytes(), 0o644, made)?,
             Step::Login => {
-                if !place.passwords().exists() {
+                let address = wanted.address_of(&wanted.user);
+                if has_login(wanted, place)? {
+                    own(place, &["account", "passwd", &address], Some(password))?;
+                    return Ok(());
+                }
+                let is_new = !place.passwords().exists();
+                if is_new {
                     // The server reads it and cannot change it.
                     new_file(&place.passwords(), b"", 0o640, made)?;
                     give_to_group(&place.passwords(), place)?;
                 }
-                own(place, &["account", "add", &wanted.address_of(&wanted.user), "--scram"], Some(password))?;
+                own(place, &["account", "add", &address, "--scram"], Some(password))?;
+                if !is_new {
+                    made.undone_by(own_command(place, &["account", "delete", &address, "--yes"])?);
+                }
             }
             Step::Keys => {
                 let is_new = !place.data.join("dkim").exists();
@@ -166,9 +179,8 @@ impl Step {
 /// # Errors
 /// Its words.
 pub fn own(place: &Place, args: &[&str], input: Option<&str>) -> Result<Vec<u8>, AnyError> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(args).arg("--config").arg(place.config()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = command.stdin(Stdio::piped()).spawn()?;
+    let mut command = own_command(place, args)?;
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut stdin = running.stdin.take();
     if let (Some(stdin), Some(input)) = (&mut stdin, input) {
         stdin.write_all(format!("{input}\n").as_bytes())?;
@@ -183,6 +195,22 @@ pub fn own(place: &Place, args: &[&str], input: Option<&str>) -> Result<Vec<u8>,
     }
 }
 
+fn own_command(place: &Place, args: &[&str]) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(args).arg("--config").arg(place.config());
+    Ok(command)
+}
+
+fn has_login(wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {
+    if !place.passwords().exists() {
+        return Ok(false);
+    }
+    let loaded = wanted.loaded(place)?;
+    let login = wanted.address_of(&wanted.user);
+    let file = LoginsFile::open(&place.passwords(), &loaded.directory, (0, 0))?;
+    Ok(file.entries(&loaded.directory).iter().any(|entry| entry.login == login))
+}
+
 /// Names and texts of the records of the domain's keys.
 pub fn key_records(wanted: &Wanted, place: &Place) -> Result<Vec<(String, String)>, AnyError> {
     let keys: Vec<Value> = serde_json::from_slice(&own(place, &["dkim", "list", &wanted.domain, "--json"], None)?)?;
@@ -195,7 +223,14 @@ pub fn key_records(wanted: &Wanted, place: &Place) -> Result<Vec<(String, String
 
 /// True if a server answers at the control socket.
 pub fn is_running(place: &Place) -> bool {
-    UnixStream::connect(place.data.join("control.sock")).is_ok()
+    server_of(place).is_some()
+}
+
+/// The process that answers at the control socket, which lies in a directory of our own.
+pub fn server_of(place: &Place) -> Option<u32> {
+    let stream = UnixStream::connect(place.data.join("control.sock")).ok()?;
+    let process = rustix::net::sockopt::socket_peercred(&stream).ok()?.pid;
+    u32::try_from(process.as_raw_nonzero().get()).ok()
 }
 
 /// To the user whom the server becomes, and its group.
@@ -215,7 +250,10 @@ fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
 }
 
 /// Makes a file that is not there, durably.
-fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Result<(), AnyError> {
+///
+/// # Errors
+/// It is there, or cannot be written.
+pub fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Result<(), AnyError> {
     let at = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(path).map_err(at)?;
     made.file(path);

@@ -59,13 +59,13 @@ impl Wanted {
         format!("{user}@{}", self.domain)
     }
 
-    /// Of an earlier run: whether another program had port 443 when the configuration was written.
-    pub fn keep_written(&mut self, place: &Place) {
+    /// Keeps to the port for HTTPS, or to none, as it was when the configuration was written.
+    pub fn keep_written(&mut self, place: &Place, https: u16) {
         let is_written =
             |wanted: &Self| std::fs::read(place.config()).is_ok_and(|text| text == wanted.config(place).as_bytes());
         let other = match self.ports.https {
             Some(_) => None,
-            None => Some(443),
+            None => Some(https),
         };
         let other = Self { ports: Ports { https: other, ..self.ports }, ..self.clone() };
         if !is_written(self) && is_written(&other) {

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use posthaste_dns_stub::{Server as Dns, Zone};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::command;
@@ -157,22 +158,68 @@ fn what_was_made_goes_when_it_fails() {
     assert!(text(&said.stderr).contains("longer than") && rig.is_empty(), "{said:?}");
 }
 
+impl Rig {
+    /// A run that has made its configuration and waits for the lock of the file of passwords; the lock.
+    fn held(&self) -> (std::process::Child, std::fs::File) {
+        std::fs::create_dir(self.path("etc")).unwrap();
+        // Whoever changes the file of passwords waits for this.
+        let lock = std::fs::File::open(self.path("etc")).unwrap();
+        lock.lock().unwrap();
+        let mut running = self.command(&["--yes"]).spawn().unwrap();
+        while !self.path("etc/passwords").exists() {
+            assert!(running.try_wait().unwrap().is_none(), "it ended too early");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        (running, lock)
+    }
+}
+
 #[test]
 fn what_was_made_goes_when_it_is_interrupted() {
-    let rig = Rig::new(zone());
-    std::fs::create_dir(rig.path("etc")).unwrap();
-    // Whoever changes the file of passwords waits for this.
-    let lock = std::fs::File::open(rig.path("etc")).unwrap();
-    lock.lock().unwrap();
-    let mut running = rig.command(&["--yes"]).spawn().unwrap();
-    while !rig.path("etc/passwords").exists() {
-        assert!(running.try_wait().unwrap().is_none(), "it ended too early");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    for signal in [Signal::TERM, Signal::HUP] {
+        let rig = Rig::new(zone());
+        let (running, lock) = rig.held();
+        let pid = rustix::process::Pid::from_raw(running.id().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        drop(lock);
+        let said = running.wait_with_output().unwrap();
+        assert!(!said.status.success() && text(&said.stderr).contains("interrupted"), "{said:?}");
+        assert_eq!((rig.path("data").exists(), std::fs::read_dir(rig.path("etc")).unwrap().count()), (false, 0));
     }
-    let pid = rustix::process::Pid::from_raw(running.id().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+#[test]
+fn a_run_that_was_killed_is_finished_by_the_next_with_another_password() {
+    let rig = Rig::new(zone());
+    let (mut running, lock) = rig.held();
+    running.kill().unwrap();
+    running.wait().unwrap();
     drop(lock);
-    let said = running.wait_with_output().unwrap();
-    assert!(!said.status.success() && text(&said.stderr).contains("interrupted"), "{said:?}");
-    assert_eq!((rig.path("data").exists(), std::fs::read_dir(rig.path("etc")).unwrap().count()), (false, 0));
+    let made = rig.json(&["--yes"]);
+    assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
+    let before = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();
+    // As if it had been killed after the login was made.
+    std::fs::write(rig.path("etc/setup.unfinished"), "").unwrap();
+    let made = rig.json(&["--yes"]);
+    assert!(made["round_trip_ms"].is_u64() && made["plan"].as_array().unwrap().len() == 1, "{made:#}");
+    let after = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();
+    assert!(after != before && after.lines().count() == 1 && !rig.path("etc/setup.unfinished").exists(), "{after}");
+}
+
+#[test]
+fn a_login_is_taken_back_from_a_file_that_was_there() {
+    let rig = Rig::new(zone());
+    let made = rig.json(&["--yes"]);
+    assert!(made["done"] == true, "{made:#}");
+    let passwords = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();
+    let bob = passwords.replace("ann@example.org", "reports@example.org");
+    std::fs::write(rig.path("etc/passwords"), &bob).unwrap();
+    // SMTP has no word for it.
+    std::fs::write(rig.path("password"), "a\0b\n").unwrap();
+    let said = rig.run(&["--yes", "--password-file", "password"]);
+    assert!(!said.status.success() && text(&said.stderr).contains("the message to itself"), "{said:?}");
+    assert_eq!(std::fs::read_to_string(rig.path("etc/passwords")).unwrap(), bob);
+    let mut etc: Vec<_> = std::fs::read_dir(rig.path("etc")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    etc.sort();
+    assert_eq!(etc, ["passwords", "posthaste.toml"]);
 }
