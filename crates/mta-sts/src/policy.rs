@@ -5,7 +5,7 @@
 pub struct Policy {
     /// The demand on senders.
     pub mode: Mode,
-    /// Host names, and patterns such as `*.example.net`, in lower case.
+    /// Host names, and patterns such as `*.example.net`, in lower case. In the mode `none` there are none.
     pub hosts: Vec<String>,
     /// Seconds from its fetch on for which it holds, at most a year.
     pub max_age_secs: u64,
@@ -53,9 +53,9 @@ impl Policy {
         };
         let is_age = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let max_age = one("max_age").filter(is_age).ok_or(PolicyError::Field("max_age"))?;
-        let hosts: Vec<String> =
-            fields.iter().filter(|(key, _)| *key == "mx").map(|(_, value)| value.to_ascii_lowercase()).collect();
-        if mode != Mode::None && (hosts.is_empty() || !hosts.iter().all(|host| is_pattern(host))) {
+        let hosts = fields.iter().filter(|(key, _)| *key == "mx" && mode != Mode::None);
+        let hosts: Vec<String> = hosts.map(|(_, value)| value.to_ascii_lowercase()).collect();
+        if mode != Mode::None && hosts.is_empty() || !hosts.iter().all(|host| is_pattern(host)) {
             return Err(PolicyError::Field("mx"));
         }
         // More digits than a number has are more than a year.
@@ -120,7 +120,7 @@ mod tests {
         ] {
             assert_eq!(Policy::parse(&text), Err(expected), "{text}");
         }
-        let none = Policy::parse("version: STSv1\nmode: none\nmax_age: 99999999999999999999999\n").unwrap();
+        let none = Policy::parse("version: STSv1\nmode: none\nmx: ?\nmax_age: 99999999999999999999999\n").unwrap();
         assert_eq!((none.mode, none.max_age_secs), (Mode::None, YEAR_SECS));
     }
 
