@@ -1,4 +1,4 @@
-//! `posthaste account …`: the logins of the file of passwords, and what belongs to them.
+//! `posthaste account …`: the logins of the file of passwords, and their mail.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl Logins {
         LoginsFile::open(&self.path, &self.directory, owner)
     }
 
-    /// Has a running server read the file again. What it says is told.
+    /// Makes a running server read the file again, and prints its messages.
     fn tell_server(&self) -> Result<bool, AnyError> {
         let Some(mut lines) = answer_or_none(&self.config.storage.data, &Request::Reload {})? else { return Ok(false) };
         let last = lines.pop().unwrap_or_default();
@@ -113,7 +113,7 @@ impl Logins {
     }
 }
 
-/// Exit status 1: there is no such login, or it is there already.
+/// Exit status 1: the login does not exist, or exists already.
 pub fn run(command: AccountCommand) -> Result<ExitCode, AnyError> {
     match command {
         AccountCommand::Add { of, scram, senders, tenant } => of.add(scram, senders.as_deref(), tenant.as_deref()),
@@ -224,7 +224,7 @@ impl OfLogin {
         self.say(json!({ "deleted": login, "messages": messages, "mail": kept, "reloaded": is_told }), &text, is_told)
     }
 
-    /// With --mail a login that is gone can be named again: an interrupt may have left its mail.
+    /// The entry of a login that is gone, with --mail: an interrupt may have left its mail.
     fn of_mail_alone(&self, logins: &Logins, mail: bool) -> Option<LoginEntry> {
         let login = logins.directory.login_name(&self.name).filter(|_| mail)?;
         logins.directory.maildir_of(&login)?;
@@ -241,7 +241,7 @@ impl OfLogin {
     }
 }
 
-/// A mistake of the caller's, with exit status 1.
+/// Reports a mistake of the caller, with exit status 1.
 fn told(error: ChangeLoginsError) -> Result<ExitCode, AnyError> {
     match error {
         ChangeLoginsError::Exists(_) | ChangeLoginsError::Absent(_) => {
@@ -252,7 +252,7 @@ fn told(error: ChangeLoginsError) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// Removes all messages and folders; INBOX stays, and is empty.
+/// Removes all messages and folders; INBOX stays, empty.
 fn delete_mail(config: &Config, login: &str) -> Result<u64, AnyError> {
     let mut session = MailSession::begin(config.clone(), login)?;
     let removed = session.mailboxes().and_then(|names| {

@@ -1,4 +1,4 @@
-//! `posthaste addresses`: who writes and is written to.
+//! `posthaste addresses`: the addresses of senders and recipients.
 
 use std::process::ExitCode;
 
@@ -61,7 +61,7 @@ pub fn addresses_found(count: usize) -> String {
     if count == 1 { "1 address".to_owned() } else { format!("{count} addresses") }
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no address was found.
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
     let searcher = args.source.open(&args.query)?;
     let query = parse(&args.query, &searcher)?;
@@ -107,7 +107,7 @@ fn full(name: &str, address: &str) -> String {
     }
 }
 
-/// A field as RFC 4180 section 2 wants it.
+/// Formats a field by RFC 4180 section 2.
 fn csv(text: &str) -> String {
     let text = harmless(text);
     if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

@@ -40,7 +40,7 @@ enum Format {
     Json,
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no address was found.
 pub fn run(args: Cfind) -> Result<ExitCode, Failure> {
     let pattern = args.pattern.as_deref().unwrap_or("");
     let regex = regex::RegexBuilder::new(pattern).case_insensitive(true).build();
@@ -77,7 +77,7 @@ pub fn run(args: Cfind) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A contact without a name is none in formats that need one.
+/// Formats a contact. In formats that need a name, one without it is left out.
 fn line(format: Format, name: &str, address: &str) -> String {
     let alias: String = name.chars().filter(|c| c.is_alphanumeric()).collect();
     let quote = |text: &str| text.replace('"', "\"\"");

@@ -1,4 +1,4 @@
-//! The only changes that are made to a Maildir, and only where a person asks for them: flags, and moves to another folder.
+//! The only changes made to a Maildir, on a user's request: flags, and moves to another folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ pub struct Task<'a> {
     pub message: &'a Message,
     pub add: Flags,
     pub remove: Flags,
-    /// Keywords by name; one that is added and has no letter in the folder is given one.
+    /// Keywords by name; an added one without a letter in the folder gets one.
     pub add_keywords: &'a [String],
     pub remove_keywords: &'a [String],
 }
@@ -27,19 +27,19 @@ pub struct Task<'a> {
 /// Options for all messages of the run.
 #[derive(Default)]
 pub struct Change<'a> {
-    /// The folder to move them to as the index names it, `/Archive`.
+    /// The folder to move them to, as named by the index: `/Archive`.
     pub folder: Option<&'a str>,
     /// Print the changes without making them.
     pub dry_run: bool,
 }
 
-/// How it went.
+/// Result of a run of changes.
 pub struct Outcome {
     pub changed: u64,
     pub failed: u64,
 }
 
-/// Reads `+S-F`: letters behind a `+` are set, those behind a `-` taken away.
+/// Parses `+S-F`: letters after a `+` are set, those after a `-` cleared.
 pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
     let (mut add, mut remove) = (Flags::NONE, Flags::NONE);
     let mut sign = None;
@@ -62,7 +62,7 @@ pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
     }
 }
 
-/// Gives messages flags, or takes them away, as tags were changed that are flags. The index must not be open for writing.
+/// Applies to the files the flags that were changed as tags. The index must not be open for writing.
 pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[FlagChange]) -> Result<Outcome, Failure> {
     let numbers: Vec<u32> = changes.iter().map(|change| change.number).collect();
     let messages = searcher.messages(&numbers)?;
@@ -79,8 +79,8 @@ pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[FlagChange
     self::change(index, searcher, &tasks, &Change::default())
 }
 
-/// Changes messages, makes that durable, and brings the index up to date. What fails is told, and the others are changed all the same. The index must
-/// not be open for writing.
+/// Changes messages durably, and brings the index up to date. Failures are reported, and the other messages are changed
+/// all the same. The index must not be open for writing.
 pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Change) -> Result<Outcome, Failure> {
     let mut open = Open::default();
     let mut outcome = Outcome { changed: 0, failed: 0 };
@@ -125,7 +125,7 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
     Ok(outcome)
 }
 
-/// The directory of the folder in the tree that a message is in.
+/// The directory of the folder in the message's tree.
 fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<PathBuf, Failure> {
     let wanted = folder.trim_matches('/');
     let roots = &searcher.directory().roots;
@@ -146,7 +146,7 @@ fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<Pat
     }
 }
 
-/// Maildirs that were opened, so that each is synced once.
+/// Open Maildirs, so that each is synced once.
 #[derive(Default)]
 struct Open {
     maildirs: HashMap<PathBuf, Maildir>,
@@ -164,7 +164,7 @@ impl Open {
         Ok(&self.maildirs[path])
     }
 
-    /// The letter of a keyword, which is given one if it has none.
+    /// The letter of a keyword; one without a letter gets one.
     fn keyword(&mut self, path: &Path, keyword: &str) -> io::Result<Flags> {
         let maildir = self.at(path)?;
         unlocked(|| maildir.keyword_flag(keyword, SystemTime::now())).map_err(|error| match error.kind() {
@@ -176,7 +176,7 @@ impl Open {
     }
 }
 
-/// Tries again while another program has the folder's lists locked, which it has for moments.
+/// Retries while another program briefly holds the lock of the folder's lists.
 fn unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     loop {

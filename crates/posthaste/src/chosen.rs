@@ -13,16 +13,16 @@ pub struct Choice {
     pub limit: usize,
     /// Oldest first, or for threads newest first.
     pub reverse: bool,
-    /// All messages of the threads of those, oldest first.
+    /// Whole threads of the matches, oldest first.
     pub entire_thread: bool,
 }
 
 impl Choice {
-    /// The newest.
+    /// The newest match.
     pub const ONE: Self = Self { limit: 1, reverse: false, entire_thread: false };
 }
 
-/// The files that are named, or those of what a query finds.
+/// The named files, or those of a query's matches.
 pub fn files(words: &[String], index: &IndexDir, choice: Choice) -> Result<Vec<PathBuf>, Failure> {
     if let Some(files) = named_files(words)? {
         return Ok(files);
@@ -44,8 +44,8 @@ pub fn messages(searcher: &Searcher, query: &Query, choice: Choice) -> Result<Ve
     Ok(searcher.messages(&page)?)
 }
 
-/// `None`: the words are a query. What looks like a path is one, also if there is no such file: a query that was never meant would find a
-/// stranger's message.
+/// `None` if the words are a query. A word that looks like a path is one, even without such a file: as an unintended
+/// query it could find somebody else's message.
 fn named_files(words: &[String]) -> Result<Option<Vec<PathBuf>>, Failure> {
     let is_there = |word: &String| Path::new(word).is_file();
     if !words.first().is_some_and(is_there) && !words.iter().any(|word| looks_like_path(word)) {
@@ -62,7 +62,8 @@ fn named_files(words: &[String]) -> Result<Option<Vec<PathBuf>>, Failure> {
     }
 }
 
-/// Contains a slash, begins with a dot or ends in `.eml`; but is no part of a query with a field, a phrase or a regular expression.
+/// True for words with a slash, a leading dot or the ending `.eml`. A query with a field, a phrase or a regular
+/// expression is none.
 fn looks_like_path(word: &str) -> bool {
     let is_path = word.contains('/') || word.starts_with('.') || word.ends_with(".eml");
     let has_field =

@@ -1,4 +1,4 @@
-//! Columns of a table on a terminal: what stands in them is cut or filled up to one width.
+//! Columns of a table on a terminal, cut or padded to one width.
 
 use std::io::{IsTerminal, stdout};
 
@@ -17,14 +17,14 @@ pub fn width<'t>(texts: impl Iterator<Item = &'t str>) -> usize {
     texts.map(cells).max().unwrap_or(0)
 }
 
-/// `text` in exactly so many cells.
+/// `text` cut or padded to exactly `width` cells.
 pub fn fit(text: &str, width: usize) -> String {
     let mut out = cut(text, width);
     out.push_str(&" ".repeat(width.saturating_sub(cells(&out))));
     out
 }
 
-/// `text` in at most so many cells.
+/// `text` cut to at most `width` cells.
 pub fn cut(text: &str, width: usize) -> String {
     if cells(text) <= width {
         return text.to_owned();

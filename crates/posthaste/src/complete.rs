@@ -1,4 +1,4 @@
-//! `posthaste complete`, which the shells' scripts ask: tags, saved queries, folders and fields that a word may become.
+//! `posthaste complete`, called by the shells' scripts: tags, saved queries, folders and fields that complete a word.
 
 use clap::Args;
 use posthaste_search::Searcher;
@@ -15,7 +15,7 @@ pub struct Complete {
     line: String,
 }
 
-/// Commands whose words are a query, as far as they are not options.
+/// Commands whose words are a query, except options.
 const WITH_QUERY: [&str; 10] =
     ["find", "threads", "view", "extract", "addresses", "tag", "search", "show", "reply", "count"];
 const FIELDS: [&str; 28] = [
@@ -65,7 +65,7 @@ const FLAGS: [&str; 14] = [
     "calendar",
 ];
 
-/// One candidate on each line, nothing where there is none: a shell is no place for errors.
+/// One candidate on each line, and no output on an error: a shell has no place to show it.
 pub fn run(args: Complete) -> Result<(), Failure> {
     let Ok(searcher) = args.index.open() else { return Ok(()) };
     let found = candidates(&args.line, &IndexNames::of(&searcher));
@@ -80,7 +80,7 @@ struct IndexNames {
     tags: Vec<String>,
     queries: Vec<String>,
     folders: Vec<String>,
-    /// With the colon that a value follows.
+    /// With the colon before a value.
     headers: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `posthaste completions`: what a shell needs to complete commands and options, and to ask for tags, saved queries and folders.
+//! `posthaste completions`: scripts for shells, to complete commands and options, and tags, saved queries and folders.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -31,7 +31,7 @@ impl Completions {
     }
 }
 
-/// bash takes a word apart at each `:` and replaces what stands behind the last one.
+/// bash splits a word at each `:` and replaces the part after the last one.
 const BASH: &str = r#"_posthaste_asking() {
     local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n' found kept=""
     found=($("${COMP_WORDS[0]}" complete -- "$line" 2>/dev/null))

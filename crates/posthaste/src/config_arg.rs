@@ -1,4 +1,4 @@
-//! `--config`: which configuration a command reads.
+//! `--config`: the configuration that a command reads.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -25,7 +25,7 @@ impl ConfigArg {
         Loaded::load(self.named().as_deref())
     }
 
-    /// The file that was named. From here on an error of this command says which one is in use.
+    /// The named file. From here on, errors of this command mention the file in use.
     pub fn named(&self) -> Option<PathBuf> {
         USED.get_or_init(|| FoundFile::find(self.config.as_deref()));
         self.config.clone()
@@ -37,7 +37,7 @@ impl ConfigArg {
     }
 }
 
-/// The configuration in use, as a line behind an error. `None`: there is none, or the error names it.
+/// The configuration in use, as a line after an error. `None` without a file, or if the error names it.
 pub fn in_use(error: &str) -> Option<String> {
     let FoundFile { path, passed_over } = USED.get()?;
     let passed_over =

@@ -1,4 +1,4 @@
-//! `posthaste count`: how many messages, threads or files match, as `notmuch count` says it.
+//! `posthaste count`: the number of matching messages, threads or files, as `notmuch count` prints it.
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ enum Output {
     Files,
 }
 
-/// Exit status 0 also for none: the number says it.
+/// Exit status 0 even for no match: the number says it.
 pub fn run(args: Count) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     if !args.batch {

@@ -1,4 +1,4 @@
-//! `posthaste dkim`: the keys that sign mail, and their records.
+//! `posthaste dkim`: the signing keys, and their DNS records.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -101,7 +101,7 @@ pub fn run(command: DkimCommand) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// The directory of keys and when their records may go.
+/// The directory of keys, and the time after which their records may go.
 struct Keys {
     store: KeyDirectory,
     config: Config,
@@ -110,7 +110,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Root becomes the server's user: the server has to read the keys.
+    /// Opens the keys. Root becomes the server's user first, so that the server can read new keys.
     fn open(config: &ConfigArg) -> Result<Self, AnyError> {
         let config = config.load()?.config;
         let (dir, data) = (&config.dkim.dir, &config.storage.data);
@@ -191,7 +191,7 @@ impl OfDomain {
     }
 }
 
-/// An error if a record of a next key is not at the domain's own servers: what it signs would count as unsigned.
+/// Fails if a record of a next key is missing at the domain's own servers: signatures with it would count as missing.
 fn check_published(of: &OfDomain, dns_port: u16) -> Result<(), AnyError> {
     let domain = folded(&of.domain)?;
     let Keys { store, config, .. } = Keys::open(&of.config)?;
@@ -238,7 +238,7 @@ fn list(config: &ConfigArg, domain: Option<&str>, as_json: bool) -> Result<ExitC
     Ok(ExitCode::from(u8::from(all.is_empty())))
 }
 
-/// Has a running server read the keys again. Reports whether one runs.
+/// Makes a running server read the keys again. True if one runs.
 fn tell_server(config: &Config) -> Result<bool, AnyError> {
     let Some(mut lines) = answer_or_none(&config.storage.data, &Request::Reload {})? else { return Ok(false) };
     let last = lines.pop().unwrap_or_default();

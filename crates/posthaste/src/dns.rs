@@ -73,7 +73,7 @@ impl RecordsArgs {
     }
 }
 
-/// The domain as the configuration and the keys have it.
+/// The domain, with its data from the configuration and the keys.
 pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
     let (config, directory) = (&loaded.config, &loaded.directory);
     let name = folded_domain(domain.trim_end_matches('.')).map(|name| name.into_owned());
@@ -100,7 +100,7 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     })
 }
 
-/// Selectors and records of the keys that sign, or will.
+/// Selectors and records of the keys that sign now or next.
 fn keys(config: &Config, domain: &str) -> Result<Vec<(String, String)>, AnyError> {
     if config.dkim.dir.is_dir() {
         become_owner(&config.dkim.dir)?;
@@ -118,7 +118,7 @@ fn keys(config: &Config, domain: &str) -> Result<Vec<(String, String)>, AnyError
     Ok(records)
 }
 
-/// A listener of HTTPS for other hosts.
+/// True for an HTTPS listener that is open to other hosts.
 fn is_web(listener: &Listener) -> bool {
     listener.protocol == ListenerProtocol::Http && listener.tls_mode() == ListenerTls::Implicit && !listener.is_local()
 }
@@ -155,7 +155,7 @@ pub fn of_record(record: &WantedRecord) -> Value {
     json!({ "name": name, "type": kind, "value": value, "state": state, "found": other })
 }
 
-/// The data as a zone has them, TXT in quotes.
+/// The record's data in zone file syntax, TXT in quotes.
 pub fn quoted_value(record: &WantedRecord) -> String {
     quote(record.kind, &harmless(&record.value))
 }

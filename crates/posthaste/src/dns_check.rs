@@ -1,4 +1,4 @@
-//! `posthaste dns check`: looks for the records of a domain at its own servers.
+//! `posthaste dns check`: checks the records of a domain at its own servers.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,19 +40,19 @@ pub struct CheckArgs {
     https_port: u16,
 }
 
-/// The records of one round, and who was asked.
+/// The records of one round, and the servers that were asked.
 struct Round {
     domain: String,
     host: String,
     records: Vec<WantedRecord>,
-    /// The domain's own servers. Empty: its servers could not be asked, and the resolver was.
+    /// The domain's own servers. Empty if they could not be asked, so that the resolver was.
     servers: Vec<String>,
     has_keys: bool,
     has_address: bool,
 }
 
 impl CheckArgs {
-    /// Exit status 1: a record is not as it should be.
+    /// Exit status 1: a record is wrong or missing.
     pub fn run(self) -> Result<ExitCode, AnyError> {
         let loaded = self.config.load()?;
         let own = own_domain(&loaded, &self.domain)?;
@@ -80,7 +80,7 @@ impl CheckArgs {
         Ok(ExitCode::from(u8::from(!round.is_complete())))
     }
 
-    /// Asks with empty memories.
+    /// Asks with empty caches.
     async fn round(&self, own: &OwnDomain, config: &Config) -> Result<Round, AnyError> {
         ask_own_servers(config, self.dns_port, async |source| {
             let records = with_policy(own, source, config, self.https_port).await.wanted(source).await?;
@@ -101,7 +101,7 @@ impl CheckArgs {
     }
 }
 
-/// Asks the servers of domains themselves at this port, or the resolver where none of them answers.
+/// Asks the servers of domains themselves at this port, or the resolver if none of them answers.
 pub async fn ask_own_servers<T>(
     config: &Config,
     dns_port: u16,

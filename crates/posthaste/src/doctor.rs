@@ -1,4 +1,4 @@
-//! `posthaste doctor`: what of this machine is worth changing.
+//! `posthaste doctor`: recommends changes to this machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// Exit status 1 if anything is serious.
+/// Exit status 1 for a serious finding.
 pub fn run(args: DoctorArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     // The same that `serve` would read.
     let config = args.config.load()?.config;

@@ -1,4 +1,4 @@
-//! The options for messages that are passed over because of a tag.
+//! Options to exclude messages by tag.
 
 use clap::{Args, ValueEnum};
 use posthaste_search::Exclusion;

@@ -42,7 +42,7 @@ pub struct Extract {
     json: bool,
 }
 
-/// Exit status 1: no such message or part, or a file was there already.
+/// Exit status 1: there is no such message or part, or a file exists already.
 pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     let files = files(&args.query, &args.index, Choice::ONE)?;
     let file = match files.as_slice() {
@@ -97,7 +97,7 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
 }
 
-/// The name, or `name (2).ext` where another part of this message had it already.
+/// The name, or `name (2).ext` if another part of this message has it already.
 fn unused(name: &str, names: &mut HashSet<String>) -> String {
     let (stem, ending) = match name.rfind('.') {
         Some(dot) if dot > 0 => name.split_at(dot),

@@ -1,4 +1,4 @@
-//! `posthaste find`: what matches a query, in the form that is wanted.
+//! `posthaste find`: prints the matches of a query in several formats.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -152,7 +152,7 @@ impl Find {
     }
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no match.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = find_output::fields(&args.fields)?;
     if args.flag.is_some() || args.folder.is_some() {
@@ -276,7 +276,7 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Exit status 1: nothing was found, or a message could not be changed.
+/// Exit status 1: no match, or a message could not be changed.
 fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());
@@ -291,7 +291,7 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))
 }
 
-/// Exit status 1: nothing was found, or the command failed for a message.
+/// Exit status 1: no match, or the command failed for a message.
 fn exec(command: &str, messages: &[Message], dry_run: bool) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());

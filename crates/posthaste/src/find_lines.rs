@@ -1,4 +1,4 @@
-//! Messages as lines: one for each, or threads as trees. On a terminal in columns, and no longer than its lines are.
+//! Messages as lines: one for each, or threads as trees. On a terminal in columns, fitted to its width.
 
 use std::fs;
 use std::path::Path;
@@ -11,23 +11,23 @@ use crate::columns;
 use crate::find_output::{Field, value};
 use crate::terminal::harmless;
 
-/// How plain lines look.
+/// Style of plain lines.
 #[derive(Default)]
 pub struct Style {
     pub colours: bool,
     pub summary_lines: usize,
-    /// Cells of a line on a terminal, which a line shall not go beyond.
+    /// Width of the terminal in cells, which limits a line.
     pub line_cells: Option<usize>,
 }
 
-/// Cells for names in columns; longer ones are cut.
+/// Maximum cells of names in columns; longer ones are cut.
 const NAME_CELLS_MAX: usize = 24;
 /// A terminal of 80 cells shows the innermost 13 levels of a thread, in a third of a line.
 const CELLS_A_LEVEL: usize = 6;
-/// Of a subject at least so much is shown, however narrow the terminal.
+/// Minimum cells of a subject, however narrow the terminal.
 pub const SUBJECT_CELLS_MIN: usize = 16;
 
-/// One line for each message; what a message does not have takes no room, but on a terminal, where there are columns.
+/// One line for each message. Missing values take no room, except in the columns on a terminal.
 pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
     let row = |message| fields.iter().map(|&field| harmless(&value(field, message))).collect();
     let mut rows: Vec<Vec<String>> = messages.iter().map(row).collect();
@@ -37,8 +37,8 @@ pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
     lines(rows, fields, messages, style)
 }
 
-/// As [`plain`], threads as trees. What stands before the subject is in columns, so that branches meet. A subject that was to be read in the
-/// line above is left out.
+/// Like [`plain`], with threads as trees. Fields before the subject are in columns, so that branches line up. A subject
+/// that repeats the line above is left out.
 pub fn trees(messages: &[Message], fields: &[Field], style: &Style) -> String {
     let tree = tree(messages);
     let levels_max = style.line_cells.map_or(usize::MAX, |cells| cells / CELLS_A_LEVEL);
@@ -60,7 +60,8 @@ pub fn trees(messages: &[Message], fields: &[Field], style: &Style) -> String {
     lines(rows, fields, tree.iter().map(|line| &messages[line.index]), style)
 }
 
-/// Puts what stands before the subject into columns. Of names as much is shown as leaves the subject room; what one copies is never cut.
+/// Aligns the fields before the subject in columns. Names are cut to leave room for the subject; fields that users copy
+/// are never cut.
 fn line_up(rows: &mut [Vec<String>], fields: &[Field], style: &Style) {
     let in_columns = fields.iter().position(|&field| field == Field::Subject).unwrap_or(0);
     let name_cells = style.line_cells.map_or(NAME_CELLS_MAX, |cells| (cells / 4).min(NAME_CELLS_MAX));
@@ -118,7 +119,7 @@ fn summary(path: &Path, lines: usize) -> String {
     wanted.map(|line| format!("    {}\n", harmless(line))).collect()
 }
 
-/// Between the columns.
+/// Separator of columns.
 const GAP: &str = "  ";
 
 #[cfg(test)]

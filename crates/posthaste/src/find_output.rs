@@ -1,4 +1,4 @@
-//! The forms in which `find` prints messages.
+//! Output formats of `find`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,7 +31,7 @@ pub enum Field {
     Priority,
 }
 
-/// Reads `date,from,subject`, `date from subject`, or mu's `dfs` and `d f s`.
+/// Parses `date,from,subject`, `date from subject`, or mu's `dfs` and `d f s`.
 pub fn fields(text: &str) -> Result<Vec<Field>, Failure> {
     let mut all = Vec::new();
     for name in text.split([',', ' ']).filter(|name| !name.is_empty()) {
@@ -86,7 +86,7 @@ fn letter(letter: char) -> Option<Field> {
     })
 }
 
-/// A field as it stands on a line.
+/// A field's value on a line.
 pub fn value(field: Field, message: &Message) -> String {
     match field {
         Field::Date => local(message.date).strftime("%Y-%m-%d %H:%M").to_string(),
@@ -108,7 +108,7 @@ pub fn value(field: Field, message: &Message) -> String {
     }
 }
 
-/// The sender's name, without one the address.
+/// The sender's name, or the address if there is none.
 pub fn sender(from: &str) -> String {
     match split_addresses(from).first() {
         Some((name, _)) if !name.is_empty() => name.clone(),
@@ -125,7 +125,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-/// mu's names, in its order.
+/// mu's names of the flags, in its order.
 pub fn flags(flags: u64) -> Vec<&'static str> {
     let letter = |letter| bits::letters(letter);
     let named = [
@@ -157,7 +157,7 @@ fn priority(flags: u64) -> &'static str {
     }
 }
 
-/// Messages as they come, or in the order of trees, with how deep in its thread each stands.
+/// Messages in their order, or in the order of trees, each with its depth in the thread.
 pub fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<usize>)> {
     if as_trees {
         tree(messages).into_iter().map(|line| (&messages[line.index], Some(line.more.len()))).collect()
@@ -166,7 +166,7 @@ pub fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<us
     }
 }
 
-/// An array, one object on a line.
+/// A JSON array, one object on a line.
 pub fn json(messages: &[Message], as_trees: bool) -> String {
     let address = |field: &str| -> serde_json::Value {
         split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
@@ -226,7 +226,8 @@ pub fn sexp(messages: &[Message], as_trees: bool) -> String {
     out
 }
 
-/// An mbox of messages, each with all its files (the `mboxrd` kind: every line that begins with `From ` after any `>` gets one more `>`).
+/// An mbox of messages with all their files. In the `mboxrd` format every line that begins with `From ` after any `>`
+/// gets one more `>`.
 pub fn mbox<'m>(
     messages: impl Iterator<Item = (&'m Message, Vec<&'m Path>)>,
     reader: &mut Reader,
@@ -262,7 +263,7 @@ pub fn mbox<'m>(
     Ok(())
 }
 
-/// A Maildir of symbolic links, for a mail program that shall show what was found.
+/// A Maildir of symbolic links, to show the result in a mail program.
 pub fn links(messages: &[Message], dir: &Path, clear: bool) -> Result<(), Failure> {
     let fail = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     for sub in ["new", "cur", "tmp"] {

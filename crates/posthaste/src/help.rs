@@ -22,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Shells", &["completions"]),
 ];
 
-/// The help of the whole program, if the line asks for that. `true`: it asks by naming nothing.
+/// `Some` if the line asks for the help of the whole program; `true` if it names no command.
 pub fn asked(line: &[OsString]) -> Option<bool> {
     match line {
         [_] => Some(true),
@@ -31,7 +31,7 @@ pub fn asked(line: &[OsString]) -> Option<bool> {
     }
 }
 
-/// The text of it.
+/// The help text.
 pub fn text() -> String {
     let command = Cli::command();
     let about = |of: &clap::Command| of.get_about().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An update of the search index: its options, and what it tells.
+//! Updates of the search index: options and output.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ pub struct Update {
 }
 
 impl Update {
-    /// An update of what is indexed already.
+    /// Options to update an existing index.
     pub fn for_later(index: IndexDir, list_all: bool, quiet: bool) -> Self {
         Self {
             roots: Vec::new(),
@@ -119,9 +119,9 @@ impl Update {
     }
 }
 
-/// With less, a first index becomes so many segments that it has to merge them.
+/// With less memory, a first index has so many segments that they must be merged.
 const MEMORY_MIB_MIN: usize = 32;
-/// Where `--memory` says nothing.
+/// Default of `--memory`.
 const MEMORY_MIB: usize = MEMORY_BYTES >> 20;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -131,7 +131,7 @@ enum Io {
     Uring,
 }
 
-/// An update that is told in other words.
+/// Runs an update with a custom summary.
 pub fn update_with(args: &Update, say: impl Fn(&Report) -> std::io::Result<()>) -> Result<ExitCode, Failure> {
     let report = run_update(args, None)?;
     tell_troubles(&report);
@@ -142,7 +142,7 @@ pub fn update_with(args: &Update, say: impl Fn(&Report) -> std::io::Result<()>) 
     after(args, &report)
 }
 
-/// With `rebuild` all anew, without these trees.
+/// Runs an update; `rebuild` makes it a rebuild without these trees.
 pub fn update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<ExitCode, Failure> {
     let report = run_update(args, rebuild)?;
     tell_troubles(&report);
@@ -162,7 +162,7 @@ pub fn tell_troubles(report: &Report) {
     }
 }
 
-/// Directories that were named and hold no mail.
+/// Reports the named directories that have no mail.
 pub fn tell_without_maildirs(args: &Update, report: &Report) {
     for root in args.roots.iter().filter(|root| is_among(root, &report.without_maildirs)) {
         complain(&format!(
@@ -177,7 +177,7 @@ fn is_among(root: &Path, roots: &[PathBuf]) -> bool {
     std::path::absolute(root).is_ok_and(|root| roots.contains(&root))
 }
 
-/// The hook's failure is told, and is not the index's.
+/// Runs the hook. Its failure is reported, but does not concern the index.
 fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
     if !args.no_hooks {
         run_hook(&args.index.path()?, report).unwrap_or_else(|why| complain(&why));

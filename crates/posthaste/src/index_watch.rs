@@ -1,4 +1,4 @@
-//! `posthaste index --watch`: stays and says what it does.
+//! `posthaste index --watch`: keeps running and reports its commits.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     }
 }
 
-/// A line for each commit.
+/// Prints a line for each commit.
 fn say(args: &Update, report: &Report, lag: Option<Duration>) -> std::io::Result<()> {
     tell_troubles(report);
     if lag.is_none() {

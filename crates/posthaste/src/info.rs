@@ -1,4 +1,4 @@
-//! `posthaste info`: what is in the index, and where it is.
+//! `posthaste info`: content and place of the index.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -141,7 +141,7 @@ fn settings_json(dir: &Path) -> serde_json::Value {
     }
 }
 
-/// Bytes of the files in a directory, not those below it.
+/// Sum of the sizes of a directory's files, without subdirectories.
 fn bytes_in(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok().filter(std::fs::Metadata::is_file)).map(|file| file.len()).sum()

@@ -1,18 +1,18 @@
-//! Text laid out for a terminal: lines broken at words, lists of addresses folded, quotes and signatures dimmed.
+//! Layout of text for a terminal: lines wrapped at words, lists of addresses folded, quotes and signatures dimmed.
 
 use crate::columns::cells;
 use crate::terminal::{harmless, paint};
 
-/// Lines of addresses that are shown of one header field.
+/// Maximum lines of addresses shown of one header field.
 const ADDRESS_LINES_MAX: usize = 5;
-/// A signature is no longer than so many lines; what stands behind it is text again.
+/// Maximum lines of a signature; later lines are text again.
 const SIGNATURE_LINES_MAX: usize = 15;
-/// Cells between two stops of the tabulator.
+/// Cells between tab stops.
 const TAB: usize = 8;
-/// In fewer cells nobody reads; a line is then broken by the terminal.
+/// Below this width lines are left to the terminal to wrap.
 const CELLS_MIN: usize = 16;
 
-/// A message's text for a terminal with lines of so many cells.
+/// Lays out a message's text for lines of this many cells.
 pub fn body(text: &str, line_cells: usize, colours: bool) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     let mut signature_lines_left = 0;
@@ -32,13 +32,13 @@ pub fn body(text: &str, line_cells: usize, colours: bool) -> String {
     out
 }
 
-/// Tabulators stay.
+/// Replaces control characters except tabs.
 fn harmless_line(line: &str) -> String {
     let line = line.strip_suffix('\r').unwrap_or(line);
     line.split('\t').map(harmless).collect::<Vec<_>>().join("\t")
 }
 
-/// `> > `: what each line of a quoted paragraph begins with.
+/// The quote marks of a line, such as `> > `, which each line of a quoted paragraph has.
 fn quote_prefix(line: &str) -> &str {
     let is_quote = |c: char| matches!(c, '>' | '|' | ' ');
     if !line.trim_start().starts_with(['>', '|']) {
@@ -51,8 +51,8 @@ fn quote_prefix(line: &str) -> &str {
     &line[..line.find(|c| !is_quote(c)).unwrap_or(line.len())]
 }
 
-/// A line as rows of at most so many cells, each with `prefix` in front. Broken at blanks and between wide characters; what has neither, such as a
-/// long address on the web, stays whole, so that it can be copied.
+/// Wraps a line into rows of at most this many cells, each with `prefix` in front. Breaks at blanks and between wide
+/// characters. Anything else, such as a long URL, stays whole, so that it can be copied.
 fn wrapped(line: &str, prefix: &str, line_cells: usize) -> Vec<String> {
     let room = line_cells.max(CELLS_MIN);
     if cells_with_tabs(line) <= room {
@@ -73,7 +73,7 @@ fn wrapped(line: &str, prefix: &str, line_cells: usize) -> Vec<String> {
     rows
 }
 
-/// Words with the blanks behind them; of scripts without blanks, characters.
+/// Words with the blanks after them; in scripts without blanks, single characters.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -106,7 +106,7 @@ fn cells_with_tabs(text: &str) -> usize {
     parts.fold(first, |at, part| (at / TAB + 1) * TAB + cells(part))
 }
 
-/// `Name: a, b, c` on lines of so many cells, broken between addresses; of very many only the first.
+/// `Name: a, b, c` in lines of this many cells, broken between addresses; of very many only the first.
 pub fn address_field(
     name: &str,
     addresses: &[String],
@@ -140,7 +140,7 @@ pub fn address_field(
     lines.join("\n") + "\n"
 }
 
-/// `Name: text`, broken at words.
+/// `Name: text`, wrapped at words.
 pub fn field(name: &str, text: &str, line_cells: usize, paint_name: impl Fn(&str) -> String) -> String {
     let whole = format!("{name}: {}", harmless(text));
     let rows = wrapped(&whole, "", line_cells);

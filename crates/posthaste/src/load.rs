@@ -1,4 +1,4 @@
-//! `posthaste load`: options in, figures out.
+//! `posthaste load`: runs the load generator with the given options.
 
 mod accounting;
 mod http;
@@ -146,7 +146,7 @@ impl Load {
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }
 
-    /// Of a report about our own server, whose address says nothing.
+    /// Title of a report about our own server, whose address means nothing.
     fn own_title(&self, plan: &Plan) -> String {
         let title = PlanSummary::new(plan, self.size_text()).title("Posthaste");
         match self.kill_every {
@@ -213,7 +213,7 @@ impl Load {
         Ok((plan, note))
     }
 
-    /// Where the server that we have started is loaded.
+    /// The target address of the server started by us.
     fn own_target(&self, server: &ScratchServer) -> Result<Target, AnyError> {
         match (self.session.http, server.http) {
             (true, Some(address)) => Ok(format!("http://{address}").parse()?),
@@ -301,8 +301,8 @@ impl Load {
     }
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second also what it still waits for; both with the figures
-/// so far. The third ends the process.
+/// The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second without waiting; both with the figures so far.
+/// The third ends the process.
 fn stop_by_steps(stop: &Stop) -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new(ending_signals())?;
     let stop = stop.clone();
@@ -322,7 +322,7 @@ const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 const OCTETS_MAX: usize = 256 << 20;
 const CORPUS_OCTETS_MAX: usize = 1 << 30;
 
-/// A server of ours for one run; ended before its directory is removed.
+/// Our own server for one run, ended before its directory is removed.
 struct OwnServer {
     server: ScratchServer,
     /// Directory with the mail that the server has accepted and not delivered.

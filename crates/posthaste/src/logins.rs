@@ -1,4 +1,4 @@
-//! `posthaste logins`: who may log in and has, and who guesses, as a running server knows it.
+//! `posthaste logins`: logins and their use, and clients that guess passwords, in a running server.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ enum LoginsCommand {
     },
 }
 
-/// Exit status 1: there is nothing.
+/// Exit status 1: the list is empty.
 pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     let Some(LoginsCommand::Forget { of, server }) = args.command else {
         return show(&args.server, ask(&args.server, &Request::Logins {})?, tables);

@@ -1,4 +1,4 @@
-//! A message in the shape of `notmuch show --format=json`.
+//! A message in the format of `notmuch show --format=json`.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ pub struct Contents {
     pub html: bool,
 }
 
-/// Enclosed parts are told this deep.
+/// Maximum depth of enclosed parts in the output.
 const DEPTH_MAX: usize = 100;
 
-/// The fields that notmuch tells, with their names.
+/// Header fields in notmuch's output.
 const FIELDS: [&str; 6] = ["Subject", "From", "To", "Cc", "Bcc", "Reply-To"];
 
 /// The header fields of a message, decoded.
@@ -36,13 +36,13 @@ pub fn headers(mail: &Mail<'_>, header: &Header<'_>) -> Map<String, Value> {
     out
 }
 
-/// The date as its sender wrote it, unfolded.
+/// The date in the header, unfolded.
 pub fn date(header: &Header<'_>) -> String {
     let date = header.first("Date").map(|field| field.text(None).into_owned()).unwrap_or_default();
     date.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// All fields of a name, as one list of addresses.
+/// All fields of a name, joined into one list of addresses.
 pub fn address_field(mail: &Mail<'_>, header: &Header<'_>, name: &str) -> String {
     let rows: Vec<String> =
         addresses(mail, header, name).into_iter().map(|(name, address)| full(&name, &address)).collect();
@@ -75,12 +75,12 @@ pub fn full(name: &str, address: &str) -> String {
     }
 }
 
-/// The whole body: a list with the one part that the message is.
+/// The whole body: a list of the message's root part.
 pub fn body(mail: &Mail<'_>, contents: Contents) -> Value {
     json!([tell(mail, mail.root(), contents, 0)])
 }
 
-/// notmuch's number: all parts in the order in which they begin, from 1.
+/// notmuch's number of a part: position in the order of beginnings, from 1.
 pub fn number(part: Part<'_, '_>) -> usize {
     part.index() + 1
 }

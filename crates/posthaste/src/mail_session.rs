@@ -1,4 +1,4 @@
-//! A session about the mail of an account: with a running server, or with the mailboxes that this process has opened.
+//! A session on an account's mail: with a running server, or on mailboxes opened by this process.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,10 @@ pub struct MailSession {
 }
 
 impl MailSession {
-    /// Begins a session. `account`: a login, or the path of its Maildir.
+    /// Begins a session. `account` is a login, or the path of its Maildir.
     ///
     /// # Errors
-    /// Neither server nor spool can be had, or there is no such account.
+    /// Neither server nor spool is available, or there is no such account.
     pub fn begin(config: Config, account: &str) -> Result<Self, AnyError> {
         let connection = connect_or_open(config, "spool", ClosedMailboxes::open, ClosedMailboxes::serve)?;
         let (read, write) = (connection.stream.try_clone()?, connection.stream.try_clone()?);
@@ -37,7 +37,7 @@ impl MailSession {
         }
     }
 
-    /// Gives a command, and returns the answer.
+    /// Sends a command, and returns the answer.
     ///
     /// # Errors
     /// The session has ended.
@@ -46,10 +46,10 @@ impl MailSession {
         self.answer()
     }
 
-    /// As [`ask`](Self::ask), where a refusal ends the command.
+    /// Like [`ask`](Self::ask), with a refusal as an error.
     ///
     /// # Errors
-    /// The session has ended, or says no.
+    /// The session has ended, or refused the command.
     pub fn done(&mut self, command: &MailCommand) -> Result<MailDone, AnyError> {
         match self.ask(command)? {
             MailAnswer::Done(done) => Ok(done),
@@ -57,7 +57,7 @@ impl MailSession {
         }
     }
 
-    /// Sends a line, with the next answer at the latest.
+    /// Sends a line, at the latest with the next answer.
     pub fn say(&mut self, line: &impl Serialize) -> Result<(), AnyError> {
         serde_json::to_writer(&mut self.write, line)?;
         Ok(self.write.write_all(b"\n")?)
@@ -81,7 +81,7 @@ impl MailSession {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// The next line of an answer, or its last.
+    /// The next line of an answer, or its end.
     ///
     /// # Errors
     /// The session has ended.
@@ -97,7 +97,7 @@ impl MailSession {
     /// The names of all mailboxes, INBOX first.
     ///
     /// # Errors
-    /// The session has ended, or says no.
+    /// The session has ended, or refused the command.
     pub fn mailboxes(&mut self) -> Result<Vec<String>, AnyError> {
         self.say(&MailCommand::Mailboxes)?;
         let mut names = Vec::new();
@@ -110,7 +110,7 @@ impl MailSession {
         }
     }
 
-    /// Exactly so many octets, which follow a line.
+    /// Reads this many octets, which follow a line.
     ///
     /// # Errors
     /// The session has ended.
@@ -131,10 +131,10 @@ impl MailSession {
         }
     }
 
-    /// Ends the session, and closes what this process has opened.
+    /// Ends the session, and closes mailboxes opened by this process.
     ///
     /// # Errors
-    /// It could not be closed.
+    /// They could not be closed.
     pub fn end(self) -> Result<(), AnyError> {
         let Self { read, write, connection } = self;
         drop((read, write.into_parts()));

@@ -93,7 +93,7 @@ pub struct OfAccount {
     json: bool,
 }
 
-/// Bytes of the table, and what the table has of an account.
+/// Bytes of the table, and its rows for an account.
 struct Found {
     account: AccountSummary,
     inbox: String,
@@ -109,7 +109,7 @@ impl OfAccount {
         Ok(account.map(|account| Found { account, inbox, file_bytes }))
     }
 
-    /// Runs `change` in a session; what it says no to is told, with exit status 1.
+    /// Runs `change` in a session. A refusal is reported, with exit status 1.
     fn change(
         &self,
         change: impl FnOnce(&mut MailSession) -> Result<(MailAnswer, Value, String), AnyError>,
@@ -255,7 +255,7 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// INBOX has no case.
+/// Compares names; INBOX ignores case.
 fn is_named(mailbox: &MailboxSummary, name: &str) -> bool {
     mailbox.name == name || mailbox.name == "INBOX" && name.eq_ignore_ascii_case("INBOX")
 }

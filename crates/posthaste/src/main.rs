@@ -293,7 +293,7 @@ enum ConfigCommand {
     },
 }
 
-/// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at; the gain
+/// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at. The gain
 /// is recorded in bench-results/2026-11-26.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -346,13 +346,13 @@ fn command(mut line: Vec<OsString>) -> Command {
     command
 }
 
-/// An error, and which configuration was in use.
+/// Reports an error, with the configuration in use.
 fn complain_with_config(error: &str) {
     complain(error);
     config_arg::in_use(error).iter().for_each(|used| complain(used));
 }
 
-/// Reads the command line, or ends with what is wrong with it.
+/// Parses the command line; on a mistake, reports it and exits.
 fn parse(line: Vec<OsString>) -> Cli {
     Cli::try_parse_from(&line).unwrap_or_else(|error| {
         if let Some(instead) = foreign::instead_of(&error, &line) {
@@ -453,7 +453,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command as it was given, under the program's own name and without the password.
+/// The command line as given, under the program's own name and without the password.
 fn command_line() -> Vec<String> {
     let mut hides_next = false;
     let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {

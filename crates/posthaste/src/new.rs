@@ -1,4 +1,4 @@
-//! `posthaste new`: brings the index up to date, and says so as `notmuch new` does.
+//! `posthaste new`: brings the index up to date, with the output of `notmuch new`.
 
 use std::process::ExitCode;
 

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::search_common::local;
 
-/// A thread's number as notmuch shows it.
+/// A thread's number in notmuch's form.
 pub fn thread_id(thread: u32) -> String {
     format!("{thread:016x}")
 }
 
-/// Tags, and the flags and properties that notmuch keeps as tags. Sorted.
+/// Tags, sorted, including the flags and properties that notmuch keeps as tags.
 pub fn tags(message: &Message) -> Vec<String> {
     let letter = |letter| message.flags & bits::letters(letter) != 0;
     let property = |bit| message.flags & bit != 0;
@@ -32,7 +32,7 @@ pub fn tags(message: &Message) -> Vec<String> {
     all
 }
 
-/// `Today 10:40`, `2025-03-04`: notmuch's way to say when.
+/// A time in notmuch's form: `Today 10:40`, `2025-03-04`.
 pub fn relative_date(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -58,7 +58,7 @@ pub fn relative_date(seconds: i64) -> String {
     then.strftime(form).to_string()
 }
 
-/// The author's name, without one the address.
+/// The author's name, or the address if there is none.
 pub fn author(from: &str) -> String {
     match split_addresses(from).into_iter().next() {
         Some((name, address)) => {
@@ -72,7 +72,7 @@ pub fn author(from: &str) -> String {
     }
 }
 
-/// A subject without the marks of a reply in front.
+/// A subject without reply prefixes.
 pub fn clean_subject(subject: &str) -> &str {
     let mut rest = subject;
     loop {
@@ -92,7 +92,7 @@ pub fn id_term(id: &str) -> String {
     if id.chars().all(is_plain) { format!("id:{id}") } else { format!("id:\"{}\"", id.replace('"', "\"\"")) }
 }
 
-/// The s-expression that stands for the same data: objects are property lists.
+/// Converts JSON into an s-expression: objects become property lists.
 pub fn sexp(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(false) => "nil".to_owned(),
@@ -107,7 +107,7 @@ pub fn sexp(value: &Value) -> String {
     }
 }
 
-/// On one line, whatever stands in the mail.
+/// Escapes a character, so that an s-expression stays on one line.
 fn sexp_char(c: char) -> String {
     match c {
         '\\' | '"' => format!("\\{c}"),

@@ -1,14 +1,15 @@
-//! Options behind a query, where mu's users put them.
+//! Options after a query, where mu's users put them.
 
 use std::ffi::OsString;
 
 use clap::Command;
 use posthaste_search::query::is_field;
 
-/// The command line with the options that its command knows before the query. `None` if all stand right.
+/// Moves options of the command in front of the query. `None` if all are in place.
 ///
-/// In a query `-word` is a word that must not be there, and `-from:ann` what is not from Ann, also as the first word. So behind the query's first word a short option is one only as a letter alone, or as
-/// `-n5`; nobody leaves out a single letter. All behind `--` stays where it is.
+/// In a query `-word` excludes a word, and `-from:ann` mail from Ann, even as the first word. So after the query's
+/// first word only a single letter, or a form such as `-n5`, is a short option: nobody excludes a single letter.
+/// Everything after `--` stays in place.
 pub fn options_first(command: &Command, line: &[OsString]) -> Option<Vec<OsString>> {
     let (program, [name, words @ ..]) = line.split_first()? else { return None };
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
@@ -104,13 +105,13 @@ pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
     Some(moved).filter(|moved| moved != line)
 }
 
-/// `-from:ann` is no option `-f`.
+/// True for a negated field such as `-from:ann`, which is no option `-f`.
 fn is_negated_field(word: &OsString) -> bool {
     let word = word.to_str().and_then(|word| word.strip_prefix('-'));
     word.and_then(|word| word.split_once(':')).is_some_and(|(name, _)| is_field(name))
 }
 
-/// The letter of `-z` and `-n5`, and whether its value stands behind it.
+/// The letter of `-z` and `-n5`, with true if its value is attached.
 fn short(word: &OsString) -> Option<(char, bool)> {
     let mut chars = word.to_str()?.strip_prefix('-')?.chars();
     let letter = chars.next().filter(char::is_ascii_alphabetic)?;

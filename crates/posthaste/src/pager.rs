@@ -1,4 +1,4 @@
-//! Long output goes through `$PAGER` where a person reads it.
+//! Long output goes through `$PAGER` on a terminal.
 
 use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};
@@ -14,14 +14,14 @@ pub struct PagerOption {
     no_pager: bool,
 }
 
-/// Where output goes: a pager, or standard output.
+/// Destination of output: a pager, or standard output.
 pub struct Pager {
     child: Option<Child>,
     is_terminal: bool,
 }
 
 impl PagerOption {
-    /// A pager runs only if standard output is a terminal.
+    /// Starts a pager if standard output is a terminal.
     pub fn start(&self) -> Pager {
         let is_terminal = std::io::stdout().is_terminal();
         let is_wanted = is_terminal && !self.no_pager;
@@ -30,7 +30,7 @@ impl PagerOption {
     }
 }
 
-/// `None` if there is no pager: then the terminal has to do.
+/// `None` if there is no pager: then output goes to the terminal.
 fn spawn(pager: Option<&str>) -> Option<Child> {
     let mut command = match pager {
         Some("" | "cat") => return None,
@@ -54,12 +54,12 @@ fn spawn(pager: Option<&str>) -> Option<Child> {
 }
 
 impl Pager {
-    /// Writes; that nobody reads any more is no error, and `false`.
+    /// Writes text. False if the reader has gone, which is no error.
     pub fn write(&mut self, text: &str) -> std::io::Result<bool> {
         self.write_bytes(text.as_bytes(), Origin::Program)
     }
 
-    /// As [`write`](Self::write), octets of a message as they are.
+    /// Like [`write`](Self::write), for unchanged octets of a message.
     pub fn write_foreign(&mut self, bytes: &[u8]) -> std::io::Result<bool> {
         self.write_bytes(bytes, Origin::Message)
     }
@@ -73,7 +73,7 @@ impl Pager {
 }
 
 impl Drop for Pager {
-    /// Waits until the reader has had enough.
+    /// Waits until the reader quits.
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             drop(child.stdin.take());

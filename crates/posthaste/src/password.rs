@@ -31,7 +31,7 @@ impl PasswordArgs {
     }
 }
 
-/// Asks for a password on a terminal, twice and without showing it; elsewhere it is the first line of standard input.
+/// Asks for a password on a terminal, twice and without echo; elsewhere reads the first line of standard input.
 pub fn read_password() -> Result<String, Box<dyn std::error::Error>> {
     let stdin = io::stdin();
     match stdin.is_terminal() {
@@ -75,7 +75,7 @@ fn line(input: &mut impl BufRead, ends: Option<char>) -> io::Result<String> {
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// A terminal that does not show what is typed, and does not end the program by a key.
+/// A terminal without echo, on which no key ends the program.
 struct Hidden<'a> {
     terminal: std::os::fd::BorrowedFd<'a>,
     before: Termios,
@@ -100,5 +100,5 @@ impl Drop for Hidden<'_> {
     }
 }
 
-/// More than any password has, so that one too long is refused and not cut.
+/// More than any password has, so that a longer line is refused, not truncated.
 const LINE_BYTES_MAX: u64 = 8192;

@@ -1,4 +1,4 @@
-//! The MTA-STS policy of a domain as other hosts get it (RFC 8461 section 3.3).
+//! The MTA-STS policy of a domain as other hosts see it (RFC 8461 section 3.3).
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 pub const HTTPS: u16 = 443;
 
-/// The domain with the id of its policy, if that is served: a record that leads to no policy is not to be printed.
+/// Adds the id of the domain's policy, if the policy is served: a record without a policy must not be printed.
 pub async fn with_policy(own: &OwnDomain, source: RecordSource<'_>, config: &Config, port: u16) -> OwnDomain {
     let mut own = own.clone();
     if own.has_web {
@@ -25,12 +25,12 @@ pub async fn with_policy(own: &OwnDomain, source: RecordSource<'_>, config: &Con
     own
 }
 
-/// Changes with the policy, and stays as long as that does: at most 32 letters and digits.
+/// An id that changes with the policy: at most 32 letters and digits.
 fn id(policy: &str) -> String {
     digest(&SHA256, policy.as_bytes()).as_ref().iter().take(8).map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// The policy at the first address that answers. Blocks.
+/// The policy from the first address that answers. Blocks.
 fn served(host: &str, addresses: &[IpAddr], port: u16, trust: &TlsTrust) -> Option<String> {
     let text =
         addresses.iter().take(ADDRESSES_MAX).find_map(|address| get(host, (*address, port).into(), trust).ok())?;
@@ -57,5 +57,5 @@ fn get(host: &str, at: SocketAddr, trust: &TlsTrust) -> Result<String, Box<dyn s
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ADDRESSES_MAX: usize = 4;
-/// Senders take no policy of more (RFC 8461 section 3.3).
+/// Senders accept no larger policy (RFC 8461 section 3.3).
 const ANSWER_BYTES_MAX: u64 = 64 << 10;

@@ -1,4 +1,4 @@
-//! The progress bar of commands that take long.
+//! The progress bar of long-running commands.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste_search::Progress;

@@ -1,4 +1,4 @@
-//! `posthaste query`: queries under names, for `query:NAME` in other queries.
+//! `posthaste query`: saved queries, for `query:NAME` in other queries.
 
 use std::process::ExitCode;
 
@@ -92,7 +92,7 @@ fn save(name: &str, query: &[String], index: &IndexDir) -> Result<ExitCode, Fail
     Ok(ExitCode::SUCCESS)
 }
 
-/// Only where there is an index: queries of one that was named by mistake would never be seen again.
+/// Opens an existing index only: queries saved in one named by mistake would never be seen again.
 fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
     index.open()?;
     let dir = index.path()?;

@@ -1,4 +1,4 @@
-//! `posthaste reply`: the beginning of an answer, as `notmuch reply` prints it.
+//! `posthaste reply`: a template for a reply, as `notmuch reply` prints it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -55,7 +55,7 @@ enum ReplyTo {
     Sender,
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no match.
 pub fn run(args: Reply) -> Result<ExitCode, Failure> {
     let files = files(&args.query, &args.index, Choice::ONE)?;
     let file = match files.as_slice() {
@@ -87,7 +87,7 @@ pub fn run(args: Reply) -> Result<ExitCode, Failure> {
 
 type Fields = Vec<(&'static str, String)>;
 
-/// Header fields of an answer (RFC 5322 section 3.6.4), those with a text.
+/// Header fields of a reply (RFC 5322 section 3.6.4); empty ones are left out.
 fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     let root = mail.root();
     let header = root.header();
@@ -150,7 +150,8 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     fields.into_iter().filter(|(_, text)| !text.is_empty()).collect()
 }
 
-/// Puts names together that a comma without quotes cut: `Doe, Joe <joe@example.org>` would else be two recipients, the one at this machine.
+/// Joins names that an unquoted comma has split. Otherwise `Doe, Joe <joe@example.org>` would be two recipients, one of
+/// them local.
 fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
     let mut joined = Vec::new();
     let mut before: Vec<(String, String)> = Vec::new();
@@ -181,7 +182,7 @@ fn is_usable(address: &str) -> bool {
     !address.is_empty() && outside.all(|c| !c.is_whitespace() && !"\"<>(),;".contains(c))
 }
 
-/// The address of one's own that the message went to, else the first.
+/// The user's own address that the message was sent to, or else the first one.
 fn sender(mail: &Mail<'_>, header: &Header<'_>, user: &User, own: &[String], args: &Reply) -> String {
     if let Some(from) = &args.from {
         return full(&user.name, from);
@@ -196,7 +197,7 @@ fn lines(fields: &Fields) -> String {
     fields.iter().map(|(name, text)| folded(&format!("{name}: {}", harmless(text))) + "\n").collect()
 }
 
-/// Broken at blanks where no server would take the line otherwise (RFC 5322 section 2.1.1).
+/// Folds at blanks a line that servers would not accept (RFC 5322 section 2.1.1).
 fn folded(line: &str) -> String {
     const LINE_BYTES_MAX: usize = 998;
     const WANTED: usize = 78;

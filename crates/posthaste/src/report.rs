@@ -1,4 +1,4 @@
-//! `posthaste report`: what `load --report` wrote, looked at again.
+//! `posthaste report`: compares or renders reports of `load --report`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `posthaste route`: where mail for an address goes, and why.
+//! `posthaste route`: shows and explains the route of mail for an address.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -40,17 +40,17 @@ pub struct RouteArgs {
 /// The fate of one address.
 struct Explained<'a> {
     address: &'a str,
-    /// The address that `relay.maps.canonical` has in its place.
+    /// The replacement address from `relay.maps.canonical`.
     canonical: Option<ForwardPath>,
     steps: Vec<Step>,
     end: End,
 }
 
 enum End {
-    /// Mailboxes, each with its way if it is at another host.
+    /// Mailboxes, each with its route if it is at another host.
     Local(Vec<(posthaste_directory::Mailbox, Option<OutboundRoute>)>),
     Discard,
-    /// `sender`: who may not send it; `None`: nobody may.
+    /// `sender`: the sender who is refused; `None` if all are.
     Refused {
         reply: String,
         sender: Option<String>,
@@ -59,7 +59,7 @@ enum End {
 }
 
 impl Explained<'_> {
-    /// It is refused, or a next hop of it has no host.
+    /// True if it is refused, or a next hop of it has no host.
     fn is_bad(&self) -> bool {
         let is_stuck = |way: &OutboundRoute| way.hops.usual.problem.is_some();
         match &self.end {
@@ -99,7 +99,7 @@ fn in_brackets(address: &str) -> String {
     format!("<{}>", address.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(address))
 }
 
-/// Opened for the first address at another host: others need no passwords, and no resolver.
+/// Routing data, opened for the first remote address: local ones need no passwords and no resolver.
 struct Ways<'a> {
     loaded: &'a Loaded,
     sender: MailSender,

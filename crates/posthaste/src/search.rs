@@ -70,7 +70,7 @@ enum Order {
     OldestFirst,
 }
 
-/// Exit status 1: nothing was found. (notmuch's is 0.)
+/// Exit status 1: no match. (notmuch's is 0.)
 pub fn run(args: Search) -> Result<ExitCode, Failure> {
     if (args.output, args.format) == (Output::Summary, Format::Nul) {
         return Err("--format text0 cannot be used with --output summary".into());
@@ -87,7 +87,7 @@ pub fn run(args: Search) -> Result<ExitCode, Failure> {
     Ok(if is_empty { nothing_found() } else { ExitCode::SUCCESS })
 }
 
-/// The threads' messages, newest first; threads in the order that is wanted of what matched in them.
+/// The threads' messages, newest first. Threads are in the requested order of their matching messages.
 fn summaries(searcher: &Searcher, args: &Search, matched: &Bitmap, all: &Bitmap) -> Result<Vec<Summary>, Failure> {
     let is_oldest_first = args.sort == Order::OldestFirst;
     let hits = searcher.page(matched, Sort::Date, is_oldest_first, 0, usize::MAX)?;
@@ -119,12 +119,12 @@ struct Summary {
     authors: String,
     subject: String,
     tags: BTreeSet<String>,
-    /// Of what matched, and of the others.
+    /// Ids of matching messages, and of the others.
     ids: (Vec<String>, Vec<String>),
 }
 
 impl Summary {
-    /// `messages` newest first.
+    /// `messages` are newest first.
     fn of(messages: &[Message], matched: &Bitmap, is_oldest_first: bool) -> Self {
         let is_hit = |message: &&Message| matched.get(message.number);
         // Several files with one id are one message here. Which of them matched does not matter.
@@ -187,7 +187,7 @@ impl Summary {
     }
 }
 
-/// Says whether there are none.
+/// True if there are none.
 fn write_summaries(args: &Search, all: Vec<Summary>) -> Result<bool, Failure> {
     match args.format {
         Format::Text | Format::Nul => {
@@ -204,7 +204,7 @@ fn write_json(rows: impl Iterator<Item = Value>) -> std::io::Result<()> {
     print_json(&format!("[{}]\n", rows.join(",\n")))
 }
 
-/// Each once, in order.
+/// The values, each once, in order.
 fn values(searcher: &Searcher, args: &Search, matched: &Bitmap) -> Result<Vec<String>, Failure> {
     let numbers = searcher.page(matched, Sort::Date, args.sort == Order::OldestFirst, 0, usize::MAX)?;
     let mut known = HashSet::new();
@@ -228,7 +228,7 @@ fn values(searcher: &Searcher, args: &Search, matched: &Bitmap) -> Result<Vec<St
     Ok(values.into_iter().skip(args.offset).take(args.limit.unwrap_or(usize::MAX)).collect())
 }
 
-/// Says whether there are none.
+/// True if there are none.
 fn write_values(args: &Search, values: Vec<String>) -> Result<bool, Failure> {
     let shown = |value: &String| match args.output {
         Output::Threads => format!("thread:{value}"),

@@ -20,7 +20,8 @@ use crate::terminal::complain;
 /// A fatal error. `main` prints it and exits with 2.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// An index that stays open until the process ends, which closes all its files at once: one by one takes a tenth as long as a search.
+/// An index that stays open until the process ends, which closes all its files at once. Closing them one by one takes a
+/// tenth of a search's time.
 pub type Opened = ManuallyDrop<Searcher>;
 
 #[derive(Args, Clone, Default)]
@@ -32,7 +33,7 @@ pub struct IndexDir {
 }
 
 impl IndexDir {
-    /// Tags are a person's own words, so the directory is among data, not in a cache that may be emptied.
+    /// The default is among the user's data, not in a cache that may be emptied: tags cannot be recovered.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.index {
             return Ok(dir.clone());
@@ -58,7 +59,7 @@ impl IndexDir {
     }
 }
 
-/// Where a search looks: an index, or Maildirs that are read for this search alone.
+/// Source of a search: an index, or Maildirs read for this search alone.
 #[derive(Args)]
 pub struct Source {
     #[command(flatten)]
@@ -69,7 +70,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The index, for a command that changes what is found; not of a scan, whose numbers mean nothing to an index.
+    /// The index, for a command that changes the matches. Fails for a scan, whose numbers mean nothing to an index.
     pub fn index(&self) -> Result<&IndexDir, Failure> {
         if self.scan.is_empty() && !self.is_missing() {
             return Ok(&self.index);
@@ -81,9 +82,9 @@ impl Source {
         self.index.path().is_ok_and(|dir| !dir.join("current").exists())
     }
 
-    /// Without an index in its usual place, the mail in `$MAILDIR` or `~/Maildir` is read.
+    /// Opens the source. Without an index in its usual place, reads the mail in `$MAILDIR` or `~/Maildir`.
     ///
-    /// `query` is what will be asked: a scan reads the header fields that it names.
+    /// `query` is the query to come: a scan reads the header fields that it names.
     pub fn open(&self, query: &[String]) -> Result<Opened, Failure> {
         if !self.scan.is_empty() {
             return scan(&self.scan, query);
@@ -102,7 +103,7 @@ impl Source {
     }
 }
 
-/// As mu and most mail programs have it: a Maildir, or a directory of Maildirs.
+/// The directory that mu and most mail programs use: a Maildir, or a directory of Maildirs.
 fn usual_maildir() -> Option<PathBuf> {
     let named = std::env::var_os("MAILDIR").map(PathBuf::from);
     let maildir = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join("Maildir")))?;
@@ -125,19 +126,19 @@ fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
     Ok(Opened::new(searcher))
 }
 
-/// Said before waiting for another writer.
+/// Message before a wait for another writer.
 pub fn waiting(dir: &Path) {
     complain(&format!("another process is writing to {}; waiting for it", dir.display()));
 }
 
-/// Parses the words of a command line as one query, with the queries that are saved in the index.
+/// Parses the words of a command line as one query, with the index's saved queries.
 pub fn parse(words: &[String], searcher: &Searcher) -> Result<Query, Failure> {
     let text = join(words)?;
     let queries = &searcher.directory().queries;
     query::parse_with(&text, &now(), queries).map_err(|error| error.show(&text).into())
 }
 
-/// The words of a command line as the text of one query.
+/// Joins the words of a command line into the text of one query.
 pub fn join(words: &[String]) -> Result<String, Failure> {
     // What of the words is an option was taken out before; what only looks like one would be searched for in silence.
     let is_option = |word: &&String| {
@@ -162,14 +163,14 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
     Ok(words.join(" "))
 }
 
-/// Reads messages for a command that shows several: one that cannot be read is told, and the others are shown all the same.
+/// Reads messages for a command that shows several. An unreadable one is reported, and the others are still shown.
 #[derive(Default)]
 pub struct Reader {
     has_failed: bool,
 }
 
 impl Reader {
-    /// Of several files with one message the first that can be read.
+    /// Of several files with one message, reads the first readable one.
     pub fn read_any<'p>(&mut self, paths: impl IntoIterator<Item = &'p Path>) -> Option<Vec<u8>> {
         let mut told = Vec::new();
         for path in paths {
@@ -193,13 +194,13 @@ impl Reader {
         self.read_any([path])
     }
 
-    /// 1 if something could not be read.
+    /// Exit status 1 if a message could not be read.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(self.has_failed))
     }
 }
 
-/// Exit status 1, and why, instead of no output.
+/// Exit status 1 with a message, for no matches.
 pub fn nothing_found() -> ExitCode {
     complain("no matches");
     ExitCode::from(1)
@@ -211,7 +212,7 @@ pub fn local(seconds: i64) -> jiff::Zoned {
     jiff::Timestamp::from_second(bounded).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(zone())
 }
 
-/// The present, in local time.
+/// The current local time.
 pub fn now() -> jiff::Zoned {
     jiff::Timestamp::now().to_zoned(zone())
 }
@@ -227,7 +228,7 @@ fn zone() -> TimeZone {
     ZONE.get_or_init(|| read().unwrap_or_else(TimeZone::system)).clone()
 }
 
-/// Where the time zone is with this `$TZ`; `None` if it may be something else than the name of a file.
+/// Path of the file of the time zone for this `$TZ`; `None` if it may be something else than a name.
 fn zone_file(tz: Result<String, VarError>, is_database_elsewhere: bool) -> Option<PathBuf> {
     match tz {
         Err(VarError::NotPresent) => Some("/etc/localtime".into()),

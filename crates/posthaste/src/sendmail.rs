@@ -61,7 +61,7 @@ enum Name {
     Command,
 }
 
-/// Why nothing was sent: what the program's exit status says of it (sysexits.h), and what the user is told.
+/// Exit status of a failure (sysexits.h), and the message for the user.
 #[derive(Debug)]
 struct Failure(u8, String);
 
@@ -74,7 +74,7 @@ const TEMPORARY: u8 = 75;
 const NO_PERMISSION: u8 = 77;
 const CONFIGURATION: u8 = 78;
 
-/// Does what `sendmail` does, if the command line asks for it. `None`: it asks for something else.
+/// Runs as `sendmail` if the command line calls that. `None` otherwise.
 pub fn run(line: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(line.first()?).file_name().unwrap_or_default();
     let (name, words) = match name.to_str() {
@@ -91,12 +91,12 @@ pub fn run(line: &[OsString]) -> Option<ExitCode> {
 }
 
 impl Sendmail {
-    /// The configuration that was named before the command.
+    /// Sets the configuration named before the command.
     pub fn set_config(&mut self, config: PathBuf) {
         self.words.splice(0..0, ["-C".into(), config.into()]);
     }
 
-    /// Does what the words say.
+    /// Runs the parsed command.
     pub fn run(self) -> ExitCode {
         run_words(Name::Command, &self.words)
     }
@@ -189,7 +189,7 @@ fn not_taken(directory: &Directory, is_short: bool) -> String {
     out
 }
 
-/// Files of the pickup directory that `mailq` lists.
+/// Maximum files of the pickup directory that `mailq` lists.
 const LISTED_MAX: usize = 1000;
 
 fn send_message(name: Name, options: Options) -> Result<(), Failure> {
@@ -229,7 +229,7 @@ fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
     }
 }
 
-/// The configuration, and the directory that it names.
+/// Loads the configuration, and opens its pickup directory.
 fn open(name: Name, options: &Options) -> Result<(Loaded, Directory), Failure> {
     let bad = |why: String| Failure(CONFIGURATION, why);
     let found = match name {
@@ -275,7 +275,7 @@ impl From<SubmitError> for Failure {
     }
 }
 
-/// The user that runs the program.
+/// The user who runs the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct User {
     login: String,

@@ -1,4 +1,5 @@
-//! The command line of `sendmail`: letters that may stand together, with values that may be attached, as every program has given them for decades.
+//! The command line of `sendmail`: letters that may be combined, with values that may be attached, as programs have
+//! used them for decades.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,15 +17,15 @@ pub enum Mode {
     Message,
     /// `-bs`: SMTP on standard input and output.
     Smtp,
-    /// `-bp`: what waits.
+    /// `-bp`: list waiting mail.
     Queue,
     /// `-bi`, `-I`: build the alias database.
     Aliases,
-    /// `-q`: try again what waits.
+    /// `-q`: retry waiting mail.
     Flush,
 }
 
-/// A command line, understood.
+/// A parsed command line.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub mode: Mode,
@@ -32,18 +33,18 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// `-f`, `-r`: the sender; `None`: the user.
     pub sender: Option<String>,
-    /// The rest; the sender in it is empty.
+    /// The other data; its sender is empty.
     pub submission: Submission,
 }
 
-/// Options without a value. Those that are not matched below change nothing here, as in Postfix.
+/// Options without a value. Those not matched below have no effect here, as in Postfix.
 const FLAGS: &str = "GIUcimnstv";
 /// Options with a value, which is attached or the next word.
 const WITH_VALUE: &str = "ABCFLNORVXbefhopr";
 /// Options with a value that is attached or left out.
 const WITH_ATTACHED: &str = "dq";
 
-/// Reads the words behind the program's name.
+/// Parses the words after the program's name.
 ///
 /// # Errors
 /// The mistake, as a sentence without a full stop.
@@ -153,7 +154,7 @@ fn mode(value: &str) -> Result<Mode, String> {
     })
 }
 
-/// RFC 3461 section 4.1.
+/// Parses NOTIFY (RFC 3461 section 4.1).
 fn notify(value: &str) -> Result<Notify, String> {
     if value.eq_ignore_ascii_case("never") {
         return Ok(Notify::default());
@@ -170,7 +171,7 @@ fn notify(value: &str) -> Result<Notify, String> {
     Ok(notify)
 }
 
-/// A date and time, or so long from now on.
+/// Parses a date and time, or a duration from now.
 fn time_of(name: &str, value: &str) -> Result<i64, String> {
     if let Some(time) = parse_date_time(value) {
         return Ok(time);
@@ -181,7 +182,7 @@ fn time_of(name: &str, value: &str) -> Result<i64, String> {
     time.ok_or_else(|| format!("--{name} is a time such as 2h or 2027-01-02T03:04:05Z, not `{value}`"))
 }
 
-/// RFC 3461 section 4.4.
+/// Parses ENVID (RFC 3461 section 4.4).
 fn envid(value: &str) -> Result<String, String> {
     let fits = (1..=100).contains(&value.len()) && value.bytes().all(|b| matches!(b, b' '..=b'~'));
     if fits { Ok(encode_xtext(value.as_bytes())) } else { Err("-V is 1 to 100 letters of ASCII".to_owned()) }

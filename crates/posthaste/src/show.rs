@@ -68,10 +68,10 @@ enum Order {
     OldestFirst,
 }
 
-/// Levels below which answers stand beside each other: no front end draws more, and each level is one of a stack.
+/// Maximum depth; deeper replies are siblings. No front end draws more, and each level takes stack.
 const DEPTH_MAX: usize = 100;
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no match.
 pub fn run(args: Show) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
@@ -136,7 +136,7 @@ struct Threads {
     files: Vec<Vec<String>>,
     /// Tags of each message over all its files, since each file has its own flags.
     tags: Vec<BTreeSet<String>>,
-    /// Indexes of those that begin a thread, thread by thread.
+    /// Indexes of the first messages of each thread.
     tops: Vec<Vec<usize>>,
     children: Vec<Vec<usize>>,
 }
@@ -199,8 +199,8 @@ impl Threads {
         self.messages.iter().zip(files)
     }
 
-    /// Where one message stands for several files, one file may answer what answers another: such a circle hangs at no top, and none of it would be
-    /// shown. Its oldest message becomes a top.
+    /// Breaks cycles. Where one message stands for several files, a file may reply to a reply of another. Such a cycle
+    /// has no top and would not be shown, so its oldest message becomes a top.
     fn cut_circles(&mut self, places: &HashMap<u32, usize>) {
         loop {
             let shown: HashSet<usize> = self.ordered().into_iter().map(|(index, _)| index).collect();
@@ -216,7 +216,7 @@ impl Threads {
         }
     }
 
-    /// Messages in the order of the trees, with their depths; also those that hang deeper than [`DEPTH_MAX`].
+    /// Messages in the order of the trees, with their depths, including those deeper than [`DEPTH_MAX`].
     fn ordered(&self) -> Vec<(usize, usize)> {
         let mut out = Vec::new();
         for &top in self.tops.iter().flatten() {
@@ -239,7 +239,7 @@ impl Threads {
         Value::Array(threads.collect())
     }
 
-    /// `[message, [answers]]`.
+    /// `[message, [replies]]`.
     fn node(&self, index: usize, rows: &[Value], depth: usize) -> Value {
         if depth < DEPTH_MAX {
             let answers: Vec<Value> =

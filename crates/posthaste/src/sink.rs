@@ -1,4 +1,4 @@
-//! `posthaste sink`: options in, summary out.
+//! `posthaste sink`: runs the test server with the given options.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ enum Tls {
     Implicit,
 }
 
-/// Runs a sink until a signal, or until it has what it waits for.
+/// Runs a sink until a signal, or until its end condition.
 pub fn run(args: SinkArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let watch = Watch { count: args.count, duration: args.duration, interval: args.interval };
@@ -162,7 +162,7 @@ fn options(args: SinkArgs) -> Result<Options, Box<dyn std::error::Error>> {
     })
 }
 
-/// The rule file with the options put over its `[default]`.
+/// The rule file, with the options applied to its `[default]`.
 fn rules(args: &SinkArgs) -> Result<RuleFile, Box<dyn std::error::Error>> {
     let mut rules = match &args.rules {
         Some(file) => RuleFile::load(file)?,
@@ -283,7 +283,7 @@ impl Rate {
     }
 }
 
-/// `2525` is a port of this machine alone.
+/// Parses an address to listen on; `2525` is a port on loopback.
 fn listen_address(text: &str) -> Result<String, String> {
     if text.parse::<u16>().is_ok() {
         return Ok(format!("127.0.0.1:{text}"));

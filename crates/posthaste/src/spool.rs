@@ -1,4 +1,4 @@
-//! `posthaste spool …`: looks into the directory of a spool, checks it, takes mail out of it and puts right what can be put right.
+//! `posthaste spool …`: inspects, checks and repairs a spool's directory, and takes mail out of it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -147,8 +147,7 @@ impl SpoolCommand {
     }
 }
 
-/// Reads all, at most so many bytes a second.
-/// A number without a unit is meant in another one.
+/// Parses a rate in bytes a second. A small number probably lacks its unit, and is refused.
 fn scrub_rate(text: &str) -> Result<u64, String> {
     match posthaste_units::bytes(text).map_err(|error| error.to_string())? {
         rate if rate < 1024 => Err(format!("{rate} bytes a second would take for ever: write a unit, such as 20MiB")),

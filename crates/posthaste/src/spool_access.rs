@@ -1,4 +1,4 @@
-//! Access to a spool's directory for the commands below `posthaste spool`.
+//! Access to a spool's directory for `posthaste spool`.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +31,7 @@ fn spool_dir(dir: PathBuf) -> PathBuf {
 }
 
 impl Spool {
-    /// For those who need it for themselves.
+    /// Opens the spool exclusively.
     pub fn open(&self) -> Result<ClosedFileSpool, AnyError> {
         ClosedFileSpool::open(&self.dir).map_err(|error| self.named(error))
     }
@@ -58,7 +58,8 @@ pub fn batches(number: u64) -> String {
     if number == 1 { "1 batch".to_owned() } else { format!("{number} batches") }
 }
 
-/// Root becomes the owner of the spool before it changes it: the server could not open files that belong to root. Threads that start later are the owner's, too.
+/// Gives a process of root the identity of the spool's owner before a change, since the server could not open files of
+/// root. Later threads inherit it.
 pub fn become_owner(dir: &Path) -> Result<(), AnyError> {
     let at = |error: io::Error| format!("{}: {error}", dir.display());
     let owner = std::fs::metadata(dir).map_err(at)?;
@@ -72,7 +73,8 @@ pub fn become_owner(dir: &Path) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Its kind, no thread of its own, and segments as they are: files of another size would be removed. One that was cut off is no measure.
+/// A configuration with the kind found in the directory, without threads and with the existing segment size, as files
+/// of another size would be removed. A truncated segment is no measure.
 pub fn config_for(dir: &Path) -> io::Result<Config> {
     let kind = StoreKind::of(dir).unwrap_or_default();
     let mut config = Config { kind, keeper: false, ..Config::default() };

@@ -1,4 +1,4 @@
-//! Drops a message that programs, files or LMTP servers do not take.
+//! Drops a message that programs, files or LMTP servers refuse.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -56,10 +56,10 @@ impl Doomed {
         Ok(exporter.finish()?)
     }
 
-    /// Notes in the spool that these targets are not to get it any more. Durable when this returns.
+    /// Records in the spool that these targets no longer get it. Durable on return.
     ///
     /// # Errors
-    /// The spool cannot be written; nothing is dropped then.
+    /// The spool cannot be written; then nothing is dropped.
     pub fn drop_from(&self, dir: &Path) -> Result<(), AnyError> {
         let (spool, _) = FileSpool::open(dir, config_for(dir)?)?;
         let keys = self.targets.iter().map(|to| (self.message, to.number)).collect();

@@ -1,4 +1,4 @@
-//! Batches as files: `<lsn>.json` says what each stream was told, `<lsn>.body` is the body as it was received.
+//! Batches as files: `<lsn>.json` has the streams' entries, `<lsn>.body` the body as received.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use posthaste_spool::{ClosedFileSpool, ExportedBatch, ExportedEntry, Lsn};
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
-/// Writes into a directory of its own.
+/// Writes into its own directory.
 pub struct Exporter {
     dir: PathBuf,
     stream: Option<String>,
@@ -20,15 +20,15 @@ pub struct Exporter {
 #[derive(Default)]
 pub struct Exported {
     pub batches: u64,
-    /// Batches whose body could not be read, and why.
+    /// Batches with an unreadable body, each with its error.
     pub damaged: Vec<(Lsn, String)>,
 }
 
 impl Exporter {
-    /// Makes the directory. With the name of a stream only its entries are written.
+    /// Makes the directory. With the name of a stream, writes only its entries.
     ///
     /// # Errors
-    /// `AlreadyExists`: nothing is mixed with what is there; else those of making it.
+    /// `AlreadyExists`, as nothing is mixed with existing files; others of making it.
     pub fn new(dir: &Path, stream: Option<&str>) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
         std::fs::create_dir(dir).map_err(named)?;
@@ -59,11 +59,12 @@ impl Exporter {
         Ok(())
     }
 
-    /// Writes what an import needs beside the batches, if nothing was damaged: the streams, their snapshots, the ids of mail mounts. An export without the file of the streams cannot
-    /// be imported.
+    /// Writes the files that an import needs beside the batches: the streams, their snapshots, the ids of mail mounts.
+    ///
+    /// To be called if nothing was damaged: an export without the file of the streams cannot be imported.
     ///
     /// # Errors
-    /// Errors of reading and writing; a snapshot that is damaged.
+    /// Errors of reading and writing; a damaged snapshot.
     pub fn write_streams(&self, closed: &ClosedFileSpool, spool: &Path) -> io::Result<()> {
         let streams = closed.streams();
         let snapshots = self.dir.join(SNAPSHOTS);
@@ -88,7 +89,7 @@ impl Exporter {
         !self.exported.damaged.is_empty()
     }
 
-    /// Makes the names durable: the caller may let go of the rest.
+    /// Makes the names durable, so that the caller may drop the exported data.
     pub fn finish(self) -> io::Result<Exported> {
         File::open(&self.dir)?.sync_all()?;
         let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());

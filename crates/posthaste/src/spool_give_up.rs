@@ -1,4 +1,4 @@
-//! Has a spool let go of what cannot be read or is missing, and names the mail that is lost with it.
+//! Makes a spool give up unreadable and missing data, and names the mail lost with it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::terminal::harmless;
 /// Data that was given up: no stream waits for it any more.
 #[derive(Default)]
 pub struct GivenUp {
-    /// Segments of the log that are missing, and what was in them.
+    /// Missing segments of the log, and their content.
     segments: Vec<u64>,
     lost: Vec<Damage>,
     bodies: Vec<LostBody>,
 }
 
-/// A body that nothing waits for any more.
+/// A body that was given up.
 struct LostBody {
     batch: Lsn,
     why: String,
@@ -30,11 +30,12 @@ struct LostBody {
     kept: Option<PathBuf>,
     /// The message, if a mailbox or transport waited for it.
     message: Option<Waiting>,
-    /// Recipients at other hosts, with those that have had it. Empty if their names are lost.
+    /// Recipients at other hosts, including those already delivered. Empty if their names are lost.
     remote: Option<Vec<String>>,
 }
 
-/// Goes on without segments that are missing. Keeps what is left of each body that cannot be read, and lets go of it. One that turns out to be whole stays.
+/// Gives up missing segments and unreadable bodies, after copying the rest of each body. A body that turns out to be
+/// whole stays.
 pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
     let mut given_up = GivenUp { segments: closed.missing().to_vec(), ..GivenUp::default() };

@@ -1,4 +1,4 @@
-//! The mail that waits in a spool for its mailboxes and transports, for people and as JSON.
+//! Mail waiting in a spool for mailboxes and transports, as text and as JSON.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::terminal::harmless;
 
-/// A message that waits.
+/// A waiting message.
 pub struct Waiting {
     pub id: Lsn,
     pub received_secs: u64,
@@ -21,13 +21,13 @@ pub struct Waiting {
     to: Vec<Unreached>,
 }
 
-/// A mailbox or transport that has not got it.
+/// A mailbox or transport that still has to get it.
 struct Unreached {
     /// Path of the Maildir, or the transport.
     place: Arc<str>,
     /// The recipient, for a transport.
     recipient: Option<Arc<str>>,
-    /// Why, if it was tried in vain.
+    /// The problem of the last attempt, if one failed.
     trouble: Option<Trouble>,
 }
 
@@ -51,19 +51,19 @@ impl Held {
 struct Trouble {
     attempts: u32,
     next_try_secs: u64,
-    /// A transport refused it for good, or it failed for too long.
+    /// Set if a transport refused it for good, or it failed for too long.
     held: Option<Held>,
     error: Arc<str>,
 }
 
 impl Waiting {
-    /// The mailboxes and transports that have not got it.
+    /// The mailboxes and transports that still have to get it.
     pub fn places(&self) -> Vec<&str> {
         self.to.iter().map(|to| &*to.place).collect()
     }
 }
 
-/// The messages that wait, in the order in which they came.
+/// All waiting messages, in the order of arrival.
 pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
     let mut all: BTreeMap<Lsn, Waiting> = BTreeMap::new();
     let mut add = |id: u64, received_secs, bytes, to: Vec<Unreached>| {
@@ -106,7 +106,7 @@ pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
     Ok(all.into_values().collect())
 }
 
-/// No try is to come.
+/// A held message that will not be retried.
 fn uncertain() -> Trouble {
     let error = "`posthaste queue release` in a running server delivers it, `posthaste spool drop` drops it".into();
     Trouble { attempts: 0, next_try_secs: 0, held: Some(Held::Uncertain), error }
@@ -142,7 +142,7 @@ pub fn text(undelivered: &[Waiting]) -> String {
     out
 }
 
-/// Each message that waits, and for which mailboxes.
+/// Each waiting message, with its mailboxes.
 pub fn messages(undelivered: &[Waiting]) -> String {
     let mut out = String::new();
     for message in undelivered {
@@ -172,7 +172,7 @@ pub fn totals_json(undelivered: &[Waiting]) -> Vec<Value> {
     by_mailbox(undelivered).into_iter().map(total).collect()
 }
 
-/// Each message that waits.
+/// Each waiting message.
 pub fn messages_json(undelivered: &[Waiting]) -> Vec<Value> {
     let message = |message: &Waiting| {
         let mailboxes = message.to.iter().map(|to| {
@@ -202,7 +202,7 @@ struct Total<'a> {
     messages: usize,
     bytes: u64,
     oldest_secs: u64,
-    /// The first that is not held, if there is one.
+    /// The first one that is not held, if there is one.
     trouble: Option<&'a Trouble>,
     /// Held ones, each with the time of reception, oldest first.
     held: Vec<(Held, &'a Trouble, u64)>,
@@ -214,7 +214,7 @@ impl Total<'_> {
     }
 }
 
-/// The mailboxes for which the most messages wait first.
+/// Totals by mailbox, most messages first.
 fn by_mailbox(undelivered: &[Waiting]) -> Vec<Total<'_>> {
     let mut totals: HashMap<&str, Total<'_>> = HashMap::new();
     for message in undelivered {

@@ -131,7 +131,7 @@ impl WantedArgs {
     }
 }
 
-/// Exit status 1: there is nothing.
+/// Exit status 1: the list is empty.
 pub fn run(command: SuppressionCommand) -> Result<ExitCode, AnyError> {
     match command {
         SuppressionCommand::List { wanted, server } => {
@@ -183,7 +183,7 @@ fn entry_of(number: usize, line: io::Result<String>, of: &OfArgs) -> Result<Opti
     }
 }
 
-/// Adds entries in parts. What was added before a mistake stays.
+/// Adds entries in several requests. Entries before a mistake stay added.
 fn add(server: &ServerArgs, entries: impl Iterator<Item = Result<Suppressed, AnyError>>) -> Result<ExitCode, AnyError> {
     let (mut done, mut new) = (0, 0);
     let mut send = |entries: Vec<Suppressed>| {
@@ -227,5 +227,5 @@ fn table(lines: &[Value]) -> String {
     }
 }
 
-/// A request has to fit into 64 KiB, about.
+/// Maximum octets of a part: a request has to fit into about 64 KiB.
 const PART_BYTES: usize = 40 << 10;

@@ -1,4 +1,4 @@
-//! `posthaste tag`: what a person says about messages.
+//! `posthaste tag`: the user's tags on messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,7 +52,7 @@ pub struct Tag {
     json: bool,
 }
 
-/// Exit status 1: the query found nothing.
+/// Exit status 1: no match.
 pub fn run(mut args: Tag) -> Result<ExitCode, Failure> {
     if let (Some(None), [_]) = (&args.restore, args.words.as_slice()) {
         // The file may stand behind the other options.
@@ -76,7 +76,7 @@ pub fn run(mut args: Tag) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Waits for the index to be free to write.
+/// Waits until the index can be opened for writing.
 fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
     let dir = index.path()?;
     Ok(Indexer::open(&dir, Some(&|| waiting(&dir)))?)
@@ -168,7 +168,7 @@ fn change(args: &Tag) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))
 }
 
-/// `tag:unread` also means the flag of the file, which a tag that is taken away does not change.
+/// `tag:unread` also matches the file's flag, which the removal of a tag does not change.
 fn hint_at_flags(add: &[String], remove: &[String]) {
     let named = FLAG_TAGS.iter().find(|(tag, _)| add.iter().chain(remove).any(|named| named == tag));
     if let Some((tag, letter)) = named {

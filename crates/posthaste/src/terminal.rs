@@ -1,12 +1,12 @@
-//! The one door to a terminal: what is printed goes through here, and nothing that a stranger wrote commands the terminal.
+//! All output to a terminal goes through this module, so that foreign text cannot control it.
 //!
-//! On a terminal a control character is shown as U+FFFD, and characters that turn the direction of text about are left out. Line ends, tabs and
-//! our own colours pass. Into a pipe or a file everything goes as it is: what reads it there may want the very octets.
+//! On a terminal a control character is shown as U+FFFD, and characters that change the direction of text are removed.
+//! Line ends, tabs and our own colours pass. A pipe or a file gets the octets unchanged, as its reader may want them.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 
-/// All escape sequences that we print. Painting is done with [`paint`] alone.
+/// All escape sequences that the program prints, only through [`paint`].
 const COLOURS: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
 
 /// `text` in one of our colours, by its number (SGR of ECMA-48).
@@ -20,7 +20,7 @@ pub fn is_colourful() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Marks and directions that have no shape of their own and turn about what stands beside them (`Bidi_Control`, Unicode Standard Annex #9).
+/// True for invisible characters that reorder adjacent text (`Bidi_Control`, Unicode Standard Annex #9).
 fn turns_about(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -29,12 +29,12 @@ fn is_harmful(c: char) -> bool {
     c.is_control() || turns_about(c)
 }
 
-/// A value for one line, for a terminal or not: no control character, no line end.
+/// A value for one line, on a terminal or not: without control characters and line ends.
 pub fn harmless(text: &str) -> String {
     text.chars().filter(|&c| !turns_about(c)).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// JSON that is the same data, with no harmful character in it.
+/// Escapes harmful characters in JSON; its data stay the same.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_harmful(c) && c != '\n';
     if !json.contains(is_escaped) {
@@ -71,16 +71,16 @@ fn tamed(text: &str, ours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where what is printed comes from.
+/// Origin of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// From this program, with colours where they belong.
+    /// This program, with colours where they belong.
     Program,
-    /// From a message, as it is: not even colours pass.
+    /// A message, verbatim: not even colours pass.
     Message,
 }
 
-/// Writes to something that ends at a terminal, or not. `false`: nobody reads any more, which is no error.
+/// Writes to a terminal, or to anything else. False if the reader has gone, which is no error.
 pub fn write_to(out: &mut dyn Write, is_terminal: bool, bytes: &[u8], origin: Origin) -> io::Result<bool> {
     let written = if is_terminal {
         out.write_all(tamed(&String::from_utf8_lossy(bytes), origin == Origin::Program).as_bytes())
@@ -100,7 +100,7 @@ pub fn print(text: &str) -> io::Result<()> {
     write_to(&mut out, is_terminal, text.as_bytes(), Origin::Program).map(drop)
 }
 
-/// Prints to standard output in place of what was printed before, if that is a terminal. `false`: nobody reads any more.
+/// Prints to standard output, on a terminal over the previous output. False if the reader has gone.
 pub fn print_again(text: &str) -> io::Result<bool> {
     let mut out = io::stdout();
     let is_terminal = out.is_terminal();
@@ -110,7 +110,7 @@ pub fn print_again(text: &str) -> io::Result<bool> {
     write_to(&mut out, is_terminal, text.as_bytes(), Origin::Program)
 }
 
-/// Prints octets of messages to standard output. `false`: nobody reads any more.
+/// Prints octets of messages to standard output. False if the reader has gone.
 pub fn print_foreign(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout();
     let is_terminal = out.is_terminal();
@@ -122,7 +122,7 @@ pub fn print_json(json: &str) -> io::Result<()> {
     print(&harmless_json(json))
 }
 
-/// A line on standard error, under the program's name. Nobody is left to be told if that fails.
+/// Prints a line on standard error, after the program's name. Errors are ignored, since nobody could be told.
 pub fn complain(text: &str) {
     let mut out = io::stderr();
     let is_terminal = out.is_terminal();
@@ -130,7 +130,7 @@ pub fn complain(text: &str) {
     let _ = write_to(&mut out, is_terminal, text.as_bytes(), Origin::Message);
 }
 
-/// Asks on a terminal; elsewhere the answer is no.
+/// Asks for confirmation on a terminal; elsewhere the answer is no.
 pub fn confirmed(question: &str) -> io::Result<bool> {
     let (stdin, mut err) = (io::stdin(), io::stderr());
     if !stdin.is_terminal() || !err.is_terminal() {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(without_error_numbers(said), "a: No such file or directory; (os error x): b");
     }
 
-    /// Every character that does something to a terminal instead of being seen.
+    /// Every character that affects a terminal instead of being shown.
     fn all_harmful() -> String {
         ('\0'..=char::MAX).filter(|&c| is_harmful(c)).collect()
     }

@@ -1,4 +1,4 @@
-//! `posthaste threads`: conversations instead of messages, a line each.
+//! `posthaste threads`: conversations instead of messages, one line each.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use crate::pager::PagerOption;
 use crate::search_common::{Failure, Source, local, nothing_found, parse};
 use crate::terminal::{harmless, is_colourful, paint, print_json};
 
-/// Names of writers that are shown of a thread.
+/// Maximum authors shown of a thread.
 const WRITERS_MAX: usize = 4;
-/// On a terminal of fewer cells there is no room for the time of day.
+/// A narrower terminal shows no time of day.
 const NARROW: usize = 80;
 
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub struct Threads {
     pager: PagerOption,
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no match.
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     let searcher = args.source.open(&args.query)?;
     let query = parse(&args.query, &searcher)?;
@@ -77,7 +77,7 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     Ok(if order.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
 }
 
-/// `messages` newest first. On a terminal the subject is cut so that the line is no longer than `line_cells`, if that leaves enough of it.
+/// `messages` are newest first. On a terminal the subject is cut to fit `line_cells`, if enough of it remains.
 fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells: Option<usize>) -> String {
     // Those without a date stand last and have only their files' times.
     let has_date = |message: &&Message| message.flags & bits::UNDATED == 0;

@@ -1,4 +1,4 @@
-//! `posthaste token`: who may ask by HTTP.
+//! `posthaste token`: tokens for requests by HTTP.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -112,7 +112,7 @@ impl AddArgs {
     }
 }
 
-/// True if the configuration says which mail is of a tenant. Logins and a field of the header may name others.
+/// True if the configuration names the tenant. Logins and a header field may name others.
 fn names_tenant(config: &Config, tenant: &str) -> bool {
     let sections = config.relay.tenant.iter().map(|section| &section.name);
     let listeners = config.listeners.iter().filter_map(|listener| listener.tenant.as_ref());
@@ -120,7 +120,7 @@ fn names_tenant(config: &Config, tenant: &str) -> bool {
     sections.chain(listeners).chain(networks).any(|name| name == tenant)
 }
 
-/// A time after which a token ends: one that has ended already opens nothing.
+/// Parses the lifetime of a token, at least a second.
 pub fn end_after(text: &str) -> Result<Duration, String> {
     match posthaste_units::duration(text).map_err(|error| error.to_string())? {
         time if time < Duration::from_secs(1) => Err(format!("`{text}` is no time for a token: at least 1s")),
@@ -156,7 +156,7 @@ fn list(config: &ConfigArg, as_json: bool) -> Result<ExitCode, AnyError> {
     Ok(status)
 }
 
-/// Such as `  of tenant acme  from example.org  at 192.0.2.0/24`.
+/// Formats the limits, such as `  of tenant acme  from example.org  at 192.0.2.0/24`.
 fn bounds(of: &TokenBounds) -> String {
     let networks: Vec<String> = of.networks.iter().map(ToString::to_string).collect();
     let tenant = of.tenant.as_ref().map(|tenant| format!("  of tenant {tenant}"));
@@ -171,7 +171,7 @@ fn end(until: Option<u64>) -> String {
     if until <= now() { format!("ended {at}") } else { format!("until {at}") }
 }
 
-/// The file of the server's tokens. Root becomes the server's user: the server has to read it.
+/// The file of the server's tokens. Root becomes the server's user first, so that the server can read it.
 fn file(config: &ConfigArg) -> Result<TokenFile, AnyError> {
     let data = config.load()?.config.storage.data;
     if !data.is_dir() {

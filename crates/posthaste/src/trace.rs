@@ -1,4 +1,4 @@
-//! `posthaste trace`: the story of a message, from the event log.
+//! `posthaste trace`: the history of a message, from the event log.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -74,7 +74,7 @@ fn time(text: &str) -> Result<Timestamp, String> {
     whole.parse().map_err(|_| "write 2026-01-31T12:00:00Z, 2026-01-31, yesterday or 2h".to_owned())
 }
 
-/// Exit status 1: nothing fits.
+/// Exit status 1: no event matches.
 pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let config = args.config.load()?.config;
     if args.live {
@@ -121,7 +121,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One message for people.
+/// The history of one message as text.
 fn story(events: &[Value]) -> String {
     let mut out = String::new();
     let text = |event: &Value, key: &str| harmless(event[key].as_str().unwrap_or_default());

@@ -14,7 +14,7 @@ use crate::terminal::{complain, harmless, harmless_json};
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// Until the server ends, or nobody reads any more.
+/// Runs until the server ends, or the reader has gone.
 pub fn run(config: &Config, request: &Request, as_json: bool) -> Result<ExitCode, AnyError> {
     let path = config.storage.data.join(SOCKET);
     let mut stream = UnixStream::connect(&path).map_err(|error| match error.kind() {

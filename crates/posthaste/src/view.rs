@@ -1,4 +1,4 @@
-//! `posthaste view`: a message as a person reads it.
+//! `posthaste view`: a message laid out for reading.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ enum Format {
     Json,
 }
 
-/// Exit status 1: nothing was found.
+/// Exit status 1: no match.
 pub fn run(args: View) -> Result<ExitCode, Failure> {
     let choice = Choice { limit: args.limit, reverse: args.reverse, entire_thread: args.entire_thread };
     let files = files(&args.query, &args.index, choice)?;
@@ -102,7 +102,7 @@ fn between(pager: &mut Pager, line_cells: Option<usize>) -> std::io::Result<bool
     }
 }
 
-/// Up to and with the first empty line.
+/// The header, with its first empty line.
 fn header(bytes: &[u8]) -> &[u8] {
     let mut end = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -114,7 +114,7 @@ fn header(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-/// Without a terminal everything is whole; on one it is laid out for its width.
+/// The whole text; on a terminal laid out for its width.
 pub fn text(bytes: &[u8], line_cells: Option<usize>, colours: bool) -> String {
     let message = extract_whole(bytes);
     let paint_name = |name: &str| if colours { paint("36", name) } else { name.to_owned() };
@@ -144,12 +144,12 @@ pub fn text(bytes: &[u8], line_cells: Option<usize>, colours: bool) -> String {
     out
 }
 
-/// As RFC 5322 has it, in local time; empty if there is none.
+/// The date by RFC 5322, in local time; empty if there is none.
 pub fn date(message: &Extracted) -> String {
     message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default()
 }
 
-/// `"Doe, A" <a@x>, b@x` in two.
+/// Splits a list of addresses such as `"Doe, A" <a@x>, b@x`.
 pub fn address_list(field: &str) -> Vec<String> {
     let mut is_quoted = false;
     let is_between = |c: char| {

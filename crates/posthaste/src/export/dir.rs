@@ -1,6 +1,7 @@
 //! A directory that an export writes into.
 //!
-//! Its owner may put anything there while root writes. So no link below the path that was named is followed, and no file that is there is opened for writing.
+//! Its owner may put anything there while root writes. So no link below the named path is followed, and no existing
+//! file is opened for writing.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// An open directory. Its path is for messages alone.
+/// An open directory. Its path is only used in messages.
 pub struct TargetDir {
     fd: OwnedFd,
     path: PathBuf,
@@ -21,11 +22,11 @@ pub struct TargetDir {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// The umask takes from it.
+/// Permission bits of new files, before the umask.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 
 impl TargetDir {
-    /// Opens the directory that was named; links up to it are followed.
+    /// Opens the named directory; links up to it are followed.
     ///
     /// # Errors
     /// Errors of `open`.
@@ -35,7 +36,7 @@ impl TargetDir {
         Ok(Self { fd: rustix::fs::open(place, flags, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// As [`named`](Self::named); the directory and those above it are made.
+    /// Like [`named`](Self::named), but makes the directory and its parents.
     ///
     /// # Errors
     /// Errors of `mkdir` and `open`.
@@ -58,7 +59,7 @@ impl TargetDir {
         }
     }
 
-    /// As [`below`](Self::below); the directory is made.
+    /// Like [`below`](Self::below), but makes the directory.
     ///
     /// # Errors
     /// `NotADirectory` for a link; others of `mkdir` and `open`.
@@ -69,7 +70,7 @@ impl TargetDir {
         }
     }
 
-    /// Makes an empty file, durably but for its name, unless something has this name.
+    /// Makes an empty file unless the name is taken. Its inode is durable, its name is not.
     ///
     /// # Errors
     /// Errors of `open` and `fsync`.
@@ -80,7 +81,7 @@ impl TargetDir {
         }
     }
 
-    /// Makes a file. One of an earlier export that was interrupted is removed before.
+    /// Makes a file, after removing one that an interrupted export has left.
     ///
     /// # Errors
     /// Errors of `unlink` and `open`.
@@ -90,7 +91,7 @@ impl TargetDir {
         Ok(File::from(openat(&self.fd, name, NEW_FILE, FILE_MODE)?))
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists.
     ///
     /// # Errors
     /// Errors of `unlink`.
@@ -101,7 +102,7 @@ impl TargetDir {
         }
     }
 
-    /// Gives a file another name, which may be in another directory.
+    /// Renames a file, possibly into another directory.
     ///
     /// # Errors
     /// Errors of `rename`.
@@ -109,7 +110,7 @@ impl TargetDir {
         Ok(renameat(&self.fd, name.as_ref(), &to.fd, new.as_ref())?)
     }
 
-    /// Makes its names durable.
+    /// Makes the names in it durable.
     ///
     /// # Errors
     /// Errors of `fsync`.

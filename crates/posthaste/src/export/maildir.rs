@@ -1,4 +1,4 @@
-//! A Maildir that an account is exported to. A message always gets the same name there, so an export can be repeated.
+//! Export into a Maildir. A message always gets the same name there, so an export can be repeated.
 
 use std::collections::HashMap;
 use std::fs::{File, FileTimes};
@@ -26,7 +26,7 @@ pub struct MaildirTarget {
 }
 
 impl MaildirTarget {
-    /// Touches nothing.
+    /// Prepares an export without touching the file system.
     pub fn new(top: &Path, host_name: &str) -> Self {
         Self { top: top.to_owned(), host: Host::new(host_name) }
     }
@@ -125,7 +125,7 @@ impl MaildirTarget {
     }
 }
 
-/// The name of a folder's directory. `None`: it cannot have one.
+/// The name of a folder's directory. `None` if the folder cannot have one.
 fn directory_of(levels: &str) -> Option<String> {
     let levels: Vec<String> = levels.split('/').map(|level| utf7::encode(&level.replace('.', "%2E"))).collect();
     let folder = FolderName::from_levels(levels.iter().map(String::as_str)).ok()?;
@@ -144,7 +144,7 @@ impl Subdirs {
         Ok(Self { tmp: dir.below("tmp")?, new: dir.below("new")?, cur: dir.below("cur")? })
     }
 
-    /// Gives a file of an earlier export the flags that its message has now.
+    /// Updates the flags of a file from an earlier export.
     fn set_flags(&self, sub: Subdir, old: &str, flags: Flags) -> io::Result<()> {
         let new = format!("{}:2,{flags}", old.split(':').next().unwrap_or_default());
         let dir = if sub == Subdir::New { &self.new } else { &self.cur };
@@ -152,7 +152,7 @@ impl Subdirs {
     }
 }
 
-/// The levels of a mailbox below another; empty for this one itself.
+/// The levels of a mailbox below another; empty for that mailbox itself.
 fn below<'a>(name: &'a str, above: &str) -> Option<&'a str> {
     let rest = name.strip_prefix(above)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
@@ -226,7 +226,7 @@ struct NewMessage<'a> {
 }
 
 impl NewMessage<'_> {
-    /// Writes the file, durably but for its name. False: the message cannot be read.
+    /// Writes the file durably, except its name. False if the message cannot be read.
     fn write(&self, session: &mut MailSession, row: &MailRow, left_out: &mut LeftOut) -> Result<bool, AnyError> {
         let Subdirs { tmp, cur, .. } = self.dirs;
         let unfinished = format!("{}.{}.{}", row.date, self.unique, self.host.as_str());

@@ -1,4 +1,4 @@
-//! An mbox file that a mailbox is exported to. It gets its name once it is whole and durable.
+//! Export into an mbox file, which gets its name once it is complete and durable.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +21,7 @@ pub struct MboxTarget {
     file: BufWriter<File>,
 }
 
-/// A message on its way into the file.
+/// A message being written into the file.
 struct Entry<'a> {
     file: &'a mut BufWriter<File>,
     head: &'a [u8],
@@ -30,7 +30,7 @@ struct Entry<'a> {
 }
 
 impl MboxTarget {
-    /// Begins the file. One that is there stays as it is.
+    /// Begins the file. Fails if it exists.
     pub fn new(path: &Path) -> Result<Self, AnyError> {
         if path.symlink_metadata().is_ok() {
             return Err(format!("{} is there already: name another file, or remove it", path.display()).into());

@@ -1,4 +1,4 @@
-//! `posthaste export`: an account's mail goes into a Maildir or an mbox file.
+//! `posthaste export`: writes an account's mail into a Maildir or an mbox file.
 
 mod dir;
 mod maildir;
@@ -38,14 +38,14 @@ pub struct ExportArgs {
     json: bool,
 }
 
-/// Messages that were written, and those that were there.
+/// Messages written now, and messages that were already there.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     written: u64,
     there: u64,
 }
 
-/// Exit status 1: something was left out, or there is no such mailbox.
+/// Exit status 1: a message was left out, or there is no such mailbox.
 pub fn run(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     let (account, mailbox) = account_and_mailbox(&args.from);
     let config = args.config.load()?.config;
@@ -91,14 +91,14 @@ fn rows(session: &mut MailSession, mailbox: &str) -> Result<(MailDone, Vec<MailR
     }
 }
 
-/// Facts of a message that was written.
+/// Facts about a written message.
 struct Written {
-    /// Octets that IMAP sends.
+    /// Octets of the message in IMAP.
     wire_size: u64,
 }
 
-/// Writes the text of a message with LF, or as it is if that would not be the same message when it is read again. `write` gets the text; `restart` is called before
-/// all of it comes once more. `None`: the message cannot be read, which is told.
+/// Writes the text of a message with LF, or unchanged if it would differ when read back. `write` gets the text;
+/// `restart` is called before all of it is written again. `None` after a read error, which is reported.
 fn copy_text<W>(
     session: &mut MailSession,
     row: &MailRow,

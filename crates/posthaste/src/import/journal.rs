@@ -1,9 +1,11 @@
-//! The record of an import, so that it can be repeated: nothing is doubled, nothing is left out.
+//! The record of an import, so that a repetition neither doubles nor skips messages.
 //!
-//! A line of JSON says which messages are about to be added, and is durable before the first of them is sent. The next line says which of them were added. After an
-//! interrupt the last line may be of the first kind: then the mailbox itself says which of them it has, by their digests.
+//! A line of JSON lists the messages about to be added, and is durable before the first of them is sent. The next line
+//! lists those that were added. After an interrupt the last line may be of the first kind. Then the mailbox itself
+//! shows which of them it has, by their digests.
 //!
-//! Each source has a file of its own for each mailbox, below `imports` in the data directory. It is removed when it was not used for 90 days.
+//! Each source has its own file for each mailbox, below `imports` in the data directory. It is removed after 90 days
+//! without use.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,12 +20,12 @@ use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Gid, Mode, OFlags, Uid, fcho
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// A message of the source: its place there and its octets.
+/// Identifies a message of the source by its place there and its octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// `place`: parts that tell it from others of the source.
+    /// `place`: parts that are unique in the source.
     pub fn new(place: &[&[u8]], sha256: &str) -> Self {
         let mut all = Vec::new();
         for part in place {
@@ -46,7 +48,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// Messages that are about to be added.
+/// Messages about to be added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     pub mailbox: String,
@@ -65,14 +67,14 @@ enum Line {
     Added(Vec<String>),
 }
 
-/// The record, which this process alone may write.
+/// The record, locked by this process.
 pub struct Journal {
     file: File,
-    /// With the UIDVALIDITY of the mailbox that each message was added to.
+    /// Added messages, each with the UIDVALIDITY of its mailbox.
     added: HashMap<Key, u32>,
-    /// Of the last batch.
+    /// UIDVALIDITY of the last batch.
     uid_validity: u32,
-    /// The last batch, if nothing says what became of it.
+    /// The last batch, if its outcome is unknown.
     pub in_doubt: Option<Batch>,
 }
 
@@ -90,7 +92,7 @@ impl Journal {
     /// Opens the record of importing `source` into a mailbox.
     ///
     /// # Errors
-    /// Another process has it; it cannot be read or made.
+    /// Another process has locked it; it cannot be read or made.
     pub fn open(data: &Path, source: &Path, account: &str, mailbox: &str) -> io::Result<Self> {
         let (dir, path) = open_directory(data)?;
         remove_old(&dir);
@@ -113,7 +115,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads all lines. What a cut has left of the last one is cut off.
+    /// Reads all lines, and truncates an incomplete last one.
     fn read(&mut self) -> io::Result<()> {
         let (mut reader, mut line, mut whole) = (BufReader::new(&self.file), Vec::new(), 0);
         loop {
@@ -151,12 +153,13 @@ impl Journal {
         Ok(())
     }
 
-    /// True if the message was added to the mailbox with this UIDVALIDITY. One that was deleted and made again has another.
+    /// True if the message was added to the mailbox with this UIDVALIDITY. A mailbox that was deleted and made again
+    /// has another.
     pub fn has(&self, key: &Key, uid_validity: u32) -> bool {
         self.added.get(key) == Some(&uid_validity)
     }
 
-    /// Records messages that are about to be added. Durable on return.
+    /// Records messages about to be added. Durable on return.
     ///
     /// # Errors
     /// Errors of `write` and `fdatasync`.
@@ -166,7 +169,7 @@ impl Journal {
         Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
 
-    /// Records which messages of the last batch were added. Durable with the next batch.
+    /// Records the added messages of the last batch. Durable with the next batch.
     ///
     /// # Errors
     /// Errors of `write`.
@@ -177,7 +180,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes all of it durable: source files may go.
+    /// Makes the whole record durable: source files may be removed.
     ///
     /// # Errors
     /// Errors of `fdatasync`.
@@ -190,7 +193,7 @@ impl Journal {
     }
 }
 
-/// The directory of all records, which belongs to whoever owns the data.
+/// Opens the directory of all records, which belongs to the owner of the data.
 fn open_directory(data: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     let at = |error: Errno| io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", data.display()));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -205,7 +208,7 @@ fn open_directory(data: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     Ok((dir, data.join(DIRECTORY)))
 }
 
-/// Gives a file or directory that root has made to the owner of its directory.
+/// Gives a file or directory made by root to the owner of its directory.
 fn own(above: impl AsFd, made: impl AsFd) -> io::Result<()> {
     let (above, stat) = (rustix::fs::fstat(above)?, rustix::fs::fstat(&made)?);
     if (above.st_uid, above.st_gid) != (stat.st_uid, stat.st_gid) && rustix::process::geteuid().is_root() {
@@ -214,7 +217,7 @@ fn own(above: impl AsFd, made: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Records that nobody has used for long. One that cannot be looked at stays.
+/// Removes records that were not used for long. Unreadable ones stay.
 fn remove_old(dir: &OwnedFd) {
     let Ok(entries) = Dir::read_from(dir) else { return };
     let oldest =

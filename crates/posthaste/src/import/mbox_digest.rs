@@ -1,4 +1,4 @@
-//! Knows a message of an mbox file after a mail program has written fields of its own into it.
+//! Recognises a message of an mbox file after a mail program has added its own fields.
 
 use ring::digest::{Context, SHA256};
 
@@ -13,14 +13,14 @@ const PROGRAM_FIELDS: [&str; 8] = [
     "x-mozilla-status2",
     "x-mozilla-keys",
 ];
-/// Octets at the beginning of a line that say which field it is.
+/// Octets at the start of a line that suffice to recognise the field.
 const START_BYTES: usize = 24;
 
-/// The digest of a message without such fields.
+/// Digest of a message without such fields.
 pub struct MboxDigest {
     digest: Context,
     in_header: bool,
-    /// The beginning of a line of the header, until it says which field it is.
+    /// Start of a header line, until its field is recognised.
     held: Option<Vec<u8>>,
     passes_over: bool,
 }
@@ -32,7 +32,7 @@ impl Default for MboxDigest {
 }
 
 impl MboxDigest {
-    /// The next octets, however they are cut.
+    /// Adds the next octets, cut anywhere.
     pub fn push(&mut self, mut octets: &[u8]) {
         while self.in_header && !octets.is_empty() {
             let len = octets.iter().position(|octet| *octet == b'\n').map_or(octets.len(), |at| at + 1);
@@ -43,7 +43,7 @@ impl MboxDigest {
         self.digest.update(octets);
     }
 
-    /// Octets of one line of the header.
+    /// Adds octets of one line of the header.
     fn push_line(&mut self, part: &[u8]) {
         let ends = part.ends_with(b"\n");
         match &mut self.held {
@@ -75,7 +75,7 @@ impl MboxDigest {
         }
     }
 
-    /// SHA-256.
+    /// Returns the SHA-256.
     pub fn end(mut self) -> Vec<u8> {
         if self.in_header && self.held.as_ref().is_some_and(|held| !held.is_empty()) {
             self.decide();

@@ -1,4 +1,4 @@
-//! `posthaste import`: mail of other programs comes into an account.
+//! `posthaste import`: adds mail of other programs to an account.
 
 mod journal;
 mod mbox_digest;
@@ -40,13 +40,13 @@ pub struct ImportArgs {
     json: bool,
 }
 
-/// An account and a mailbox of it.
+/// Splits the text into an account and a mailbox of it.
 pub fn account_and_mailbox(text: &str) -> (&str, Option<&str>) {
     let (account, mailbox) = text.split_once('/').map_or((text, None), |(account, mailbox)| (account, Some(mailbox)));
     (account, mailbox.map(|mailbox| mailbox.trim_end_matches('/')).filter(|mailbox| !mailbox.is_empty()))
 }
 
-/// Exit status 1: something was left out.
+/// Exit status 1: a message was left out.
 pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
     let (account, mailbox) = account_and_mailbox(&args.to);
     let config = args.config.load()?.config;

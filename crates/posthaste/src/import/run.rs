@@ -1,4 +1,4 @@
-//! The import itself: messages are added in batches, each recorded before and after.
+//! The import: messages are added in batches, each recorded before and after.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,9 +19,9 @@ use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
 
-/// Messages of a batch.
+/// Maximum messages of a batch.
 const BATCH_MESSAGES: usize = 64;
-/// A longer message is read again when it is sent.
+/// Longer messages are not kept in memory, but read again when sent.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 
 /// Counts of an import.
@@ -37,11 +37,11 @@ pub struct Counts {
     pub removed: u64,
 }
 
-/// An import under way.
+/// An import in progress.
 pub struct Importer<'a> {
     session: MailSession,
     journal: Journal,
-    /// `None`: INBOX, with folders beside it.
+    /// `None` means INBOX, with folders beside it.
     mailbox: Option<&'a str>,
     moves: bool,
     left_out: LeftOut,
@@ -57,7 +57,7 @@ enum Place<'a> {
     Mbox { path: &'a Path, offset: u64 },
 }
 
-/// A message that was read once.
+/// A message after its first reading.
 struct Prepared<'a> {
     place: Place<'a>,
     key: Key,
@@ -67,17 +67,17 @@ struct Prepared<'a> {
     octets: Option<Vec<u8>>,
 }
 
-/// A message as it was read.
+/// Facts from reading a message.
 struct Octets {
     sha256: String,
     bytes: u64,
     short: Option<Vec<u8>>,
-    /// Its own date.
+    /// The date in its header.
     date: Option<u64>,
 }
 
 impl Octets {
-    /// `next` appends octets, and says false at the end.
+    /// `next` appends octets, and returns false at the end.
     fn read(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<bool>) -> io::Result<Self> {
         let (mut digest, mut bytes, mut kept, mut piece) = (Context::new(&SHA256), 0, Vec::new(), Vec::new());
         loop {
@@ -133,7 +133,7 @@ impl<'a> Importer<'a> {
     /// Ends the session.
     ///
     /// # Errors
-    /// The mailboxes that this process has opened could not be closed.
+    /// The mailboxes opened by this process could not be closed.
     pub fn end(mut self) -> Result<Counts, AnyError> {
         self.bar.finish_and_clear();
         self.counts.left_out = self.left_out.count;
@@ -141,7 +141,7 @@ impl<'a> Importer<'a> {
         Ok(self.counts)
     }
 
-    /// An earlier run was interrupted: the mailbox says which messages of its last batch it has.
+    /// After an interrupted run, determines from the mailbox which messages of the last batch it has.
     fn settle_doubt(&mut self) -> Result<(), AnyError> {
         let Some(batch) = self.journal.in_doubt.clone() else { return Ok(()) };
         let opened = self.open(&batch.mailbox)?;
@@ -166,7 +166,7 @@ impl<'a> Importer<'a> {
         Ok(self.journal.sync()?)
     }
 
-    /// Opens a mailbox, or makes it. `None`: its name cannot be one, which is told.
+    /// Opens a mailbox, or makes it. `None` if its name is invalid, which is reported.
     fn open(&mut self, mailbox: &str) -> Result<Option<MailDone>, AnyError> {
         let command = MailCommand::Open { mailbox: mailbox.to_owned(), make: true };
         match self.session.ask(&command)? {
@@ -297,7 +297,7 @@ impl<'a> Importer<'a> {
         fatal.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// Messages are on stable storage.
+    /// Records that the messages are on stable storage.
     fn added(&mut self, added: Vec<Key>, places: Vec<&Place<'_>>) -> Result<(), AnyError> {
         self.counts.added += added.len() as u64;
         self.journal.end(&added)?;
@@ -308,7 +308,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Adds all messages at once, which costs one sync of the disk. `None`: one of them was refused, or there is no room for all. None was added then, and each is to be tried alone.
+    /// Adds all messages at once, at the cost of one disk sync. `None` if one of them was refused, or there is no room
+    /// for all: then none was added, and each has to be tried alone.
     fn add_all(&mut self, batch: &[Prepared<'_>]) -> Result<Option<MailDone>, AnyError> {
         let Some((first, others)) = batch.split_first().filter(|(_, others)| !others.is_empty()) else {
             return Ok(None);
@@ -332,7 +333,7 @@ impl<'a> Importer<'a> {
         self.session.say(&MailCommand::Add(message.mail.clone()))
     }
 
-    /// Sends the octets of a message. False if it is not the one any more that was read first.
+    /// Sends the octets of a message. False if it differs from the one first read.
     fn send(&mut self, message: &Prepared<'_>) -> Result<bool, AnyError> {
         if let Some(octets) = &message.octets {
             self.session.send(octets)?;
@@ -386,7 +387,7 @@ impl Place<'_> {
     }
 }
 
-/// The octets of a message, and the digest that it is known by.
+/// The octets of a message, and the digest that identifies it.
 fn read_mbox(reader: &mut MboxReader<io::BufReader<File>>) -> io::Result<(Octets, String)> {
     let (mut line, mut after_cr, mut known) = (Vec::new(), false, MboxDigest::default());
     let octets = Octets::read(|out| {

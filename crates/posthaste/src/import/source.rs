@@ -1,4 +1,4 @@
-//! Mail in files that other programs keep: a Maildir with its folders, a directory of `.eml` files, an mbox file.
+//! Mail in files of other programs: a Maildir with its folders, a directory of `.eml` files, an mbox file.
 //!
 //! The owner of these files may have put anything there, and root may be reading. So below the named path no link is
 //! followed, and only regular files are read.
@@ -20,27 +20,27 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
 
 use crate::terminal::harmless;
 
-/// A piece of a message.
+/// Octets of one read.
 const PIECE_BYTES: usize = 64 << 10;
-/// Octets of a message in which the field `Date` is looked for.
+/// Octets at the start of a message that are searched for the field `Date`.
 const HEAD_BYTES: usize = 64 << 10;
 const LEVELS_MAX: usize = 10;
 
 /// Mail to import.
 pub enum Source {
-    /// Directories, each with its messages, in the order of their names.
+    /// Directories with their messages, in the order of names.
     Folders(Vec<SourceFolder>),
     /// An mbox file.
     Mbox(PathBuf),
 }
 
-/// Messages that go into one mailbox.
+/// Messages for one mailbox.
 pub struct SourceFolder {
-    /// Below the mailbox that was named; empty: this one itself.
+    /// Name below the given mailbox; empty for that mailbox itself.
     pub levels: String,
     /// The messages.
     pub files: Vec<SourceFile>,
-    /// Made also where no message is in it.
+    /// True for a Maildir folder, which is made even without messages.
     is_maildir: bool,
 }
 
@@ -57,7 +57,7 @@ struct SourceDir {
     keywords: Rc<Keywords>,
 }
 
-/// Counts entries that are no mail, and tells the first ones.
+/// Counts entries that are no mail, and reports the first ones.
 #[derive(Default)]
 pub struct LeftOut {
     pub count: u64,
@@ -77,10 +77,10 @@ impl LeftOut {
 const TOLD_MAX: u64 = 20;
 
 impl Source {
-    /// Finds out what the path is, and lists its messages.
+    /// Determines the kind of the path, and lists its messages.
     ///
     /// # Errors
-    /// It cannot be read, or is none of these.
+    /// It cannot be read, or is of no known kind.
     pub fn find(path: &Path, left_out: &mut LeftOut) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         if metadata.is_file() {
@@ -122,7 +122,7 @@ impl SourceFolder {
     }
 }
 
-/// Seconds since 1970; an earlier time is the beginning of 1970.
+/// Seconds since 1970; earlier times become 0.
 pub fn since_1970(secs: i64) -> u64 {
     u64::try_from(secs).unwrap_or(0)
 }
@@ -197,7 +197,7 @@ fn maildir(
     Ok(())
 }
 
-/// A Maildir, or files with names in `.eml`; and directories below, which become mailboxes.
+/// A Maildir, or files named `.eml`; directories below it become mailboxes.
 fn directory(
     (dir, listed): (&OwnedFd, Entries),
     path: &Path,
@@ -274,7 +274,7 @@ impl SourceFile {
         self.dir.path.join(&*self.name.to_string_lossy())
     }
 
-    /// Stays the same while the message does, whatever becomes of its flags.
+    /// Identifies the message, whatever its flags.
     pub fn key(&self) -> Vec<u8> {
         let name = self.name.to_bytes();
         match self.is_maildir {
@@ -291,7 +291,7 @@ impl SourceFile {
         self.unique().and_then(|name| name.secs()).unwrap_or(0)
     }
 
-    /// IMAP's names of its flags.
+    /// Its flags by their IMAP names.
     pub fn flags(&self) -> Vec<String> {
         let letters = self.unique().map_or(Flags::NONE, |name| Flags::of_name(name.as_str()));
         let system = [
@@ -348,7 +348,7 @@ impl SourceFile {
     }
 }
 
-/// Forms in which Dovecot's plugins write mail, by the first octets.
+/// Formats written by Dovecot's plugins, by their first octets.
 const UNREADABLE_FORMS: [(&[u8], &str); 6] = [
     (b"\x1f\x8b", "compressed (gzip)"),
     (b"BZh", "compressed (bzip2)"),
@@ -358,7 +358,7 @@ const UNREADABLE_FORMS: [(&[u8], &str); 6] = [
     (b"CRYPTED\x03\x07", "encrypted (mail_crypt)"),
 ];
 
-/// The form of a file that is no mail as it stands.
+/// The format of a file that cannot be imported as it is.
 fn unreadable_form(file: &File) -> io::Result<Option<&'static str>> {
     let mut head = [0; 16];
     let len = file.read_at(&mut head, 0)?;
@@ -380,12 +380,12 @@ pub fn open_mbox(path: &Path, offset: u64) -> io::Result<MboxReader<BufReader<Fi
     Ok(MboxReader::new(BufReader::with_capacity(PIECE_BYTES, file), offset))
 }
 
-/// The text of a message as IMAP sends it.
+/// The text of a message in IMAP's form.
 pub struct Text {
     pieces: Pieces,
     form: FileForm,
     after_cr: bool,
-    /// The time of its reception, if its file says that.
+    /// The time of its arrival, if its file has one.
     pub date: Option<u64>,
 }
 
@@ -395,10 +395,10 @@ enum Pieces {
 }
 
 impl Text {
-    /// The message that begins there in an mbox file.
+    /// The message at this offset of an mbox file.
     ///
     /// # Errors
-    /// It is not there any more.
+    /// It is no longer there.
     pub fn of_mbox(path: &Path, offset: u64) -> io::Result<Self> {
         let mut reader = open_mbox(path, offset)?;
         let message = reader.next_message()?.ok_or_else(|| io::Error::other("the file has been changed"))?;
@@ -426,7 +426,7 @@ impl Text {
     }
 }
 
-/// The date that a message has itself.
+/// The date in a message's header.
 pub fn date_of(head: &[u8]) -> Option<u64> {
     let message = Message::parse(&head[..head.len().min(HEAD_BYTES)]);
     let date = message.root().header().first("Date")?.date()?;

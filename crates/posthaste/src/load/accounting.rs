@@ -1,4 +1,4 @@
-//! `posthaste load account`: whether everything acknowledged is there. `load` asks the same of its own run.
+//! `posthaste load account`: accounts for acknowledged mail. `load` does the same for its own run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,7 +55,7 @@ pub struct AccountOfRun {
 }
 
 impl Accounting {
-    /// Looks until all is where it shall be, or time is up, or `stop` is urged.
+    /// Looks until all mail is accounted for, time is up, or an immediate `stop`.
     pub fn account(&self, ledger: &Ledger, stores: &[PathBuf], stop: &Stop) -> Result<Account, AnyError> {
         let copies = self.copies.map(|copies| match copies {
             CopiesOption::Recipient => Copies::PerRecipient,
@@ -84,15 +84,16 @@ impl Accounting {
     }
 }
 
-/// Where to look.
+/// Places to look in.
 struct Sources {
     stores: Vec<PathBuf>,
-    /// Of our servers.
+    /// Spools of our servers.
     spools: Vec<PathBuf>,
 }
 
 impl Sources {
-    /// Tells stores from spools and from data directories, which have both. A store within another is read once.
+    /// Classifies the paths as stores, spools, or data directories, which have both. A store within another is read
+    /// once.
     fn of(named: &[PathBuf]) -> Self {
         let mut places = Self { stores: Vec::new(), spools: Vec::new() };
         for place in named {
@@ -117,7 +118,7 @@ fn is_spool(dir: &Path) -> bool {
     dir.join("lock").is_file() && StoreKind::of(dir).is_some()
 }
 
-/// Without those that lie in others or are named twice.
+/// Removes paths that lie in others or are named twice.
 fn outermost(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let known: Vec<PathBuf> = paths.iter().map(real).collect();
@@ -128,7 +129,7 @@ fn outermost(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     (0..paths.len()).filter(|index| !is_within(*index)).map(|index| paths[index].clone()).collect()
 }
 
-/// The stamped mail that waits in spools, by message and mailbox.
+/// Stamped mail waiting in spools, by message and mailbox.
 fn waiting_in(spools: &[PathBuf]) -> Result<Vec<Waiting>, AnyError> {
     let mut waiting = Vec::new();
     for spool in spools {

@@ -1,4 +1,4 @@
-//! `load --http`: what it needs besides the options of SMTP.
+//! `load --http`: options and checks specific to HTTP.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::options::SessionOptions;
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// The targets as HTTP ones where `--http` says so, and whether they are.
+/// Converts the targets to HTTP ones if `--http` is set. The flag is true if they are.
 ///
 /// # Errors
-/// Some are of HTTP and some are not, or an option is of the other kind.
+/// Some are HTTP targets and some are not, or an option does not apply to their kind.
 pub fn targets(named: &[Target], session: &SessionOptions) -> Result<(Vec<Target>, bool), AnyError> {
     let mut targets = named.to_vec();
     if session.http {

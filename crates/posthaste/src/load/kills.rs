@@ -1,4 +1,4 @@
-//! `load --kill-every`: kills the server that `load` has started and starts it again, while mail is sent.
+//! `load --kill-every`: kills and restarts the server started by `load`, while mail is sent.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use posthaste_loadgen::load::{Outages, Stop, kill_pauses};
 use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{ValueError, duration};
 
-/// Does `work` and kills `server` meanwhile, about `every` after each start. At the end the server runs. Returns what `work` did,
-/// and what is wrong if the server could not be started again, which ends the work.
+/// Runs `work` and kills `server` meanwhile, about `every` after each start. In the end the server runs. Returns the
+/// result of `work`, and an error if the server could not be started again, which ends the work.
 pub fn while_killing<T>(
     server: &mut ScratchServer,
     outages: &Outages,
@@ -44,7 +44,7 @@ pub fn while_killing<T>(
     })
 }
 
-/// Reads the time between kills: an endless loop of starts would send nothing.
+/// Parses the time between kills. It has a minimum, since a loop of starts would send nothing.
 pub fn pause(text: &str) -> Result<Duration, String> {
     let every = duration(text).map_err(|error: ValueError| error.to_string())?;
     if every < PAUSE_MIN { Err("must be at least 100ms".into()) } else { Ok(every) }

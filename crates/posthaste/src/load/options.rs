@@ -163,7 +163,7 @@ impl ResultOptions {
     /// Checks before the run that results can be written to their places.
     ///
     /// # Errors
-    /// The first place that cannot be used.
+    /// The first unusable place.
     pub fn check_paths(&self) -> Result<(), String> {
         let told = |option: &str, path: &Path, result: std::io::Result<()>| {
             result.map_err(|error| format!("{option} {}: {error}", path.display()))
@@ -190,7 +190,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// An envelope sender may be empty (RFC 5321 section 4.5.5).
+/// Parses an envelope sender, which may be empty (RFC 5321 section 4.5.5).
 fn sender(text: &str) -> Result<String, values::ValueError> {
     if text.is_empty() { Ok(String::new()) } else { address(text) }
 }

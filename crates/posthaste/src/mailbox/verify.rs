@@ -1,4 +1,4 @@
-//! `posthaste mailbox verify`: rows of the table beside the files of Maildirs.
+//! `posthaste mailbox verify`: compares the table's rows with the files of Maildirs.
 
 use std::io;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-/// Findings of one kind and mailbox that are printed for people.
+/// Maximum findings of one kind and mailbox in text output.
 const TOLD_MAX: usize = 20;
 
 impl VerifyArgs {
@@ -57,7 +57,7 @@ impl VerifyArgs {
     }
 }
 
-/// Reads the spool beside a server that has it open.
+/// Reads a spool that a server may have open.
 fn look(spool: &Path) -> io::Result<SpoolLook> {
     let spool = ClosedFileSpool::glance(spool).map_err(|error| match error {
         OpenError::Io(error) => error,

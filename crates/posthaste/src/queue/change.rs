@@ -10,10 +10,10 @@ use super::tables::number;
 use super::{ActArgs, AnyError, ServerArgs};
 use crate::terminal::{print, print_json};
 
-/// Has what waits for other hosts tried now.
+/// Makes the server try all waiting mail now.
 ///
 /// # Errors
-/// The server does not answer, or does not let this user.
+/// The server does not answer, or refuses this user.
 pub fn flush_all(config: &Config, reason: &str) -> Result<(), AnyError> {
     let (of, reason) = (Which::default(), reason.to_owned());
     answer_of(config, &Request::Act { of, action: Doing::Flush, secs: None, reason, expect: None }).map(drop)

@@ -1,4 +1,4 @@
-//! `posthaste queue explain`: which limits apply to a destination.
+//! `posthaste queue explain`: the limits that apply to a destination.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ pub struct ExplainArgs {
     server: ServerArgs,
 }
 
-/// Asks the running server; without one, what the files say of the domain.
+/// Asks the running server; without one, uses the limits in the files.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
     let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
     let config = args.server.config.load()?.config;

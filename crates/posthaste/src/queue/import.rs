@@ -1,4 +1,4 @@
-//! `posthaste queue import-shaping`: limits of another relay.
+//! `posthaste queue import-shaping`: converts limits of another relay.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::AnyError;
 use crate::terminal::{print, print_json};
 
-/// Exit status 1: something has no equivalent.
+/// Exit status 1: a setting has no equivalent.
 pub fn shaping(file: &Path, is_json: bool) -> Result<ExitCode, AnyError> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;

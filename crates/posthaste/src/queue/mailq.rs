@@ -1,4 +1,4 @@
-//! The queue as `mailq` shows it.
+//! The queue in the format of `mailq`.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::AnyError;
 use super::socket::answer_of;
 use crate::terminal::harmless;
 
-/// The list that users of Postfix know.
+/// The list in the format of Postfix.
 ///
 /// # Errors
 /// The server does not answer.

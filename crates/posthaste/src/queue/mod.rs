@@ -1,6 +1,6 @@
 //! `posthaste queue …` and `mailq`: the queue of a running server, through its control socket.
 //!
-//! Here are the commands; each group of them has a file of its own.
+//! This module has the commands; each group of them has a file of its own.
 
 mod cat;
 mod change;
@@ -287,7 +287,7 @@ impl ScopeArgs {
     }
 }
 
-/// Exit status 1: nothing fits.
+/// Exit status 1: no recipient matches.
 pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {
         QueueCommand::List { which, limit, server } => {
@@ -360,7 +360,7 @@ fn nothing_of(which: &Which) -> String {
     }
 }
 
-/// The counts as they are printed, and whether nothing waits.
+/// The printed counts, with true if no mail waits.
 fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
     let mut lines = answer(server, &Request::Summary { of: of.clone(), by, top: None })?;
     let end: SummaryEnd = serde_json::from_value(lines.pop().unwrap_or_default())?;
@@ -374,7 +374,7 @@ fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool)
     Ok((text, is_empty))
 }
 
-/// Until nobody reads any more. A terminal is cleared before each count; elsewhere each begins with the time.
+/// Runs until the reader has gone. A terminal is cleared before each count; elsewhere each begins with the time.
 fn watch_summary(server: &ServerArgs, of: &Which, by: By, pause: Duration) -> Result<ExitCode, AnyError> {
     loop {
         let (text, _) = summary_now(server, of, by)?;
@@ -387,7 +387,7 @@ fn watch_summary(server: &ServerArgs, of: &Which, by: By, pause: Duration) -> Re
     }
 }
 
-/// A count takes a look at each queue.
+/// Minimum pause, since a count scans each queue.
 const WATCH_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 fn secs(time: Option<Duration>) -> Option<u32> {
@@ -407,7 +407,7 @@ pub fn show<T: DeserializeOwned>(
     Ok(ExitCode::from(u8::from(is_empty)))
 }
 
-/// Lines of an answer as what they are.
+/// Parses the lines of an answer.
 fn typed<T: DeserializeOwned>(lines: Vec<Value>) -> serde_json::Result<Vec<T>> {
     lines.into_iter().map(serde_json::from_value).collect()
 }

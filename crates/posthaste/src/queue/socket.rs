@@ -17,7 +17,7 @@ use super::{AnyError, ServerArgs};
 use crate::spool_access::become_owner;
 use crate::terminal::harmless;
 
-/// Asks a server; the lines of its answer but the last.
+/// Asks a server; returns the lines of its answer without the last.
 pub fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
     let mut lines = answer(server, request)?;
     lines.pop();
@@ -32,27 +32,27 @@ pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>
     answer_in(&config.storage.data, request)
 }
 
-/// To the queue of a running server, or to one that this process has open.
+/// A connection to the queue of a running server, or to one that this process has open.
 pub struct Connection {
     pub stream: UnixStream,
     serving: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Connection {
-    /// To be called once the answer is there and the stream is gone.
+    /// Call it after the answer, when the stream has been dropped.
     pub fn end(self) -> Result<(), AnyError> {
         drop(self.stream);
         self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the queue's thread")?))
     }
 }
 
-/// A connection to the server, for an export or an import. Where none runs, this process opens the queue.
+/// Connects to the server, for an export or an import. If none runs, this process opens the queue.
 pub(super) fn connect(server: &ServerArgs) -> Result<Connection, AnyError> {
     connect_or_open(server.config.load()?.config, "queue", ClosedQueue::open, ClosedQueue::serve)
 }
 
-/// A connection to the server. Where none runs, this process opens `what` on a thread that is its owner: files that belong to root would be of no use to the
-/// server.
+/// Connects to the server. If none runs, this process opens `what` on a thread with its owner's identity: the server
+/// could not use files of root.
 pub fn connect_or_open<C: 'static>(
     config: Config,
     what: &str,
@@ -83,7 +83,7 @@ pub fn connect_or_open<C: 'static>(
     Ok(Connection { stream, serving: Some(serving) })
 }
 
-/// Where data directories are usual, and a server is not the one that is meant.
+/// A hint if no server answers, as its data directory may be another one.
 pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
 /// `None` if no server listens.
@@ -96,7 +96,7 @@ fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
     }
 }
 
-/// Why the socket cannot be connected to, and who could.
+/// Explains why the socket cannot be connected to, and who could.
 fn unreachable(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => "; only root and the server's user may ask the server",
@@ -111,7 +111,7 @@ pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError>
     answer_or_none(data, request)?.ok_or_else(|| absent().into())
 }
 
-/// As [`answer_in`]; `None`: no server runs.
+/// Like [`answer_in`]; `None` if no server runs.
 pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value>>, AnyError> {
     let Some(mut stream) = connect_in(data)? else { return Ok(None) };
     let path = data.join(SOCKET);

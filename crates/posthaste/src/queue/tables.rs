@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::terminal::harmless;
 
-/// `empty`: what to say of no lines.
+/// `empty`: text for an empty list.
 pub(super) fn list(lines: &[WaitingLine], empty: &str) -> String {
     let rows = lines.iter().map(|line| {
         let mut state = line.state.to_string();
@@ -24,10 +24,10 @@ pub(super) fn list(lines: &[WaitingLine], empty: &str) -> String {
     columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, empty)
 }
 
-/// Of the reason of a hold, in a table.
+/// Maximum characters of a hold's reason in a table.
 const REASON_CHARS: usize = 60;
 
-/// `empty`: what to say of no lines.
+/// `empty`: text for an empty list.
 pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
     let time = |secs: Option<i64>| secs.map_or(String::new(), |secs| DateTime::from_unix(secs).to_string());
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -68,7 +68,7 @@ pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
     if lines.is_empty() { format!("{empty}\n") } else { out }
 }
 
-/// `empty`: what to say of no lines.
+/// `empty`: text for an empty list.
 pub(super) fn summary(lines: &[CountLine], by: &'static str, empty: &str) -> String {
     let rows = lines.iter().map(|line| {
         let oldest = DateTime::from_unix(line.oldest).to_string();
@@ -79,7 +79,7 @@ pub(super) fn summary(lines: &[CountLine], by: &'static str, empty: &str) -> Str
     columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, empty)
 }
 
-/// Notices that are owed; what waits of what may, in all; and of each tenant that has a limit and of which something was refused.
+/// Notices owed, and the queue's fill level: in all, and for each limited tenant some of whose mail was refused.
 pub(super) fn room(end: &SummaryEnd) -> String {
     let mut out = match end.notices {
         0 => String::new(),

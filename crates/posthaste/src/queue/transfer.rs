@@ -1,4 +1,4 @@
-//! `posthaste queue export` and `import`: mail goes from one queue to another.
+//! `posthaste queue export` and `import`: moves mail from one queue to another.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -45,7 +45,7 @@ pub struct ImportArgs {
     server: ServerArgs,
 }
 
-/// Exit status 1: nothing fits, or something could not be read or is under way.
+/// Exit status 1: no match, or some mail could not be read or is in flight.
 pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     let of = args.which.which();
     if (of == Which::default()) != args.all {
@@ -84,7 +84,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(count("done") == 0 || count("under_way") + count("broken") > 0)))
 }
 
-/// The last line, once all were written.
+/// Copies the lines, and returns the last one once all are written.
 fn copy(stream: &UnixStream, out: &mut impl Write) -> Result<Value, AnyError> {
     let (mut lines, mut line) = (BufReader::new(stream), String::new());
     loop {

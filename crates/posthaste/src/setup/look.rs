@@ -1,4 +1,4 @@
-//! A look at the machine and at the domain, before anything is made.
+//! Checks of the machine and the domain, before anything is made.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::wanted::{REPORTS, Wanted};
 use crate::queue::AnyError;
 use crate::terminal::harmless;
 
-/// One line of the look.
+/// One finding of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub topic: &'static str,
@@ -23,9 +23,9 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Ok,
-    /// To be known before one goes on.
+    /// Information for the user.
     Note,
-    /// Setup stops here.
+    /// Stops setup.
     Stop,
 }
 
@@ -53,7 +53,7 @@ impl Finding {
     }
 }
 
-/// Looks at ports, which only a server that is to be started needs, and at DNS.
+/// Checks DNS, and the ports if a server is to be started.
 ///
 /// # Errors
 /// There is no resolver.
@@ -129,7 +129,7 @@ fn of_ports(wanted: &Wanted) -> Finding {
 
 const DNS_MAX: Duration = Duration::from_secs(10);
 
-/// The records that are somebody's decision, and those of other people.
+/// Records that the user has to decide about, and those of other people.
 fn of_record(record: &WantedRecord, domain: &str) -> Option<Finding> {
     let WantedRecord { name, kind, value, found } = record;
     let note = |text: String| Some(Finding::new("records", text, Verdict::Note));

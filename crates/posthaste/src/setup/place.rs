@@ -1,4 +1,4 @@
-//! Where setup puts things: the machine's directories, or a place of one's own for a try.
+//! Directories that setup uses: those of the machine, or others for a trial.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use crate::queue::AnyError;
 /// The directories of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Of the configuration and the passwords.
+    /// Directory of the configuration and the passwords.
     pub config_dir: PathBuf,
     /// `storage.data`.
     pub data: PathBuf,
-    /// Program, user and unit belong to it: it is the server of this machine.
+    /// True for the machine's own server, with installed program, user and unit.
     pub is_system: bool,
 }
 
 impl Place {
     /// # Errors
-    /// Only root can set up the server of the machine, and a place of one's own needs both directories.
+    /// Only root can set up the machine's server. A trial needs both directories.
     pub fn new(config_dir: Option<PathBuf>, data: Option<PathBuf>) -> Result<Self, AnyError> {
         match (config_dir, data) {
             (Some(config_dir), Some(data)) => {
@@ -52,7 +52,7 @@ impl Place {
     /// The program that the server is started from.
     ///
     /// # Errors
-    /// The system does not tell which file this program is.
+    /// The system does not tell the path of this program.
     pub fn program(&self) -> std::io::Result<PathBuf> {
         if self.is_system { Ok(PROGRAM.into()) } else { std::env::current_exe() }
     }

@@ -1,4 +1,4 @@
-//! A message to oneself: login, signature, delivery, mailbox.
+//! A test message to oneself: login, signature, delivery, mailbox.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,14 +13,14 @@ use rustls::{ClientConnection, StreamOwned};
 
 use crate::queue::AnyError;
 
-/// The account that writes to itself.
+/// The account that sends to itself.
 pub struct RoundTrip<'a> {
     pub host: &'a str,
     pub address: &'a str,
     pub password: &'a str,
     pub submissions: u16,
     pub imaps: u16,
-    /// Names and texts of the keys' records, as DNS will have them.
+    /// Names and texts of the keys' DNS records.
     pub keys: &'a [(String, String)],
 }
 
@@ -28,7 +28,7 @@ impl RoundTrip<'_> {
     /// Sends a message, reads it, verifies its signatures, deletes it. Returns the time from login to the octets. Blocks.
     ///
     /// # Errors
-    /// The step that failed, with the server's words.
+    /// The step that failed, with the server's reply.
     pub fn run(&self) -> Result<Duration, AnyError> {
         let begun = Instant::now();
         let id = format!("{:x}.setup@{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos(), self.host);
@@ -63,7 +63,7 @@ impl RoundTrip<'_> {
         smtp.say("QUIT\r\n")
     }
 
-    /// The message as IMAP has it.
+    /// The message read by IMAP.
     fn read(&self, id: &str) -> Result<Vec<u8>, AnyError> {
         let mut imap = Line::open(self.host, self.imaps)?;
         imap.line()?;
@@ -90,7 +90,7 @@ impl RoundTrip<'_> {
         Ok(message)
     }
 
-    /// Each key has signed, and each signature is that of the record that DNS will have.
+    /// Checks that each key has signed, and verifies each signature with its DNS record.
     fn verify(&self, message: &[u8]) -> Result<(), AnyError> {
         let domain = self.address.rsplit('@').next();
         let mut verifier = Verifier::default();
@@ -116,7 +116,7 @@ impl RoundTrip<'_> {
     }
 }
 
-/// The fields of a header with their folded lines, and the body.
+/// The fields of a header with their continuation lines, and the body.
 fn fields_of(message: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let (mut fields, mut begin, mut at): (Vec<&[u8]>, usize, usize) = (Vec::new(), 0, 0);
     for line in message.split_inclusive(|octet| *octet == b'\n') {
@@ -134,7 +134,7 @@ fn fields_of(message: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     (fields, &[])
 }
 
-/// A connection to the server of this machine, whose certificate is its own for now.
+/// A connection to this machine's server, whose certificate is self-signed for now.
 struct Line(BufReader<StreamOwned<ClientConnection, TcpStream>>);
 
 impl Line {
@@ -162,7 +162,7 @@ impl Line {
         }
     }
 
-    /// The whole reply of SMTP.
+    /// Reads a whole SMTP reply.
     fn expect_code(&mut self, code: &str) -> Result<(), AnyError> {
         loop {
             let line = self.line()?;
@@ -175,7 +175,7 @@ impl Line {
         }
     }
 
-    /// A command of IMAP: its untagged lines, and the last literal in them.
+    /// Runs an IMAP command: its untagged lines, and the last literal in them.
     fn command(&mut self, command: &str) -> Result<(Vec<String>, Vec<u8>), AnyError> {
         self.say(&format!("a {command}\r\n"))?;
         let (mut lines, mut literal) = (Vec::new(), Vec::new());
