@@ -153,7 +153,7 @@ fn head(line: &[u8], version: &[u8]) -> Result<(NonZeroU32, NonZeroU32), &'stati
 }
 
 fn message(line: &[u8]) -> Result<ListedUid, &'static str> {
-    // No field has a colon behind a blank; a name may.
+    // No field has a colon after a blank; a name may.
     let colon = line.windows(2).position(|two| two == b" :").ok_or("it has no file name")?;
     let mut fields = line[..colon].split(|octet| *octet == b' ');
     let uid = fields.next().and_then(uid).ok_or("it has no UID")?;

@@ -54,7 +54,7 @@ fn ask(prompt: &str) -> Result<String, Box<dyn std::error::Error>> {
     err.write_all(prompt.as_bytes())?;
     let password = line(&mut io::stdin().lock(), Some(INTERRUPT))?;
     err.write_all(b"\n")?;
-    // Ctrl-C, which must not leave a terminal behind that shows nothing.
+    // Ctrl-C, which must not leave a terminal without echo.
     if password.contains(INTERRUPT) { Err("interrupted".into()) } else { Ok(password) }
 }
 

@@ -55,7 +55,7 @@ pub struct Tag {
 /// Exit status 1: no match.
 pub fn run(mut args: Tag) -> Result<ExitCode, Failure> {
     if let (Some(None), [_]) = (&args.restore, args.words.as_slice()) {
-        // The file may stand behind the other options.
+        // The file may follow the other options.
         args.restore = Some(args.words.pop().map(PathBuf::from));
     }
     if (args.list || args.dump || args.restore.is_some()) && !args.words.is_empty() {

@@ -157,7 +157,7 @@ fn a_watch_that_waits_for_the_index_ends_when_it_is_told() {
             say_ended.send(watch(&dir, &[root], &options(), &stop_it, &waiting, &mut ready).is_ok())
         });
         assert_eq!(told.recv_timeout(PATIENCE), Ok(if is_lent { "ready" } else { "waits" }));
-        // The watch lends it and waits behind us.
+        // The watch lends it and waits after us.
         let held = before.unwrap_or_else(|| Indexer::open(index.path(), Some(&|| {})).unwrap());
         stop.stop();
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));

@@ -1,4 +1,4 @@
-//! HTTP, one request a connection.
+//! HTTP with one request for each connection.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -30,9 +30,9 @@ impl Reply {
     }
 }
 
-/// A request that a client has signed.
+/// A signed request.
 pub(crate) struct Signed {
-    /// `jwk` or `kid`, and more.
+    /// `jwk` or `kid`, and other fields.
     pub header: Value,
     /// Null for POST-as-GET.
     pub payload: Value,

@@ -1,6 +1,7 @@
-//! An ACME authority for tests: it validates challenges where the test says, and signs by a root of its own.
+//! An ACME authority for tests. It validates challenges at the place that the test names, and signs by its own root.
 //!
-//! It answers as RFC 8555 and RFC 9773 say, as far as a client asks. It believes signatures: a real authority (Pebble) checks those.
+//! It implements RFC 8555 and RFC 9773 as far as a client needs. It does not verify signatures: a real authority
+//! (Pebble) tests those.
 #![forbid(unsafe_code)]
 
 mod http;
@@ -17,10 +18,10 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use state::State;
 pub use validate::{Challenge, by_http, by_tls};
 
-/// Looks whether a challenge is shown.
+/// Checks that a challenge is shown.
 pub type Validation = Box<dyn Fn(&Challenge) -> Result<(), String> + Send + Sync>;
 
-/// An authority that runs. Its threads end with the process.
+/// A running authority. Its threads end with the process.
 pub struct AcmeStub {
     shared: Arc<Shared>,
     /// The URL of its directory.
@@ -76,7 +77,7 @@ impl AcmeStub {
         Self { shared, directory, root_pem }
     }
 
-    /// Names of all orders so far, in their order.
+    /// Names of all orders so far, in order.
     pub fn orders(&self) -> Vec<String> {
         self.shared.state().orders.iter().map(|order| order.name.clone()).collect()
     }
@@ -86,17 +87,17 @@ impl AcmeStub {
         self.shared.state().orders.iter().filter(|order| order.replaces.is_some()).count()
     }
 
-    /// Accounts that were made.
+    /// Number of accounts.
     pub fn accounts(&self) -> usize {
         self.shared.state().accounts.len()
     }
 
-    /// Certificates begin and end so many seconds from now, from here on.
+    /// Sets the start and end of later certificates, in seconds from now.
     pub fn set_validity(&self, from: i64, to: i64) {
         self.shared.state().validity = (from, to);
     }
 
-    /// Says that certificates should be renewed between these seconds from now; `None`: it does not say (its directory has no renewalInfo).
+    /// Sets the time to renew certificates, in seconds from now. `None` removes renewalInfo from the directory.
     pub fn set_renewal(&self, window: Option<(i64, i64)>) {
         self.shared.state().renewal = window;
     }

@@ -38,19 +38,19 @@ impl State {
     }
 }
 
-/// An order of one name, with its one authorization.
+/// An order for one name, with its one authorization.
 pub(crate) struct Order {
     pub name: String,
     pub replaces: Option<String>,
     thumb: String,
     status: &'static str,
-    /// The kind of the challenge that was tried, and why it failed.
+    /// The kind of the challenge that was tried, and the error.
     failed: Option<(String, String)>,
     chain: Option<String>,
 }
 
 impl Shared {
-    /// Answers a request without a signature.
+    /// Answers an unsigned request.
     pub fn get(&self, path: &str) -> Reply {
         let base = &self.base;
         match path {
@@ -74,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// Answers a request with one.
+    /// Answers a signed request.
     pub fn post(self: &Arc<Self>, path: &str, signed: &Signed) -> Reply {
         let base = &self.base;
         let mut parts = path.trim_start_matches('/').split('/');
@@ -212,7 +212,7 @@ fn moment(from_now: i64) -> SystemTime {
     if from_now < 0 { SystemTime::now() - span } else { SystemTime::now() + span }
 }
 
-/// The time as RFC 3339 has it, in whole seconds.
+/// Formats the time by RFC 3339, in whole seconds.
 fn rfc3339(time: SystemTime) -> String {
     let secs = time.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_secs();
     let (days, secs) = (secs / 86_400, secs % 86_400);

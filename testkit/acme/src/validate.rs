@@ -1,4 +1,4 @@
-//! Looks at challenges, as an authority does.
+//! Validates challenges, as an authority does.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
 
-/// A challenge that a client says it shows.
+/// A challenge that a client claims to show.
 #[derive(Debug, Clone)]
 pub struct Challenge {
     /// `http-01`, `tls-alpn-01` or `dns-01`.

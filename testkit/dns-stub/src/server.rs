@@ -16,7 +16,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A question that has arrived.
+/// A received question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// In lower case, without a final dot; other octets than UTF-8 replaced.
@@ -38,7 +38,7 @@ struct State {
     zone: Zone,
     asked: Vec<Asked>,
     held: bool,
-    /// Questions over UDP, and who has asked them.
+    /// Questions over UDP, and their senders.
     unanswered: Vec<(Vec<u8>, SocketAddr)>,
     ended: bool,
 }
@@ -53,7 +53,8 @@ impl Server {
         Self::serve(udp, tcp, zone)
     }
 
-    /// Listens on one free port of several addresses, such as 127.0.0.1 and 127.0.0.2, each with a zone of its own: servers that are named by address alone.
+    /// Listens on one free port of several addresses, such as 127.0.0.1 and 127.0.0.2, each with its own zone: servers
+    /// that are named by address alone.
     ///
     /// # Panics
     /// If no port is free at all of them.
@@ -92,12 +93,12 @@ impl Server {
         self.address
     }
 
-    /// Replaces the zone for all answers from now on.
+    /// Replaces the zone for later answers.
     pub fn change(&self, zone: Zone) {
         self.shared.lock().zone = zone;
     }
 
-    /// All questions so far, in their order.
+    /// All questions so far, in order.
     pub fn questions(&self) -> Vec<Asked> {
         self.shared.lock().asked.clone()
     }
@@ -120,7 +121,7 @@ impl Server {
         self.shared.lock().held = true;
     }
 
-    /// Sends the answers that [`hold`](Self::hold) has kept back.
+    /// Sends the answers that [`hold`](Self::hold) has delayed.
     pub fn release(&self) {
         let unanswered = {
             let mut state = self.shared.lock();
@@ -152,7 +153,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that is free for both: that which is free for UDP may be a TCP connection's.
+/// Binds a port that is free for both UDP and TCP.
 fn bind() -> std::io::Result<(UdpSocket, TcpListener)> {
     bind_beside(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
 }
@@ -172,7 +173,7 @@ fn bind_beside(mut udp: impl FnMut() -> std::io::Result<UdpSocket>) -> std::io::
     }
 }
 
-/// Ports that are tried.
+/// Ports to try.
 const PORTS_MAX: usize = 100;
 
 impl Shared {
@@ -222,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// Until the client closes, or sends nothing for so long that another one should be served.
+    /// Serves a connection until the client closes it, or is silent while another one waits.
     fn serve_stream(&self, mut stream: TcpStream) {
         let _ = stream.set_read_timeout(Some(std::time::Duration::from_millis(500)));
         let mut length = [0; 2];

@@ -7,9 +7,9 @@ pub enum Kind {
     A,
     /// An IPv6 address.
     Aaaa,
-    /// Another name for the owner.
+    /// A canonical name.
     Cname,
-    /// A mail host.
+    /// A mail exchanger.
     Mx,
     /// A text.
     Txt,
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// A name as labels, in lower case; none for the root.
+/// A name as labels, in lower case; empty for the root.
 pub type Labels = Vec<Vec<u8>>;
 
 /// The labels of a name with dots between them.
@@ -49,13 +49,13 @@ pub fn labels(name: &str) -> Labels {
     name.split('.').filter(|label| !label.is_empty()).map(|label| label.to_ascii_lowercase().into_bytes()).collect()
 }
 
-/// A question, and what the answer depends on.
+/// A question, and the limits of its answer.
 pub struct Question {
     id: [u8; 2],
-    /// As asked, for the answer.
+    /// In the client's spelling, for the answer.
     name: Labels,
     pub kind: Kind,
-    /// The largest answer that the client takes over UDP.
+    /// Maximum octets of an answer over UDP.
     pub udp_bytes_max: usize,
 }
 
@@ -83,7 +83,7 @@ impl Question {
         self.name.iter().map(|label| label.to_ascii_lowercase()).collect()
     }
 
-    /// The message that answers.
+    /// Encodes an answer to the question.
     pub fn answer(&self, answer: &Answer) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(self.id);
@@ -115,7 +115,7 @@ impl Question {
         out
     }
 
-    /// The octets `rest` as an answer, after the question's id.
+    /// An answer with the question's id, followed by the octets `rest`.
     pub fn raw_answer(&self, rest: &[u8]) -> Vec<u8> {
         [&self.id, rest].concat()
     }
@@ -127,14 +127,14 @@ pub struct Answer {
     pub code: u8,
     pub truncated: bool,
     pub records: Vec<Record>,
-    /// The second section, without the SOA.
+    /// Authority section, without the SOA.
     pub authority: Vec<Record>,
     pub additional: Vec<Record>,
-    /// Without the bit AA.
+    /// True to leave out the bit AA.
     pub is_foreign: bool,
-    /// Octets in place of a message.
+    /// Octets sent instead of a message.
     pub raw: Option<Vec<u8>>,
-    /// For negative answers.
+    /// TTL of the SOA in negative answers.
     pub soa_ttl: Option<u32>,
 }
 
@@ -143,7 +143,7 @@ pub const NXDOMAIN: u8 = 3;
 const SOA: u16 = 6;
 const UDP_BYTES_WITHOUT_EDNS: usize = 512;
 
-/// One record with its data as on the wire.
+/// A record with its data in wire format.
 #[derive(Debug, Clone)]
 pub struct Record {
     pub owner: Labels,

@@ -9,7 +9,7 @@ pub struct Zone {
     ttl: u32,
     records: HashMap<Labels, Vec<Record>>,
     failing: Vec<(Labels, Option<Kind>)>,
-    /// Records of other names, by the name whose answers have them.
+    /// Records of other names, by the name with which they are sent.
     strays: Vec<(Labels, Record)>,
     silent: Vec<Labels>,
     truncated: Vec<Labels>,
@@ -20,7 +20,7 @@ pub struct Zone {
 }
 
 impl Default for Zone {
-    /// Without records. The TTL is an hour.
+    /// An empty zone. The TTL is an hour.
     fn default() -> Self {
         Zone {
             ttl: 3600,
@@ -37,7 +37,7 @@ impl Default for Zone {
 }
 
 impl Zone {
-    /// The TTL of records that follow in seconds. The last one is that of negative answers, too.
+    /// Sets the TTL of later records in seconds. The last one also applies to negative answers.
     pub fn ttl(mut self, secs: u32) -> Self {
         self.ttl = secs;
         self
@@ -53,13 +53,13 @@ impl Zone {
         self.with(name, Kind::Aaaa, address.octets().to_vec())
     }
 
-    /// A mail host.
+    /// A mail exchanger.
     pub fn mx(self, name: &str, preference: u16, host: &str) -> Self {
         let host = labels(host);
         self.mx_of(name, preference, &host)
     }
 
-    /// A text, cut into strings of 255 octets.
+    /// A text, split into strings of 255 octets.
     pub fn txt(self, name: &str, text: &str) -> Self {
         let mut data = Vec::new();
         for part in text.as_bytes().chunks(255) {
@@ -69,13 +69,13 @@ impl Zone {
         self.with(name, Kind::Txt, data)
     }
 
-    /// A mail host whose labels are these octets.
+    /// A mail exchanger with these octets as labels.
     pub fn mx_labels(self, name: &str, preference: u16, host: &[&[u8]]) -> Self {
         let host: Labels = host.iter().map(|label| label.to_vec()).collect();
         self.mx_of(name, preference, &host)
     }
 
-    /// A mail host of `owner` in the answers for `name`, where it does not belong.
+    /// A mail exchanger of `owner` in the answers for `name`, where it does not belong.
     pub fn stray_mx(mut self, name: &str, owner: &str, preference: u16, host: &str) -> Self {
         let data = mx_data(preference, &labels(host));
         let record = Record { owner: labels(owner), kind: Kind::Mx, ttl: self.ttl, data };
@@ -83,38 +83,38 @@ impl Zone {
         self
     }
 
-    /// A record of type MX without content.
+    /// An MX record without content.
     pub fn malformed_mx(self, name: &str) -> Self {
         self.with(name, Kind::Mx, Vec::new())
     }
 
-    /// The domain takes no mail (RFC 7505).
+    /// A null MX: the domain takes no mail (RFC 7505).
     pub fn null_mx(self, name: &str) -> Self {
         self.mx_of(name, 0, &[])
     }
 
-    /// Another name for `name`. The answer has the records of `target` too, if the zone has them.
+    /// A canonical name. The answer also has the records of `target`, if the zone has them.
     pub fn cname(self, name: &str, target: &str) -> Self {
         self.with(name, Kind::Cname, name_data(target))
     }
 
-    /// A server of the zone `name`.
+    /// A name server of the zone `name`.
     pub fn ns(self, name: &str, host: &str) -> Self {
         self.with(name, Kind::Other(NS), name_data(host))
     }
 
-    /// A service, of priority 0 and weight 1.
+    /// A service with priority 0 and weight 1.
     pub fn srv(self, name: &str, port: u16, host: &str) -> Self {
         let numbers = [0, 1, port].map(u16::to_be_bytes).concat();
         self.with(name, Kind::Other(SRV), [numbers, name_data(host)].concat())
     }
 
-    /// The name of an address.
+    /// Name of an address.
     pub fn ptr(self, name: &str, host: &str) -> Self {
         self.with(name, Kind::Other(PTR), name_data(host))
     }
 
-    /// Sends questions for `name`, and for names below it, to the server `host`; its address goes with the answer, if there is one.
+    /// Refers questions for `name`, and for names below it, to the server `host`, with its address if given.
     pub fn delegate(mut self, name: &str, host: &str, address: Option<Ipv4Addr>) -> Self {
         let ttl = self.ttl;
         let server = Record { owner: labels(name), kind: Kind::Other(NS), ttl, data: name_data(host) };
@@ -124,37 +124,37 @@ impl Zone {
         self
     }
 
-    /// These octets as the answer for `name`, after the id of the question.
+    /// Answers `name` with these octets, after the id of the question.
     pub fn raw(mut self, name: &str, octets: &[u8]) -> Self {
         self.raw.insert(labels(name), octets.to_vec());
         self
     }
 
-    /// Answers without the bit AA: the server is lame, or keeps what it has heard.
+    /// Answers without the bit AA, as a lame or caching server does.
     pub fn is_foreign(mut self) -> Self {
         self.is_foreign = true;
         self
     }
 
-    /// SERVFAIL for all questions about the name.
+    /// Answers SERVFAIL to all questions about the name.
     pub fn fails(mut self, name: &str) -> Self {
         self.failing.push((labels(name), None));
         self
     }
 
-    /// SERVFAIL for one type.
+    /// Answers SERVFAIL for one type.
     pub fn fails_for(mut self, name: &str, kind: Kind) -> Self {
         self.failing.push((labels(name), Some(kind)));
         self
     }
 
-    /// No answer.
+    /// Never answers for the name.
     pub fn is_silent(mut self, name: &str) -> Self {
         self.silent.push(labels(name));
         self
     }
 
-    /// Answers over TCP alone.
+    /// Answers only over TCP.
     pub fn is_truncated(mut self, name: &str) -> Self {
         self.truncated.push(labels(name));
         self
@@ -171,7 +171,7 @@ impl Zone {
         self
     }
 
-    /// The answer, `None` for silence.
+    /// The answer; `None` for silence.
     pub(crate) fn answer(&self, name: &Labels, kind: Kind, over_tcp: bool) -> Option<Answer> {
         if self.silent.contains(name) {
             return None;

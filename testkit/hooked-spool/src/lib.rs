@@ -1,4 +1,4 @@
-//! A spool whose calls a test sees first, to count them, to refuse or to panic.
+//! A spool with test hooks before its calls: they count, refuse or panic.
 
 use std::io;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use posthaste_spool::{
 };
 use posthaste_watch::Found;
 
-/// Called before the spool is.
+/// Hooks that are called before the spool.
 pub trait Hooks: Send + Sync {
     /// Refuses the batch on an error.
     ///
@@ -27,7 +27,7 @@ pub trait Hooks: Send + Sync {
         then
     }
 
-    /// Why the spool is poisoned, if it is to seem so.
+    /// Reason for which the spool pretends to be poisoned.
     fn poisoned(&self) -> Option<Arc<str>> {
         None
     }
@@ -48,13 +48,13 @@ pub trait Hooks: Send + Sync {
         Ok(())
     }
 
-    /// That many octets of a body are read.
+    /// Called when this many octets of a body are read.
     fn read(&self, _octets: u64) {}
 
-    /// The entries of a batch are read.
+    /// Called when the entries of a batch are read.
     fn entries(&self) {}
 
-    /// A stream advances.
+    /// Called when a stream advances.
     fn advance(&self) {}
 }
 
@@ -62,12 +62,12 @@ pub trait Hooks: Send + Sync {
 pub struct HookedSpool<H> {
     /// The spool itself.
     pub spool: FileSpool,
-    /// As they were given.
+    /// The hooks.
     pub hooks: H,
 }
 
 impl<H> HookedSpool<H> {
-    /// The spool behind hooks.
+    /// A spool with hooks.
     pub fn new(spool: FileSpool, hooks: H) -> Self {
         Self { spool, hooks }
     }

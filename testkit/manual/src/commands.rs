@@ -1,9 +1,9 @@
-//! The commands that a document tells its reader to type.
+//! Commands that a document tells its reader to type.
 
-/// Every command of `program` in a document, as its words behind the name: in code blocks, and in spans of code that begin with the name.
+/// Every command of `program` in a document, as its words after the name: in code blocks, and in spans of code that begin with the name.
 ///
-/// `cargo run … --` before the words stands for `program`, too. Alternatives such as `check|show` become a command each, and the brackets of
-/// `[--json]` are left out. Only blocks of a shell are read, those without a language among them.
+/// `cargo run … --` before the words also stands for `program`. Alternatives such as `check|show` become one command
+/// each, and the brackets of `[--json]` are removed. Only blocks of a shell, or without a language, are read.
 pub fn commands(document: &str, program: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for span in spans(document).iter().filter(|span| span.starts_with(program)) {
@@ -14,7 +14,7 @@ pub fn commands(document: &str, program: &str) -> Vec<Vec<String>> {
     commands_in_blocks(document, program).into_iter().chain(in_spans).collect()
 }
 
-/// Of [`commands`] those in blocks, which can be typed as they are. What stands behind `>` is left out.
+/// The [`commands`] in code blocks, which can be typed as they are. Redirections with `>` are left out.
 pub fn commands_in_blocks(document: &str, program: &str) -> Vec<Vec<String>> {
     let blocks = blocks(document).into_iter().filter(|(language, _)| ["", "sh", "console"].contains(language));
     let found: Vec<_> = blocks.flat_map(|(_, code)| simple_commands(&code)).collect();
@@ -40,7 +40,7 @@ fn blocks(document: &str) -> Vec<(&str, String)> {
         .collect()
 }
 
-/// The words behind the program's name, where these are words of a command of it.
+/// The words after the program's name, if they are words of one of its commands.
 fn behind_name<'a>(words: &'a [String], program: &str) -> Option<&'a [String]> {
     let is_setting = |word: &String| word.contains('=') && word.starts_with(|first: char| first.is_ascii_uppercase());
     let begin = words.iter().position(|word| !is_setting(word) && word != "sudo" && word != "exec")?;
@@ -54,7 +54,7 @@ fn behind_name<'a>(words: &'a [String], program: &str) -> Option<&'a [String]> {
     is_cargo.then(|| &rest[end + 1..])
 }
 
-/// One command for each of the words between which U+0001 stands.
+/// One command for each alternative, which U+0001 separates.
 fn alternatives(words: &[String]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for word in words {
@@ -66,7 +66,7 @@ fn alternatives(words: &[String]) -> Vec<Vec<String>> {
     all
 }
 
-/// The commands of a shell's text, each as its words.
+/// The commands of a shell's text, each split into words.
 fn simple_commands(text: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;

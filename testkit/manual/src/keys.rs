@@ -1,6 +1,7 @@
-//! Tables of keys for the manual of a configuration file, from the doc comments of the structs that the file is read into.
+//! Tables of keys for the manual of a configuration file, from the doc comments of the structs that the file is parsed
+//! into.
 
-/// A struct that a table of a configuration file is read into.
+/// A struct for a table of a configuration file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeclaredTable {
     /// Its doc comment, line by line.

@@ -35,14 +35,14 @@ pub fn documents(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A program, asked by `--help` what it has.
+/// A program, known through its `--help`.
 pub struct Program {
     binary: PathBuf,
     help: HashMap<Vec<String>, String>,
 }
 
 impl Program {
-    /// The program in this file.
+    /// The program with this binary.
     pub fn new(binary: impl Into<PathBuf>) -> Program {
         Program { binary: binary.into(), help: HashMap::new() }
     }
@@ -125,7 +125,8 @@ fn options(help: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// The option that a word of a command is: `--limit` of `--limit=5`, `-n` of `-n5`. A word such as `-todo`, `-5` or `-` is none.
+/// The option in a word of a command: `--limit` of `--limit=5`, `-n` of `-n5`. A word such as `-todo`, `-5` or `-` is
+/// none.
 fn option(word: &str) -> Option<String> {
     let letters = word.strip_prefix("--").unwrap_or_default();
     if letters.starts_with(|first: char| first.is_ascii_lowercase()) {

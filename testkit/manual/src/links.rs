@@ -1,6 +1,6 @@
-//! Links of a document, and the places in it that a link can lead to.
+//! Links of a document, and its anchors.
 
-/// Targets of the links in a document: `docs/load.md#reports`, `#tags`, `https://…`. Those in code are none.
+/// Targets of the links in a document: `docs/load.md#reports`, `#tags`, `https://…`. Code is skipped.
 pub fn links(document: &str) -> Vec<String> {
     let text = without_code(document);
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());

@@ -1,10 +1,10 @@
-//! The layers of the workspace: a crate uses only crates below it, and files name only what is theirs to know.
+//! The layers of the workspace: a crate uses only crates below it, and only certain files may name certain crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the top down. Crates of one row do not use each other.
+/// From top to bottom. Crates of one row do not use each other.
 const LAYERS: &[&[&str]] = &[
     &["posthaste"],
     &["server"],
@@ -39,7 +39,7 @@ const LAYERS: &[&[&str]] = &[
     &["fsops"],
     &["units", "random", "scram", "watch"],
 ];
-/// Owners of streams. What two of them share is a trait of a crate below, and the server joins them.
+/// Owners of streams. Traits that two of them share are in a crate below, and the server joins them.
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];
 /// The files and folders of the server that may name a destination's crate: the list of destinations and the wiring of each.
 const WIRING: [(&str, &[&str]); 4] = [
@@ -79,7 +79,7 @@ const WIRING: [(&str, &[&str]); 4] = [
         ],
     ),
 ];
-/// A protocol is a state machine: outside its driver it has no clock, no file and no socket.
+/// Signs of IO. Outside its driver, a protocol is a state machine without clock, file and socket.
 const IO: [&str; 7] =
     ["Instant::now", "SystemTime", "std::fs", "std::net::Tcp", "std::os::unix::net", "tokio::net", "tokio::time"];
 
@@ -87,7 +87,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The crates of the product, by name without prefix, and those of them that each uses.
+/// The product's crates, by name without prefix, and the crates that each uses.
 fn uses() -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(root().join("crates")).unwrap() {

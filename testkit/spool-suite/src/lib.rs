@@ -1,7 +1,7 @@
-//! The promises of a spool as tests that any kind of spool runs.
+//! Tests of a spool's promises, for any implementation.
 //!
-//! A kind says how it is opened, killed and cut off from its power; [`spool_suite!`] makes a test of each promise. Tests of packs, damage and space
-//! belong to the kind that has them.
+//! An implementation defines how it is opened, killed and cut off from power; [`spool_suite!`] makes a test of each
+//! promise. Tests of packs, damage and space belong to the implementation with these.
 #![forbid(unsafe_code)]
 
 pub mod model;
@@ -10,32 +10,32 @@ mod world;
 
 use posthaste_spool::SpoolAdmin;
 
-/// A kind of spool, and a place for the data of one.
+/// An implementation of a spool, with a place for its data.
 pub trait SpoolKind: Sized {
     /// The spool.
     type Spool: SpoolAdmin + 'static;
 
-    /// A place without data.
+    /// Makes a place without data.
     fn new() -> Self;
 
-    /// Opens the spool of this place. It makes checkpoints when it is asked to and at its end, and not by itself.
+    /// Opens the spool of this place. It makes checkpoints on request and at its end only.
     ///
     /// # Panics
     /// If it cannot be opened, or is damaged.
     fn open(&mut self) -> Self::Spool;
 
-    /// Ends it as a kill does: what was advanced since its last checkpoint is forgotten.
+    /// Ends it like a kill: advances since its last checkpoint are forgotten.
     fn kill(&mut self, spool: Self::Spool);
 
-    /// As [`kill`](Self::kill), and of what was not on stable storage `seed` says what is left.
+    /// Like [`kill`](Self::kill); `seed` decides the fate of data that are not on stable storage.
     fn cut_power(&mut self, spool: Self::Spool, seed: u64);
 
-    /// Makes room by moving what is still needed elsewhere, in one of several `ways`, if this kind does that.
+    /// Makes room by moving data that are still needed, in one of several `ways`, if the implementation supports it.
     fn move_data(&self, spool: &Self::Spool, way: usize) {
         let _ = (spool, way);
     }
 
-    /// Checks that nothing is left of a spool of which nobody needs anything.
+    /// Checks that no data are left of a spool once nobody needs any.
     fn check_empty(&self, spool: &Self::Spool) {
         let _ = spool;
     }

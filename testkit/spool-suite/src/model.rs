@@ -14,13 +14,14 @@ use crate::SpoolKind;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Entries for these of the streams, with or without the body; the body's kind and size.
+    /// Appends entries for these streams, each with or without the body; the body's kind and size.
     Append {
         entries: Vec<(usize, bool)>,
         body: BodyKind,
         cancel: bool,
     },
-    /// How far along what it has seen, of 100, and which bodies it lets go: below that share, and each so-many-th.
+    /// Percentage of the seen entries to advance over, and bodies to release: those below that position, and every
+    /// so-many-th.
     Advance {
         stream: usize,
         share: u64,
@@ -31,9 +32,9 @@ enum Step {
     Checkpoint,
     Move(usize),
     Reopen,
-    /// Without a last checkpoint.
+    /// Kills without a last checkpoint.
     Kill,
-    /// As a kill, and of what was not synced this seed says what is left.
+    /// Kills; the seed decides the fate of unsynced data.
     Cut(u64),
     Look,
 }
@@ -74,7 +75,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A batch as it was appended.
+/// An appended batch.
 struct Expected {
     entries: Vec<(usize, bool, Bytes)>,
     body: Vec<u8>,
@@ -112,7 +113,7 @@ struct Run<K: SpoolKind> {
     /// State at the last checkpoint.
     durable: Vec<Needs>,
     through: u64,
-    /// Written and cancelled, and no checkpoint has come since.
+    /// Written and cancelled batches since the last checkpoint.
     cancelled: BTreeMap<u64, Expected>,
     count: usize,
 }
@@ -277,7 +278,7 @@ impl<K: SpoolKind> Run<K> {
         }
     }
 
-    /// Writes one under a name that is not used twice.
+    /// Writes a snapshot under a new name.
     fn snapshot(&mut self) -> SnapshotName {
         self.count += 1;
         let name = SnapshotName::new(&format!("s{}", self.count)).unwrap();
@@ -347,7 +348,7 @@ impl<K: SpoolKind> Run<K> {
         self.needs.iter().any(|needs| needs.bodies.contains(&lsn))
     }
 
-    /// When nobody needs anything, nothing is left.
+    /// Checks that no data are left once nobody needs any.
     fn end(mut self) {
         self.look();
         let last = self.spool().stats().published;
@@ -367,10 +368,10 @@ fn cases() -> u32 {
     std::env::var("POSTHASTE_SPOOL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }
 
-/// The number of cases is that of `POSTHASTE_SPOOL_CASES`, else 40.
+/// Runs as many cases as `POSTHASTE_SPOOL_CASES`, else 40.
 ///
 /// # Panics
-/// If the kind is not equal.
+/// If they differ.
 pub fn any_interleaving_equals_a_list_of_batches<K: SpoolKind>() {
     let config = ProptestConfig { cases: cases(), max_shrink_time: 60_000, ..ProptestConfig::default() };
     let run = |steps: Vec<Step>| {

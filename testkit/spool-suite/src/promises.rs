@@ -35,7 +35,7 @@ pub fn a_consumer_is_shown_each_entry_once_and_in_order<K: SpoolKind>() {
     assert_eq!(replayed(&spool, one).len(), 4);
 }
 
-/// Is called while it is taken away, and says whether that waited.
+/// Callback of a release; records if the release waited.
 struct Called {
     spool: Mutex<Option<Arc<dyn Spool>>>,
     inside: Mutex<Sender<()>>,

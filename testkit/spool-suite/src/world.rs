@@ -1,4 +1,4 @@
-//! Short words for what tests do with a spool.
+//! Short helpers for tests of a spool.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,7 +12,7 @@ pub fn start(spool: &dyn Spool, batch: Batch) -> Receiver<Result<Lsn, AppendErro
     told
 }
 
-/// A message for these streams.
+/// Appends a message for these streams.
 pub fn append(spool: &dyn Spool, streams: &[StreamId], body: &[u8]) -> Result<Lsn, AppendError> {
     append_body(spool, streams, Body::inline(vec![Bytes::copy_from_slice(body)]))
 }
@@ -29,7 +29,7 @@ pub fn note(stream: StreamId, payload: &str) -> Batch {
     Batch { entries: vec![entry], body: Body::None }
 }
 
-/// The LSNs of what is shown again; 0 for what is no entry.
+/// The LSNs of replayed entries; 0 for other items.
 pub fn replayed(spool: &dyn Spool, stream: StreamId) -> Vec<u64> {
     let mut seen = Vec::new();
     let show = &mut |replayed: Replayed<'_>| match replayed {
@@ -40,17 +40,17 @@ pub fn replayed(spool: &dyn Spool, stream: StreamId) -> Vec<u64> {
     seen
 }
 
-/// The stream has processed all, and needs no body.
+/// Advances the stream to its end, and releases all bodies.
 pub fn release_all(spool: &dyn Spool, stream: StreamId) {
     let last = spool.stats().published;
     spool.advance(stream, last, None, Released { below: Lsn::new(last.get() + 1), also: Vec::new() });
 }
 
-/// Keeps what it is told.
+/// A consumer that keeps its calls.
 #[derive(Default)]
 pub struct Keeps {
     pub seen: Mutex<Vec<Published>>,
-    /// Positions of checkpoints that were durable; 0 where one began.
+    /// Positions of durable checkpoints; 0 for the begin of one.
     pub checkpoints: Mutex<Vec<u64>>,
 }
 

@@ -22,7 +22,7 @@ fn answer(outcome: Result<(), c_int>) -> c_long {
 }
 
 /// # Safety
-/// `time` is null or leads to a time.
+/// `time` is null or points to a time.
 unsafe fn duration(time: *const timespec) -> Option<Duration> {
     // SAFETY: by the contract.
     unsafe { time.as_ref() }.map(|time| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
@@ -234,7 +234,7 @@ extern "C" fn sched_yield() -> c_int {
     }
 }
 
-/// As many processors everywhere, because threads are started for each.
+/// Reports two processors everywhere, because programs start threads for each.
 ///
 /// # Safety
 /// As for the C library's.

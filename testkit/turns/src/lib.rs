@@ -22,7 +22,8 @@ use std::sync::Arc;
 pub use posthaste_random::Random;
 use schedule::{Member, Turns};
 
-/// Runs `act` and every thread that it starts in turns that `seed` decides. Threads that are left when `act` ends go on like any others.
+/// Runs `act` and every thread that it starts in turns that `seed` decides. Threads that outlive `act` continue
+/// normally.
 ///
 /// # Panics
 /// Panics as `act` does. Ends the process if all threads wait for each other for good.
@@ -41,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Three threads that lock, send, yield, sleep and look at the clock; what came in which order.
+    /// Runs three threads that lock, send, yield, sleep and look at the clock; returns the order of events.
     fn run(seed: u64) -> Vec<String> {
         in_turns(seed, || {
             let shared = Arc::new((Mutex::new(Vec::new()), Condvar::new()));

@@ -12,7 +12,7 @@ use posthaste_random::Random;
 
 pub struct Turns {
     state: Mutex<State>,
-    /// The first thread has ended: those that are left go on like any other thread.
+    /// True once the first thread has ended: the others continue normally.
     is_over: AtomicBool,
 }
 
@@ -21,7 +21,7 @@ pub struct State {
     pub now: Duration,
     pub threads: Vec<Thread>,
     running: usize,
-    /// One in so many chances to let another thread go first is taken.
+    /// One in this many chances to let another thread go first is taken.
     patience: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct Thread {
     /// True if its wait timed out.
     is_late: bool,
     turn: Arc<Condvar>,
-    /// The C library's for it.
+    /// The C library's handle.
     pub handle: pthread_t,
 }
 
@@ -67,7 +67,7 @@ impl State {
         State { random, now: START, threads: vec![Thread::new()], running: 0, patience }
     }
 
-    /// Whose turn it is, if anybody can go on.
+    /// The next thread to run, if any can.
     fn next(&mut self) -> Option<usize> {
         loop {
             let is_ready = |&id: &usize| self.threads[id].waits == Waits::ForItsTurn;
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// Gives those who wait for the word their turns again, `count` at most; says how many.
+    /// Makes threads that wait for the word ready, at most `count`; returns their number.
     pub fn wake(&mut self, word: *const AtomicU32, mut count: usize) -> usize {
         let mut woken = 0;
         for thread in &mut self.threads {
@@ -112,15 +112,15 @@ impl State {
     }
 }
 
-/// The clock's first moment; a clock is not at 0 anywhere.
+/// Start of the clock, which is never near 0 on a real machine.
 const START: Duration = Duration::from_secs(1000);
-/// No scenario takes so long.
+/// Longer than any test takes.
 const END: Duration = Duration::from_secs(100_000);
 /// Wall-clock time at the clock's moment 0: November 2023.
 pub const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 /// Duration of a look at the clock.
 pub const LOOK: Duration = Duration::from_micros(1);
-/// For somebody who takes no turns, in real time, before it counts as a deadlock.
+/// Real time to wait for a thread outside the schedule, before it counts as a deadlock.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Turns {
@@ -144,11 +144,11 @@ pub struct Member {
 }
 
 thread_local! {
-    /// Null for all others, and while a member's own bookkeeping locks and waits.
+    /// Null for other threads, and while a member's own bookkeeping locks and waits.
     static ME: Cell<*const Member> = const { Cell::new(null()) };
 }
 
-/// The member who calls, if it is one; until this is dropped it is none.
+/// The calling member. Until this is dropped, the thread counts as none.
 pub struct Calling(*const Member);
 
 impl Calling {
@@ -204,7 +204,7 @@ impl Member {
         drop(self.hand_on(state));
     }
 
-    /// Maybe another goes first.
+    /// Possibly lets another thread go first.
     pub fn pause(&self) {
         let mut state = self.turns.lock();
         let patience = state.patience;
@@ -250,7 +250,7 @@ impl Member {
         !state.threads[self.id].is_late
     }
 
-    /// Until the word is woken, or at once with the `errno` of why not: it is another already, or time is up.
+    /// Waits until the word is woken. Returns an `errno` if its value differs already, or after the timeout.
     pub fn wait_for_word(
         &self,
         word: *const AtomicU32,

@@ -1,4 +1,4 @@
-//! Looks at the machine before something is measured on it: kernel settings, limits, the data directory, the neighbours.
+//! Checks the machine before a measurement: kernel settings, limits, the data directory, other processes.
 //!
 //! For benchmarks, which call [`check`] first, and for administrators who set up a mail server. Changes nothing. Linux only.
 
@@ -16,7 +16,7 @@ use serde::Serialize;
 pub enum Severity {
     /// No change needed.
     Good,
-    /// Could be better; results suffer under high load only.
+    /// Could be better; affects results under high load only.
     Advice,
     /// Results mean little, or the server will fail under load, unless it is changed.
     Serious,
@@ -31,7 +31,7 @@ pub struct Finding {
     pub value: String,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Why, and what it should be; empty when it is good.
+    /// The reason, and the recommended value; empty when it is good.
     pub why: String,
 }
 
@@ -52,27 +52,27 @@ impl Finding {
 /// Settings of the checks.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where mail or measurements will lie. It must exist.
+    /// Directory for mail or measurements. It must exist.
     pub data: PathBuf,
     /// Simultaneous connections to plan for.
     pub connections: u64,
-    /// Times that an `fdatasync` is measured; 0 leaves it out.
+    /// Number of measured `fdatasync` calls; 0 leaves the measurement out.
     pub syncs: usize,
     /// Time for which other processes are watched.
     pub watch: std::time::Duration,
 }
 
 impl Options {
-    /// For a server of 10,000 connections with its data in `data`: 200 syncs, half a second of watching.
+    /// Settings for a server of 10,000 connections with its data in `data`: 200 syncs, half a second of watching.
     pub fn new(data: impl Into<PathBuf>) -> Self {
         Self { data: data.into(), connections: 10_000, syncs: 200, watch: std::time::Duration::from_millis(500) }
     }
 }
 
-/// Everything that was looked at.
+/// Results of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// In the order of looking.
+    /// In the order of the checks.
     pub findings: Vec<Finding>,
 }
 
@@ -87,7 +87,7 @@ impl Report {
         crate::report::to_json(self)
     }
 
-    /// As a table for people, the reasons below what they are about.
+    /// A table as text, each reason below its finding.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         for finding in &self.findings {
@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// Looks at everything. What cannot be read is a finding, not an error: a container may hide it.
+/// Runs all checks. An unreadable setting is a finding, not an error: a container may hide it.
 pub fn check(options: &Options) -> Report {
     let mut findings = kernel::settings(Path::new("/proc"), options.connections);
     findings.extend(kernel::descriptors(options.connections));

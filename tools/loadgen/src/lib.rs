@@ -1,7 +1,7 @@
 //! Load generator, sink, accounting and reports for any SMTP or LMTP server, ours or another's.
 //!
-//! It does not depend on the server: what it proves of one it can prove of all. Others use it to test a mail server
-//! or a relay of their own.
+//! It does not depend on the server, so it proves the same of any. Others use it to test their own mail server or
+//! relay.
 //!
 //! - [`load::run`] sends the messages of a [`load::Plan`] and gathers what came of them;
 //! - [`sink`] takes or refuses mail by rule;

@@ -1,4 +1,4 @@
-//! A run as it goes on: one line for a log, some lines and a sparkline for a terminal.
+//! Display of a running measurement: one line for a log, some lines and a sparkline for a terminal.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 const CLASSES_MAX: usize = 4;
 
 impl Live {
-    /// Several lines for a terminal, to be drawn over the ones before.
+    /// Several lines for a terminal, to be drawn over the previous ones.
     pub fn view(&mut self, progress: &Progress<'_>) -> String {
         self.rates.push_back(progress.rate);
         if self.rates.len() > SPARKS_MAX {

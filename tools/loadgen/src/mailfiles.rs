@@ -1,4 +1,4 @@
-//! Messages as programs keep them: a file each, Maildir trees, mbox files.
+//! Messages in files of programs: a file each, Maildir trees, mbox files.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,11 +12,11 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// Sees that a file which is going to be replaced or appended to is none that somebody else has written. One that is missing or empty, and what is
-/// no file, such as a pipe, will do.
+/// Checks that a file to be replaced or appended to was not written by somebody else. A missing or empty file, or a
+/// pipe and the like, passes.
 ///
 /// # Errors
-/// `AlreadyExists`: it does not begin with `begin`, as `what` does. Otherwise what the system says.
+/// `AlreadyExists` if it does not begin with `begin`, as `what` does. Otherwise the system's error.
 pub(crate) fn must_begin_with(path: &Path, begin: &str, what: &str) -> io::Result<()> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return Ok(());
@@ -29,12 +29,12 @@ pub(crate) fn must_begin_with(path: &Path, begin: &str, what: &str) -> io::Resul
     }
 }
 
-/// A message where it was found.
+/// A message found in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
-    /// The file that it is in.
+    /// The file.
     pub path: &'a Path,
-    /// The Maildir that it is in or in a folder of; the outermost, so the mailbox of one user.
+    /// The Maildir that it is in, or in a folder of: the outermost, so the mailbox of one user.
     pub maildir: Option<&'a Path>,
     /// Position in its mbox, from 1; `None` where the file is one message.
     pub number: Option<usize>,
@@ -49,12 +49,12 @@ pub struct Found<'a> {
 /// are read in order of names.
 ///
 /// # Errors
-/// When something cannot be read. A file that disappears while the tree is read (a Maildir lives) is passed over.
+/// When something cannot be read. A file that disappears meanwhile, as in a live Maildir, is skipped.
 pub fn each_message(path: &Path, each: &mut dyn FnMut(Found<'_>) -> bool) -> Result<(), ReadError> {
     walk(path, None, each).map(drop)
 }
 
-/// Returns whether to go on.
+/// Returns true to continue.
 fn walk(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>) -> bool) -> Result<bool, ReadError> {
     let failed = |source| ReadError { path: path.to_owned(), source };
     if !fs::metadata(path).map_err(failed)?.is_dir() {

@@ -1,4 +1,4 @@
-//! Figures of a run while it goes on: rates, latencies, errors, over the whole run and over time.
+//! Figures of a run: rates, latencies, errors, over the whole run and over time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
-/// The longest latency that is told apart from longer ones, in microseconds.
+/// Maximum latency that is measured, in microseconds.
 const LATENCY_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 impl Default for Latencies {
@@ -26,18 +26,18 @@ impl Latencies {
         Self(histogram)
     }
 
-    /// Adds one.
+    /// Adds a latency.
     pub fn record(&mut self, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).clamp(1, LATENCY_US_MAX);
         self.0.record(us).expect("the histogram grows as needed");
     }
 
-    /// Puts the values of another to its own.
+    /// Merges `other` into `self`.
     pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("the histogram grows as needed");
     }
 
-    /// The value in microseconds that `share` (0 to 1) of all latencies do not exceed; 0 without any.
+    /// The latency in microseconds that `share` (0 to 1) of all do not exceed; 0 without any.
     pub fn percentile_us(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share)
     }
@@ -47,7 +47,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The figures that a table shows.
+    /// The figures for a table.
     pub fn summary(&self) -> LatencySummary {
         let at = |share| self.percentile_us(share);
         let is_empty = self.0.is_empty();
@@ -65,7 +65,7 @@ impl Latencies {
         }
     }
 
-    /// Counts by range, six ranges for each doubling, empty ones at the ends left out.
+    /// Counts by range, six ranges for each doubling; empty ones at the ends are left out.
     pub fn buckets(&self) -> Vec<Bucket> {
         let mut buckets: Vec<Bucket> = Vec::new();
         for value in self.0.iter_recorded() {
@@ -81,7 +81,7 @@ impl Latencies {
         buckets
     }
 
-    /// Latency at shares that come ever closer to all, for a curve.
+    /// Latencies at shares that approach 1, for a curve.
     pub fn curve(&self) -> Vec<CurvePoint> {
         let mut points = Vec::new();
         let mut missing = 1.0_f64;
@@ -115,7 +115,7 @@ pub struct LatencySummary {
 /// One figure over several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two in the middle.
+    /// The median, or the mean of the two middle values.
     pub median: f64,
     pub min: f64,
     pub max: f64,
@@ -167,7 +167,7 @@ pub struct Stretch {
     pub errors: BTreeMap<String, u64>,
 }
 
-/// Figures over time, in equal stretches that get longer as the run does, so that there is a bound on their number.
+/// Figures over time in equal stretches. They get longer during a run, which bounds their number.
 #[derive(Debug)]
 pub struct Timeline {
     width: Duration,
@@ -227,7 +227,7 @@ impl Timeline {
         self.stretches = self.stretches.chunks(2).map(join).collect();
     }
 
-    /// A message was acknowledged at `time`.
+    /// Records an acknowledged message at `time`.
     pub fn acked(&mut self, time: Duration, latency: Duration, octets: u64) {
         let stretch = self.at(time);
         stretch.acked += 1;
@@ -235,12 +235,12 @@ impl Timeline {
         stretch.latencies.record(latency);
     }
 
-    /// A message failed at `time`.
+    /// Records a failed message at `time`.
     pub fn failed(&mut self, time: Duration) {
         self.at(time).failed += 1;
     }
 
-    /// There were `count` errors of a class at about `time`.
+    /// Records `count` errors of a class at about `time`.
     pub fn errors(&mut self, time: Duration, class: &str, count: u64) {
         *self.at(time).errors.entry(class.to_owned()).or_default() += count;
     }

@@ -1,4 +1,4 @@
-//! Other processes: started, waited for, and ended with the value that stands for them.
+//! Child processes: started, awaited, and ended with the value that owns them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Stack frames shown of each thread in the kernel.
 const FRAMES: usize = 6;
-/// Between two looks at a process.
+/// Interval between looks at a process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A child process; killed when dropped, and also when this process ends in whatever way before that.
+/// A child process, killed on drop and also when this process ends earlier in any way.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -27,7 +27,7 @@ pub struct Process {
     _guard: Guard,
 }
 
-/// Why what was waited for did not come.
+/// Error of a wait.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -36,22 +36,22 @@ pub enum WaitError {
     Ended {
         /// Its exit status.
         status: ExitStatus,
-        /// The end of what it had written.
+        /// The end of its output.
         said: String,
     },
-    /// [`PATIENCE`] is over.
+    /// [`PATIENCE`] has passed.
     #[error("not ready after {} s: {said}; its threads: {threads}", PATIENCE.as_secs())]
     Slow {
-        /// The end of what it had written.
+        /// The end of its output.
         said: String,
-        /// Where each of its threads waits: name, state and functions of the kernel, as far as the kernel tells.
+        /// Place of each of its threads: name, state and functions of the kernel, as far as the kernel tells.
         threads: String,
     },
 }
 
 impl Process {
-    /// Starts `command`; what it writes goes to the files `place` with `.out` and `.log` (standard error) at the end. It is not of our
-    /// process group: Ctrl-C is for us, who then end it in order.
+    /// Starts `command`. Its output goes to the files `place` with `.out` and `.log` (standard error) appended. It has
+    /// its own process group, so Ctrl-C reaches only this process, which then ends it in order.
     ///
     /// # Errors
     /// When a file cannot be made or the program cannot be started.
@@ -82,7 +82,7 @@ impl Process {
         read(&self.log)
     }
 
-    /// The end of what it has written.
+    /// The end of its output.
     fn last_words(&self) -> String {
         let text = self.output() + &self.log();
         let lines: Vec<&str> = text.lines().collect();
@@ -118,7 +118,7 @@ impl Process {
         }
     }
 
-    /// Waits until `seen` finds what it looks for.
+    /// Waits until `seen` returns a value.
     ///
     /// # Errors
     /// See [`WaitError`].
@@ -140,7 +140,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal; nothing happens if it has ended.
+    /// Sends a signal; does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -161,7 +161,7 @@ impl Process {
         }
     }
 
-    /// SIGTERM, and waits until it has ended.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
     /// [`WaitError::Slow`]; it still runs then.
@@ -170,7 +170,7 @@ impl Process {
         self.wait()
     }
 
-    /// SIGKILL; returns when it has gone.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -183,9 +183,10 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command if this process ends before the value is dropped, even by SIGKILL: servers do not stay behind.
+/// Runs a command if this process ends before the value is dropped, even by SIGKILL: no server keeps running.
 ///
-/// A shell waits for a line on a pipe whose other end is ours alone. It gets one from `drop`, or the pipe's end.
+/// A shell waits for a line on a pipe whose other end only this process has. It gets one from `drop`, or the pipe's
+/// end.
 #[derive(Debug)]
 pub struct Guard(Child);
 
@@ -220,7 +221,7 @@ pub fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
 }
 
-/// A port of loopback that was free a moment ago, for programs that cannot be told to take a free one.
+/// A port of loopback that was free a moment ago, for programs that cannot choose a free one.
 ///
 /// # Errors
 /// When there is none.
@@ -228,7 +229,7 @@ pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// Where a program is: in PATH, or where system programs lie, which a user's PATH may leave out.
+/// Path of a program: in PATH, or in directories of system programs, which a user's PATH may leave out.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from));

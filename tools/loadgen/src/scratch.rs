@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A directory for one run; removed with this value, never before.
 ///
-/// All files stay until the end. ext4 does not reuse an inode for minutes after a removal, and looks at all such inodes
+/// All files stay until the end. The file system ext4 does not reuse an inode for minutes after a removal, and looks at all such inodes
 /// each time it makes a file near them. Runs near the litter of an earlier one were up to ten times as slow.
 /// Directories made right below lie far apart on the disk, if the file system can do that.
 #[derive(Debug)]

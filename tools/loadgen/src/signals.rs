@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The first SIGINT, SIGTERM or SIGHUP sets `stop`, so that a run ends with its figures; the second ends the process.
-/// Before anything is started that would be left behind.
+/// Call it before anything is started that would be left running.
 ///
 /// # Errors
 /// When a handler cannot be registered.

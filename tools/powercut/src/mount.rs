@@ -77,7 +77,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes one on the disk behind `file`.
+    /// Makes a file system on the disk of `file`.
     ///
     /// # Errors
     /// The tool's error.
@@ -90,7 +90,7 @@ impl FileSystem {
         run(Command::new(self.maker()).args(quiet).arg(file))
     }
 
-    /// Mounts the disk behind `file` on the directory `on`.
+    /// Mounts the disk of `file` on the directory `on`.
     ///
     /// # Errors
     /// The error of `mount`: usually that the file system is damaged beyond repair by its own log.

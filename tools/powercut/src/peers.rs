@@ -29,7 +29,7 @@ pub enum Peer {
     DovecotOptimized,
     /// Dovecot's LMTP server with `mail_fsync = always`.
     DovecotAlways,
-    /// The crate `mailrs-delivery-executor` with its defaults, behind the small SMTP server `powercut-mailrs`.
+    /// The crate `mailrs-delivery-executor` with its defaults, served by the small SMTP server `powercut-mailrs`.
     Mailrs,
 }
 

@@ -31,7 +31,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Damages each copy of `text` in the spool's ring, also those that the end of a server has left behind. Returns where they are.
+/// Damages each copy of `text` in the spool's ring, also those left by a server's end. Returns where they are.
 fn flip_octets_of(dir: &Path, text: &[u8]) -> Vec<(String, usize)> {
     let mut places = Vec::new();
     for entry in std::fs::read_dir(dir.join("posthaste-data/spool/ring")).unwrap().map(Result::unwrap) {

@@ -24,7 +24,7 @@ fn body(sender: &str, header: &str) -> Value {
     json!({ "envelope_sender": sender, "recipients": [{ "email": "ann@there.example" }], "content": format!("From: {sender}\n{header}\ntext\n") })
 }
 
-/// A request with these lines behind the first.
+/// A request with these lines after the first.
 fn post(address: SocketAddr, fields: &str, body: &Value) -> (u16, String, Value) {
     let body = body.to_string();
     let head =

@@ -168,7 +168,7 @@ fn dovecot_and_we_keep_one_table() {
     assert_eq!(tags(), "($Forwarded todo unread)\n");
     ours(&["tag", "+work", "-todo", "-unread", "--", "*"]);
     assert_eq!(flags(), "$Forwarded \\Seen work");
-    // Each of them gives new words letters, at once behind the other.
+    // Each of them gives new words letters, one right after the other.
     dovecot(&["flags", "add", "later", "mailbox", "INBOX", "all"]);
     dovecot(&["flags", "remove", "work", "mailbox", "INBOX", "all"]);
     ours(&["index", "--quiet"]);

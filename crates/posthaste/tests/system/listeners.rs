@@ -30,7 +30,7 @@ impl At<'_> {
         (client, hello)
     }
 
-    /// The replies to these commands and a QUIT behind them, until the connection ends.
+    /// The replies to these commands and a final QUIT, until the connection ends.
     fn codes(self, commands: &[&str]) -> Vec<u16> {
         let (mut client, _) = self.hello();
         client.send(format!("{}\r\nQUIT\r\n", commands.join("\r\n")).as_bytes()).expect("send commands");

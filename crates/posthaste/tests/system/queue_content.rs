@@ -207,7 +207,7 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
     for (action, count) in [("flush", 0), ("requeue", 0), ("hold", 2), ("release", 2)] {
         let (status, said) = queue(dir, &[action, "--all"]);
         assert!(status == i32::from(count == 0) && said.starts_with(&format!("{count} ")), "{action}: {said}");
-        // An action is applied behind its answer.
+        // An action is applied after its answer.
         wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));
     }
     assert_eq!(times(), before, "behind what an operator did");

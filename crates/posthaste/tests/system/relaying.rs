@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{PATIENCE, Server, command};
 
 /// The configuration of a server for `here.example`, user eve, that relays for 127.0.0.1. Mail hosts of the other domains are at a port of loopback.
-/// `relay` has more keys of `[relay]`, then tables. What is put behind the whole begins with keys of `[dns]`.
+/// `relay` has more keys of `[relay]`, then tables. Text appended to it begins with keys of `[dns]`.
 pub fn config(port: u16, relay: &str) -> String {
     format!(
         "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\

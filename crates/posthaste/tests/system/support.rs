@@ -371,7 +371,7 @@ impl Client {
 /// `message` as it goes over the wire after DATA: dots doubled, a last CRLF where it has none, the final dot.
 fn stuffed(message: &[u8]) -> Vec<u8> {
     let mut wire = Vec::with_capacity(message.len() + 8);
-    // A dot begins a line only behind CRLF; behind a bare LF it is text (RFC 5321 section 2.3.8).
+    // A dot begins a line only after CRLF; after a bare LF it is text (RFC 5321 section 2.3.8).
     let mut line_start = true;
     for (at, &octet) in message.iter().enumerate() {
         if line_start && octet == b'.' {

@@ -286,7 +286,7 @@ fn a_password_is_asked_for_twice_and_never_shown() {
     check(&prompts("secret\n", "secret\n"), 0, "\nann@example.org:$argon2id$");
     check(&prompts("secret\n", "secret2\n"), 2, "the two differ; nothing was made");
     check(&prompts("\n", "\n"), 2, "the password is empty");
-    // Ctrl-C, without a line end behind it.
+    // Ctrl-C, without a line end after it.
     check(&[("Password: ", "sec\u{3}")], 2, "interrupted");
     check(&prompts("secret\n", "\u{3}"), 2, "interrupted");
 }

@@ -64,7 +64,7 @@ fn hello(at: SocketAddr, hello: &str) -> (Client, String) {
     (client, text)
 }
 
-/// A client that has said hello again behind STARTTLS.
+/// A client that has said hello again after STARTTLS.
 fn encrypted(at: SocketAddr, word: &str, config: &Arc<ClientConfig>) -> Client {
     let (mut client, text) = hello(at, word);
     assert!(text.lines().any(|line| line == "STARTTLS"), "{text}");

@@ -237,7 +237,7 @@ fn a_kill_loses_nothing_and_duplicates_have_the_same_id() {
     let mut all = refuse(&server, 0..3);
     http.wait_for_recipients(&all);
     let later = refuse(&server, 3..6);
-    // This request is under way, and the server has it. Others may be behind it.
+    // This request is in flight, and the server has it. Others may follow it.
     http.wait_for_recipients(&later[..1]);
     witness.wait_for_recipients(&later);
     all.extend(later);

@@ -171,7 +171,7 @@ impl StateWriter {
             (Some(current), false) => current.file.clone(),
             (current, _) => format!("state.{}", current.as_ref().map_or(1, |current| generation(&current.file) + 1)),
         };
-        // A file left behind by a crash before its first commit is truncated, a kept one is appended to behind the last commit.
+        // A file left behind by a crash before its first commit is truncated, a kept one is appended to after the last commit.
         let path = self.dir.join(&name);
         let file = disk::open(&path, anew)?;
         let mut at = if anew { 0 } else { self.current.as_ref().map_or(0, length) };

@@ -142,7 +142,7 @@ impl Client {
     }
 }
 
-/// The length of the literal that begins behind a line (RFC 9051 section 4.3).
+/// The length of the literal that follows a line (RFC 9051 section 4.3).
 fn literal(line: &[u8]) -> Option<u64> {
     let line = line.trim_ascii_end().strip_suffix(b"}")?;
     let digits = &line[line.iter().rposition(|octet| *octet == b'{')? + 1..];

@@ -146,7 +146,7 @@ struct Session {
     from: u64,
 }
 
-/// A server may have something to do behind its last answer, such as writing its index.
+/// A server may have something to do after its last answer, such as writing its index.
 const REST_MAX: Duration = Duration::from_secs(20);
 
 impl Running for Session {

@@ -20,68 +20,68 @@ pub enum Copies {
     PerMessage,
 }
 
-/// A copy that is in a server's spool and not yet in its mailbox.
+/// A copy in a server's spool that is not yet in its mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// The stamp of the message.
     pub stamp: stamp::Found,
-    /// The Maildir that it waits for: a path below the server's mail directory.
+    /// The Maildir that it will go to: a path below the server's mail directory.
     pub mailbox: String,
-    /// Why it waits, where the server knows.
+    /// Reason of the wait, if the server knows it.
     pub why: Option<String>,
 }
 
-/// One message that is not as it should be.
+/// A message with a wrong number of copies, or an altered one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub id: String,
     /// Copies that must be there.
     pub expected: u32,
-    /// Copies that are there.
+    /// Copies found.
     pub found: u32,
-    /// Where its copies lie, all of them unless there are many.
+    /// Places of its copies, all of them unless there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<String>,
 }
 
-/// Copies that lie in the server's spool and wait for a mailbox.
+/// Copies in the server's spool that wait for a mailbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingCopies {
     pub mailbox: String,
     pub copies: u64,
-    /// Why, where the server knows.
+    /// Reason of the wait, if the server knows it.
     pub why: Option<String>,
 }
 
-/// The result: what was promised against what is there.
+/// The result: promised copies against stored ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     pub run: String,
     pub copies: Copies,
     /// Messages that were acknowledged.
     pub acked: u64,
-    /// Copies of them that must be there.
+    /// Copies that must be stored.
     pub expected: u64,
-    /// Copies of this run's messages that are there.
+    /// Copies of this run's messages that are stored.
     pub found: u64,
-    /// Copies that must be there and lie in the server's spool: promised still, not lost.
+    /// Copies that must be stored and are still in the server's spool: promised, not lost.
     #[serde(default)]
     pub waiting: Vec<WaitingCopies>,
     /// Fewer copies than were acknowledged.
     pub lost: Vec<Finding>,
     /// More copies than were acknowledged or may be there.
     pub duplicated: Vec<Finding>,
-    /// Copies whose octets are not those that were sent.
+    /// Copies with other octets than were sent.
     pub altered: Vec<Finding>,
-    /// Never acknowledged, and there.
+    /// Stored without an acknowledgement.
     pub unexpected: Vec<Finding>,
-    /// Messages whose connection was lost before the verdict, and that are there; either is right.
+    /// Messages whose connection was lost before the verdict, and that are stored; either is right.
     pub uncertain_found: u64,
     /// Messages whose connection was lost before the verdict, and that are absent; either is right.
     pub uncertain_absent: u64,
-    /// Messages of other runs; not looked at.
+    /// Messages of other runs, which are ignored.
     pub other_runs: u64,
-    /// Messages without a stamp; not looked at.
+    /// Messages without a stamp, which are ignored.
     pub unstamped: u64,
     /// Account files that end in the middle of a line, which is not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +94,7 @@ pub struct Account {
 /// `{"id":"<run>.<number>","intact":true}`, one for each message received. `copies` is guessed when it is not given:
 /// [`Copies::PerMessage`] if all stores are account files.
 ///
-/// `waiting` is what lay in the server's spool **before** this call: mail that leaves the spool meanwhile is in its
+/// `waiting` is the content of the server's spool **before** this call: mail that leaves the spool meanwhile is in its
 /// mailbox. A copy that is in its mailbox already does not wait. Each waiting copy must be named once.
 ///
 /// # Errors
@@ -210,7 +210,7 @@ impl Account {
         }
     }
 
-    /// Numbers of messages whose copies a reader wants to look at.
+    /// Numbers of messages whose copies are worth a look.
     fn remarkable(&self) -> HashSet<u64> {
         let lists = [&self.duplicated, &self.altered, &self.unexpected];
         lists.into_iter().flatten().filter_map(Finding::number).collect()

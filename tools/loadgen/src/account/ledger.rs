@@ -23,7 +23,7 @@ pub struct Ledger {
     messages: Vec<Expected>,
 }
 
-/// Why a ledger cannot be read or written.
+/// Error in reading or writing a ledger.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {text}")]
 pub struct LedgerFileError {
@@ -31,7 +31,7 @@ pub struct LedgerFileError {
     text: String,
 }
 
-/// The file's form: neighbours that are alike share a line.
+/// The file's format: equal neighbours share a line.
 #[derive(Serialize, Deserialize)]
 struct OnDisk {
     schema: String,
@@ -41,17 +41,17 @@ struct OnDisk {
 }
 
 const SCHEMA: &str = "posthaste-acked/1";
-/// Messages of a run, all rounds and warm-ups together: each takes four octets of memory however few the file has, so 1 GiB. A
-/// run ends there, and no file may name more.
+/// Maximum messages of a run, all rounds and warm-ups together. Each takes four octets of memory, however few are in
+/// the file, so 1 GiB. A run ends there, and no file may name more.
 pub const MESSAGES_MAX: u64 = 1 << 28;
 
 impl Ledger {
-    /// An empty one.
+    /// An empty ledger.
     pub fn new(run: u64) -> Self {
         Self { run, messages: Vec::new() }
     }
 
-    /// Notes what became of a message.
+    /// Records the outcome of a message.
     pub fn set(&mut self, number: u64, acked: u16, uncertain: u16) {
         let index = usize::try_from(number).expect("a run has fewer messages than memory has octets");
         if index >= self.messages.len() {
@@ -80,7 +80,7 @@ impl Ledger {
         self.messages.iter().filter(|expected| expected.acked > 0).count() as u64
     }
 
-    /// Sees that [`Ledger::save`] would replace nothing but an earlier ledger.
+    /// Checks that [`Ledger::save`] would replace only an earlier ledger.
     ///
     /// # Errors
     /// When there is another file at `path`.
@@ -107,10 +107,10 @@ impl Ledger {
         fs::write(path, text + "\n").map_err(|error| failed(path, error.to_string()))
     }
 
-    /// Reads what [`Ledger::save`] wrote.
+    /// Reads a ledger written by [`Ledger::save`].
     ///
     /// # Errors
-    /// When the file cannot be read or is none of ours.
+    /// When the file cannot be read or is no ledger.
     pub fn load(path: &Path) -> Result<Self, LedgerFileError> {
         let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
         let no_ledger =

@@ -1,4 +1,4 @@
-//! Reads stores: which copies of a run's messages they hold, and where.
+//! Reads the copies of a run's messages in stores, and their places.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::mailfiles::{ReadError, each_message};
 use crate::sink::DIR_INDEX;
 use crate::stamp::{self, Id};
 
-/// Why there is no account.
+/// Error of an account.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccountError {
@@ -23,7 +23,7 @@ pub enum AccountError {
     BadLine { path: PathBuf, line: usize, text: String },
 }
 
-/// All that was found of one run's messages.
+/// Everything found of one run's messages.
 pub(super) struct Seen<'a> {
     ledger: &'a Ledger,
     pub copies: BTreeMap<u64, FoundCopies>,
@@ -51,7 +51,7 @@ pub(super) struct FoundCopies {
 
 /// A message in a store.
 struct Copy<'a> {
-    /// Absent where it carries no stamp.
+    /// `None` without a stamp.
     stamp: Option<stamp::Found>,
     maildir: Option<&'a Path>,
     place: Place<'a>,
@@ -84,7 +84,7 @@ struct Store {
     is_unfinished: bool,
 }
 
-/// Places told of one message.
+/// Maximum places reported of one message.
 const PLACES_MAX: usize = 8;
 
 impl<'a> Seen<'a> {
@@ -101,7 +101,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Adds what a store holds.
+    /// Adds the content of a store.
     pub fn read(&mut self, path: &Path) -> Result<(), AccountError> {
         let store = each_copy(path, &mut |copy| match copy.stamp {
             Some(found) => self.add(found, copy.maildir),
@@ -141,8 +141,8 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Where copies of some messages of a run are, at most [`PLACES_MAX`] of each. Reads the stores once more, so that nobody has
-/// to remember the places of millions that are as they should be.
+/// Finds the places of some messages' copies, at most [`PLACES_MAX`] of each. Reads the stores again, so that the
+/// places of millions of correct messages need not be kept.
 pub(super) fn places(
     stores: &[PathBuf],
     run: u64,
@@ -184,7 +184,7 @@ fn each_copy(path: &Path, each: &mut dyn FnMut(Copy<'_>)) -> Result<Store, Accou
     Ok(Store { is_lines: false, is_unfinished: false })
 }
 
-/// An account file starts with a brace, which no message and no mbox does.
+/// True for an account file. It starts with a brace, as no message and no mbox does.
 fn is_account_file(path: &Path) -> bool {
     use std::io::Read;
     let mut first = [0];
@@ -198,7 +198,7 @@ struct Line {
     intact: bool,
 }
 
-/// Returns whether the last line is not finished; it is left out.
+/// Reads the lines of an account file. True if the last line is incomplete; it is left out.
 fn read_lines(path: &Path, each: &mut dyn FnMut(Copy<'_>)) -> Result<bool, AccountError> {
     let failed = |source| ReadError { path: path.to_owned(), source };
     let mut file = BufReader::new(File::open(path).map_err(failed)?);

@@ -1,4 +1,4 @@
-//! The account for people.
+//! The account as text.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::compare::Account;
 const NO_ERROR: &str = "a String takes everything";
 
 impl Account {
-    /// For people: the sums, and at most `list_max` findings of each kind.
+    /// Formats the sums, and at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!(
             "account of run {}: {} acknowledged, {} expected, {} found\n",

@@ -1,4 +1,4 @@
-//! The directory that data will lie in: which file system, how much room, how long a sync takes.
+//! The data directory: file system, free space, sync latency.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use posthaste_maildir::MountFacts;
 use super::Finding;
 use crate::measure::Latencies;
 
-/// Room below which it is said to be short.
+/// Free space below which a finding is reported.
 const FREE_BYTES_WANTED: u64 = 10 << 30;
 const FREE_BYTES_NEEDED: u64 = 1 << 30;
 const FREE_INODES_WANTED: u64 = 1_000_000;
@@ -105,7 +105,7 @@ fn free_inodes(all: u64, free: u64) -> Finding {
     }
 }
 
-/// Overwrites one block of a file and syncs it, again and again: what a log of recycled segments does.
+/// Overwrites one block of a file and syncs it repeatedly, like a log with recycled segments.
 pub(super) fn sync_latency(data: &Path, rounds: usize) -> Option<Finding> {
     const NAME: &str = "fdatasync";
     if rounds == 0 {

@@ -1,4 +1,4 @@
-//! Settings of the kernel, limits of the process, and who else uses the machine.
+//! Settings of the kernel, limits of the process, and other load on the machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -155,7 +155,7 @@ pub(super) fn io_uring() -> Finding {
     }
 }
 
-/// How busy the machine is, and how much of it the hypervisor gives to others.
+/// Load of the machine, and the share that the hypervisor gives to others.
 pub(super) fn neighbours(proc: &Path, watch: Duration) -> Vec<Finding> {
     let before = CpuTimes::read(proc);
     std::thread::sleep(watch);
@@ -198,7 +198,7 @@ fn judge_busy(times: CpuTimes) -> Finding {
     }
 }
 
-/// Processor time since the start of the machine, in ticks.
+/// CPU time since the start of the machine, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CpuTimes {
     busy: u64,

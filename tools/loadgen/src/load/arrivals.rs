@@ -1,4 +1,4 @@
-//! How the messages of an open loop are spread over time.
+//! Distribution of an open loop's messages over time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub struct Pace {
     /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
     /// (closed loop).
     pub rate: Option<f64>,
-    /// How the messages of an open loop are spread.
+    /// Distribution of an open loop's messages.
     pub arrivals: Arrivals,
     /// Messages after the warm-up.
     pub count: Option<u64>,
@@ -19,18 +19,18 @@ pub struct Pace {
     pub warmup: Duration,
 }
 
-/// How far apart messages are due.
+/// Gaps between due messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arrivals {
-    /// All the same.
+    /// Equal gaps.
     #[default]
     Even,
-    /// As senders that know nothing of each other would: gaps are exponential, so that messages also come in bursts. The
-    /// same seed gives the same gaps.
+    /// Independent senders: gaps are exponential, so that messages also come in bursts. The same seed gives the same
+    /// gaps.
     Poisson { seed: u64 },
 }
 
-/// A Poisson process, drawn as far as somebody has asked; times count from the start of the round.
+/// A Poisson process, drawn as far as needed; times count from the start of the round.
 #[derive(Debug)]
 pub(super) struct Drawn {
     random: fastrand::Rng,
@@ -41,7 +41,7 @@ pub(super) struct Drawn {
     /// Messages after the warm-up that may still be drawn.
     measured_left: Option<u64>,
     last: Duration,
-    /// Drawn and not taken.
+    /// Drawn and not taken yet.
     waiting: VecDeque<Duration>,
     is_complete: bool,
 }
@@ -60,7 +60,7 @@ impl Drawn {
         }
     }
 
-    /// When the next message is due; `None` when there are no more.
+    /// Time at which the next message is due; `None` when there are no more.
     pub fn next(&mut self) -> Option<Duration> {
         if self.waiting.is_empty() {
             self.draw();

@@ -1,4 +1,4 @@
-//! A session that a worker drives on a connection: of SMTP or LMTP, or of HTTP.
+//! A session that a worker drives on a connection, by SMTP, LMTP or HTTP.
 
 use std::time::Instant;
 
@@ -28,10 +28,10 @@ impl Client {
         }
     }
 
-    /// Takes the start of what has come. Returns its octets and what follows from them; `None` if more has to come.
+    /// Consumes the start of the input. Returns the consumed octets and the event; `None` if more input is needed.
     ///
     /// # Errors
-    /// The connection is of no further use; [`Client::lost`] gives the messages under way.
+    /// The connection is of no further use; [`Client::lost`] returns the messages in flight.
     pub fn take(&mut self, input: &[u8], plan: &Plan) -> Result<Option<(usize, Event)>, Failure> {
         match self {
             Self::Mail(session) => session.take(input, plan),
@@ -39,7 +39,7 @@ impl Client {
         }
     }
 
-    /// True if the client speaks first, and can as soon as the connection stands.
+    /// True if the client speaks first, as soon as the connection is established.
     pub fn speaks_first(&self) -> bool {
         matches!(self, Self::Http(_))
     }
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    /// Messages under way.
+    /// Messages in flight.
     pub fn in_flight(&self) -> usize {
         match self {
             Self::Mail(session) => session.in_flight(),
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Ends the session. HTTP has no word for that: its connection is closed.
+    /// Ends the session. HTTP has no command for that, so its connection is closed.
     pub fn quit(&mut self) {
         match self {
             Self::Mail(session) => session.quit(),
@@ -113,7 +113,7 @@ impl Client {
         matches!(self, Self::Http(session) if session.has_quit() && !session.is_waiting())
     }
 
-    /// The connection is lost. Returns the messages that were under way.
+    /// Call it when the connection is lost. Returns the messages that were in flight.
     pub fn lost(&mut self, failure: &Failure, plan: &Plan) -> Vec<Fate> {
         match self {
             Self::Mail(session) => session.lost(failure).collect(),

@@ -1,4 +1,4 @@
-//! A socket that does not block, with or without TLS.
+//! A non-blocking socket, with or without TLS.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::output::Output;
 use super::plan::{Plan, Server};
 use crate::values::Address;
 
-/// Most octets encrypted ahead of the socket, so that a large body is not held twice.
+/// Maximum octets encrypted ahead of the socket, so that a large body is not held twice.
 const TLS_AHEAD_OCTETS: usize = 64 << 10;
 
 /// One connection to a server.
@@ -22,12 +22,12 @@ pub(super) struct Connection {
     stream: Stream,
     tls: Option<Box<ClientConnection>>,
     is_connected: bool,
-    /// The whole of every reply that has not been taken yet; a longer one is refused.
+    /// Input until the end of an incomplete reply; a longer reply is refused.
     input: Box<[u8; INPUT_OCTETS]>,
     filled: usize,
 }
 
-/// Longest reply, all lines together, and what is read at once.
+/// Maximum octets of a reply, all lines together, and of one read.
 const INPUT_OCTETS: usize = 4096;
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(super) enum ReadOutcome {
 }
 
 impl Connection {
-    /// Starts to connect; [`Connection::finish_connect`] tells how it went once the socket is writable.
+    /// Starts to connect. Call [`Connection::finish_connect`] for the result once the socket is writable.
     pub fn open(server: &Server, plan: &Plan, registry: &Registry, token: Token) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::io(Stage::Connect, &error);
         let mut stream = match &server.address {
@@ -124,7 +124,7 @@ impl Connection {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Reads what has come; `to_end` reads on until there is nothing more, otherwise a short read is taken for the end.
+    /// Reads input. With `to_end`, until there is no more; otherwise a short read counts as the end.
     pub fn read(&mut self, stage: Stage, to_end: bool) -> Result<ReadOutcome, Failure> {
         let room = &mut self.input[self.filled..];
         if room.is_empty() {
@@ -158,7 +158,7 @@ impl Connection {
         self.filled -= octets;
     }
 
-    /// Writes until all is out or the socket takes no more. Returns how many octets of `output` left.
+    /// Writes until all is out or the socket takes no more. Returns the octets of `output` that were written.
     pub fn write(&mut self, output: &mut Output, stage: Stage) -> Result<usize, Failure> {
         let mut written = 0;
         loop {
@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// Decrypts into `room`. The outer error is TLS's, the inner one the socket's or that there is nothing.
+/// Decrypts into `room`. The outer error is TLS's; the inner one is the socket's, or that there is no input.
 fn read_tls(
     tls: &mut ClientConnection,
     mut socket: &mut dyn Socket,

@@ -14,13 +14,13 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::stamp::{self, Id};
 use crate::values::Sizes;
 
-/// Messages to send, all that is the same each time: a message of the pool goes out again and again under new stamps.
+/// The constant part of messages to send: a message of the pool is sent again and again under new stamps.
 #[derive(Debug)]
 pub struct Pool {
     messages: Vec<Message>,
-    /// Ends of the weight ranges; a message is drawn by a number below the last.
+    /// Ends of the weight ranges; a number below the last one selects a message.
     weight_ends: Vec<u64>,
-    /// Each message gets a Message-ID of its own: generated mail does, real mail keeps what it has.
+    /// True if each message gets a Message-ID: generated mail does, real mail keeps its own.
     has_fresh_message_id: bool,
 }
 
@@ -29,18 +29,19 @@ pub struct Pool {
 pub struct Message {
     /// The message as stored: CRLF line ends, dots not stuffed.
     pub plain: Bytes,
-    /// As DATA carries it, without the final dot. The same memory as `plain` where no line starts with a dot.
+    /// The message in the form of DATA, without the final dot. Shares memory with `plain` where no line starts with a
+    /// dot.
     pub stuffed: Bytes,
-    /// Of `plain`, where nothing fresh stands between the stamp and it.
+    /// Digest of `plain`, valid if nothing fresh precedes it after the stamp.
     digest: u64,
-    /// There are octets above 127.
+    /// True if there are octets above 127.
     pub is_eight_bit: bool,
     /// See [`Message::escaped`].
     escaped: OnceLock<Bytes>,
 }
 
 impl Message {
-    /// Makes a message fit for SMTP: bare CR and LF become CRLF, the last line is completed.
+    /// Normalises a message for SMTP: bare CR and LF become CRLF, the last line is completed.
     fn new(octets: Vec<u8>) -> Self {
         let stuffed = stuffed(Bytes::from(octets.clone()));
         let plain = unstuffed(&stuffed);
@@ -49,7 +50,7 @@ impl Message {
         Self { digest, is_eight_bit, plain, stuffed, escaped: OnceLock::new() }
     }
 
-    /// The message as it stands within a string of JSON. Made once.
+    /// The message as the content of a JSON string. Made once.
     ///
     /// # Panics
     /// The message is not UTF-8; see [`Pool::is_text`].
@@ -63,7 +64,7 @@ impl Message {
     }
 }
 
-/// The message as it goes on the wire after DATA, without the final dot.
+/// Dot-stuffs the message for DATA, without the final dot.
 fn stuffed(octets: Bytes) -> Bytes {
     let mut out = Vec::with_capacity(octets.len() + 64);
     let mut stuffer = Stuffer::default();
@@ -83,11 +84,11 @@ fn unstuffed(stuffed: &Bytes) -> Bytes {
     Bytes::from(plain)
 }
 
-/// The largest message that is generated, and the most memory for a pool of generated ones, in octets.
+/// Maximum octets of a generated message, and of a pool of them.
 pub const GENERATED_OCTETS_MAX: usize = 256 << 20;
 
 impl Pool {
-    /// Text-like messages of the sizes asked for, the same for the same `seed`. `fields` stand in each header.
+    /// Generates text-like messages of these sizes, the same for the same `seed`. `fields` are added to each header.
     ///
     /// Sizes are met to within a few octets; a message is never smaller than its header and one line.
     pub fn generated(sizes: &Sizes, fields: &[String], sender: &str, seed: u64) -> Self {
@@ -108,7 +109,7 @@ impl Pool {
         pool
     }
 
-    /// Real messages, each as likely as the other. `fields` are put in front of each.
+    /// Real messages with equal weights. `fields` are added in front of each.
     ///
     /// # Panics
     /// Without messages.
@@ -121,14 +122,14 @@ impl Pool {
         Self { weight_ends: (1..=messages.len() as u64).collect(), messages, has_fresh_message_id: false }
     }
 
-    /// The message that carries `number`: always the same one.
+    /// The message for `number`, always the same one.
     pub fn pick(&self, number: u64) -> &Message {
         let last = *self.weight_ends.last().expect("a pool has messages");
         let draw = mix(number) % last;
         &self.messages[self.weight_ends.partition_point(|end| *end <= draw)]
     }
 
-    /// Appends what goes out in front of `message`: the stamp, and what is fresh in each message.
+    /// Appends the part before `message`: the stamp, and fields that are fresh in each message.
     pub fn write_front(&self, id: Id, message: &Message, out: &mut Vec<u8>) {
         if !self.has_fresh_message_id {
             write!(out, "{}{id} {:016x}\r\n", stamp::FIELD, message.digest).expect("a Vec takes everything");
@@ -157,13 +158,13 @@ impl Pool {
         self.messages.len()
     }
 
-    /// Never: a pool has messages.
+    /// Always false: a pool has messages.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 }
 
-/// Divisible by every number of variants up to 16, and by 64 closely enough.
+/// Divisible by all numbers of variants up to 16, and nearly by 64.
 const VARIANT_WEIGHT: u64 = 720_720 * 64;
 
 /// Octets of a stamp and a Message-ID whose numbers have six digits.
@@ -195,7 +196,7 @@ fn generate(size: usize, fields: &[String], sender: &str, random: &mut fastrand:
     text.into_bytes()
 }
 
-/// One line of prose, now and then an empty one, and now and then one that starts with a dot.
+/// A line of prose; sometimes an empty one, or one that starts with a dot.
 fn line(text: &mut String, random: &mut fastrand::Rng) {
     let start = text.len();
     match random.u8(..) {
@@ -220,7 +221,7 @@ fn word(random: &mut fastrand::Rng) -> &'static str {
     WORDS[(draw * draw * WORDS.len() as f64) as usize]
 }
 
-/// English words, the short and frequent ones in front.
+/// English words, short and frequent ones first.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| TEXT.split_ascii_whitespace().collect());
 
 const TEXT: &str = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::mailfiles::{ReadError, each_message};
 
-/// Why there are no real messages to send.
+/// Error in reading real messages.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
@@ -14,10 +14,10 @@ pub enum CorpusError {
     Empty(String),
 }
 
-/// All messages under `paths` (see [`each_message`]), until `octets_max` octets are read. Also returns whether all were.
+/// Reads messages under `paths` (see [`each_message`]), at most `octets_max` octets. The flag is true if that was all.
 ///
 /// # Errors
-/// When something cannot be read, or there is nothing.
+/// When something cannot be read, or there are no messages.
 pub fn read_corpus(paths: &[PathBuf], octets_max: usize) -> Result<(Vec<Vec<u8>>, bool), CorpusError> {
     let mut messages = Vec::new();
     let mut octets_left = octets_max;

@@ -24,10 +24,10 @@ pub enum Stage {
     Http,
 }
 
-/// How it went wrong.
+/// Kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The server said so: a reply with a code of 4yz or 5yz.
+    /// A negative reply, with a code of 4yz or 5yz.
     Reply(u16),
     /// No answer in time.
     Timeout,
@@ -56,7 +56,7 @@ pub struct Class {
     pub cause: Cause,
 }
 
-/// An error of one class with what was seen.
+/// An error with its class and text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{class}: {text}")]
 pub struct Failure {

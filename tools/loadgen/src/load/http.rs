@@ -1,6 +1,6 @@
-//! One connection that brings mail by HTTP, as a state machine without IO: `POST /api/inject/v1`, as KumoMTA defined it.
+//! One HTTP connection that injects mail, as a state machine without IO: `POST /api/inject/v1`, as defined by KumoMTA.
 //!
-//! A request is a message with its recipients. Its body is made of the pool's octets, escaped once; nothing is copied.
+//! A request is a message with its recipients. Its body consists of the pool's octets, escaped once and not copied.
 
 use std::io::Write as _;
 
@@ -27,20 +27,20 @@ pub(super) struct HttpSession {
     has_quit: bool,
     /// Messages begun.
     pub begun: u64,
-    /// Recipients refused since somebody looked; the caller empties it.
+    /// Recipients refused since the caller last emptied it.
     pub refusals: Vec<Failure>,
 }
 
-/// The message whose answer is waited for.
+/// The message in flight.
 #[derive(Debug)]
 struct Asked {
     turn: SendSlot,
     octets: u64,
 }
 
-/// Another attempt may have another answer: the request is at work, too many, or the server cannot now.
+/// Replies after which a retry may succeed: the request is in progress, too many, or the server is unavailable.
 const LATER: [u16; 3] = [409, 429, 503];
-/// Attempts of a request at most.
+/// Maximum attempts of a request.
 const REPEATS_MAX: u16 = 100;
 
 impl HttpSession {
@@ -158,7 +158,7 @@ impl HttpSession {
         Ok(Event::Done(Fate { turn, acked, uncertain, octets, failure }))
     }
 
-    /// The connection is lost. Returns the message that was under way.
+    /// Call it when the connection is lost. Returns the message that was in flight.
     pub fn lost(&mut self, failure: &Failure, plan: &Plan) -> Option<Fate> {
         self.is_closing = true;
         let Asked { turn, octets } = self.current.take()?;
@@ -171,12 +171,12 @@ impl HttpSession {
     }
 }
 
-/// Recipients who may have a message that earlier attempts have brought.
+/// Recipients who may have the message from earlier attempts.
 pub(super) fn uncertain(turn: SendSlot, plan: &Plan) -> u16 {
     if turn.repeats > 0 { plan.recipients_per_message as u16 } else { 0 }
 }
 
-/// True if a message whose connection was lost is sent again.
+/// True if a message is sent again after the loss of its connection.
 pub(super) fn is_repeated(turn: SendSlot, plan: &Plan) -> bool {
     plan.injecting.repeats && turn.repeats < REPEATS_MAX
 }

@@ -1,7 +1,7 @@
-//! The load generator: many client sessions, few system calls, a schedule that does not forgive.
+//! The load generator: many client sessions, few system calls, and a strict schedule.
 //!
-//! One thread drives many connections through an event queue. A session is a state machine without IO; a
-//! worker moves its bytes; the [`Plan`] says what is sent; [`run`] gathers what came of it.
+//! One thread drives many connections through an event queue. A session is a state machine without IO, and a worker
+//! moves its bytes. The [`Plan`] defines the messages, and [`run`] collects the results.
 
 mod arrivals;
 mod client;
@@ -30,7 +30,7 @@ pub use posthaste_smtp::tls::{TlsError, TlsTrust, client_config};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use stop::Stop;
 
-/// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes after them.
+/// For fuzzing only: code and octets of each reply in a server's output, and true if other octets follow them.
 #[doc(hidden)]
 pub fn replies_in(mut input: &[u8]) -> (Vec<(u16, usize)>, bool) {
     let mut found = Vec::new();

@@ -19,45 +19,45 @@ pub struct Outages {
 #[derive(Debug)]
 struct Outage {
     begun: Instant,
-    /// When the old process was gone for certain: no connection made later was one to it.
+    /// Time at which the old process was certainly gone: later connections are not to it.
     gone: Option<Instant>,
-    /// When the new one was ready, and its number.
+    /// Time at which the new process was ready, and its id.
     back: Option<(Instant, u32)>,
     first_ack: Option<Instant>,
     connections: u64,
     messages: u64,
 }
 
-/// One kill of the server and what came of it.
+/// One kill of the server, with its effects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kill {
     /// Seconds since the run began.
     pub at_s: f64,
     /// Seconds until the server was ready again; absent if it never was.
     pub down_s: Option<f64>,
-    /// Seconds from the kill to the first message that the new process acknowledged, if it did.
+    /// Seconds from the kill to the first message acknowledged by the new process, if there was one.
     pub first_ack_s: Option<f64>,
     /// Connections that it broke.
     pub connections: u64,
-    /// Messages that were under way on them.
+    /// Messages in flight on them.
     pub messages: u64,
 }
 
 impl Outages {
-    /// The server is about to be killed.
+    /// Call it before a kill of the server.
     pub fn begin(&self) {
         let outage =
             Outage { begun: Instant::now(), gone: None, back: None, first_ack: None, connections: 0, messages: 0 };
         self.lock().push(outage);
     }
 
-    /// The killed process is gone.
+    /// Call it when the killed process is gone.
     pub fn gone(&self) {
         self.last(|outage| outage.gone = Some(Instant::now()));
         self.awaits_ack.store(true, Ordering::Release);
     }
 
-    /// A new process is ready.
+    /// Call it when a new process is ready.
     pub fn back(&self, pid: u32) {
         self.last(|outage| outage.back = Some((Instant::now(), pid)));
     }
@@ -67,7 +67,7 @@ impl Outages {
         self.lock().len()
     }
 
-    /// The number of the newest process, if the server was ever killed and came back.
+    /// Id of the newest process, if the server was ever killed and came back.
     pub(super) fn pid(&self) -> Option<u32> {
         self.lock().iter().rev().find_map(|outage| outage.back).map(|(_, pid)| pid)
     }
@@ -100,7 +100,7 @@ impl Outages {
         failure.class.stage == Stage::Connect && outages.last().is_some_and(was_away)
     }
 
-    /// A message was acknowledged over a connection that was begun at `opened`.
+    /// Call it when a message was acknowledged over a connection opened at `opened`.
     pub(super) fn acknowledged(&self, opened: Instant) {
         if !self.awaits_ack.load(Ordering::Relaxed) {
             return;
@@ -113,7 +113,7 @@ impl Outages {
         });
     }
 
-    /// All of them, with times since `begun`.
+    /// All outages, with times since `begun`.
     pub fn kills(&self, begun: Instant) -> Vec<Kill> {
         let seconds = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64();
         let kill = |outage: &Outage| Kill {
@@ -136,7 +136,7 @@ impl Outages {
     }
 }
 
-/// Draws the times between kills: around `mean`, from half of it to one and a half.
+/// Draws the times between kills: `mean` times 0.5 to 1.5.
 pub fn kill_pauses(mean: Duration, seed: u64) -> impl Iterator<Item = Duration> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(move || mean.mul_f64(0.5 + random.f64()))

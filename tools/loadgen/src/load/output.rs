@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use bytes::Bytes;
 
-/// Bytes on their way out.
+/// Bytes to send.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     head: Vec<u8>,
@@ -15,17 +15,17 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Where commands are written.
+    /// Buffer for commands.
     pub fn text(&mut self) -> &mut Vec<u8> {
         if self.body.is_empty() { &mut self.head } else { &mut self.tail }
     }
 
-    /// Puts a body after what is there.
+    /// Appends a body.
     pub fn body(&mut self, body: Bytes) {
         if self.body.is_empty() {
             self.body = body;
         } else {
-            // The server judged the message before it had read it all; this one waits behind the rest, copied.
+            // The server judged the message before it had read it all; this one waits for the rest, copied.
             self.tail.extend_from_slice(&body);
         }
     }
@@ -45,7 +45,7 @@ impl Output {
         })
     }
 
-    /// Notes that the next `octets` have been sent.
+    /// Marks the next `octets` as sent.
     pub fn advance(&mut self, octets: usize) {
         self.sent += octets;
         let all = self.head.len() + self.body.len() + self.tail.len();
@@ -55,7 +55,7 @@ impl Output {
         }
     }
 
-    /// Forgets everything; the memory is kept for the next message.
+    /// Clears everything; keeps the memory for the next message.
     pub fn clear(&mut self) {
         self.head.clear();
         self.body = Bytes::new();

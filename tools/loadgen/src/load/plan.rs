@@ -23,7 +23,7 @@ pub enum Pipelining {
     Ahead,
 }
 
-/// How a client proves who it is (RFC 4954).
+/// Credentials of a client (RFC 4954).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
     pub mechanism: AuthMechanism,
@@ -37,12 +37,12 @@ pub enum AuthMechanism {
     Login,
 }
 
-/// How mail is brought by HTTP.
+/// Settings for injection by HTTP.
 #[derive(Clone, Default)]
 pub struct Injecting {
-    /// Sent as `Authorization: Bearer`; without one the server has to know the client's network.
+    /// Sent as `Authorization: Bearer`; without a token the server has to know the client's network.
     pub token: Option<String>,
-    /// Each request has an `Idempotency-Key`, and is repeated until it has an answer that is final.
+    /// True if each request has an `Idempotency-Key`, and is repeated until a final answer.
     pub repeats: bool,
 }
 
@@ -82,7 +82,7 @@ impl Recipients {
         }
     }
 
-    /// Appends the address of recipient `index` of `of` of message `number`: always the same one.
+    /// Appends the address of recipient `index` of `of` of message `number`, always the same one.
     pub(super) fn write(&self, number: u64, index: usize, of: usize, out: &mut Vec<u8>) {
         match self {
             Self::Listed(addresses) => {
@@ -135,7 +135,7 @@ pub struct Plan {
     pub timeout: Duration,
     /// Grace time after the end, for messages in flight and for those that an open loop is late with.
     pub drain: Duration,
-    /// When no connection could be made for so long, the run ends.
+    /// Time without any connection after which the run ends.
     pub give_up: Duration,
     /// Planned outages, reported by the thread that makes them. Messages without a connection then wait for one.
     pub outages: Option<Arc<Outages>>,

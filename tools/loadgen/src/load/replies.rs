@@ -1,5 +1,5 @@
-//! Finds replies in what the server sends. Only the code is read here: a generator that builds a string for each reply
-//! spends more on them than on its messages. Texts are looked at where a reply is an error.
+//! Finds replies in the server's output. Only the code is parsed: a generator that builds a string for each reply
+//! spends more on them than on its messages. Texts are looked at in error replies only.
 
 /// One whole reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A run from its first connection to its last verdict: starts the threads, gathers what they tell.
+//! A run from its first connection to its last verdict: starts the threads and collects their reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::account::Ledger;
 use crate::measure::{Latencies, LatencySummary, Timeline};
 use crate::resources::{Sampler, Usage};
 
-/// Why a run did not come to its end.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The system has no event queue, timer or thread for us.
+    /// The system has no event queue, timer or thread left.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
 }
@@ -28,14 +28,14 @@ pub enum RunError {
 /// The figures of one round, or of all together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// When it began, its warm-up included, in seconds since the run did.
+    /// Time of its beginning, warm-up included, in seconds since the run began.
     #[serde(default)]
     pub start_s: f64,
     /// Measured messages acknowledged for at least one recipient.
     pub acked: u64,
-    /// Measured messages that nobody was acknowledged for.
+    /// Measured messages that were not acknowledged for any recipient.
     pub failed: u64,
-    /// Measured messages whose connection broke as the server was killed on purpose: neither acknowledged nor failed.
+    /// Measured messages whose connection broke in a deliberate kill of the server: neither acknowledged nor failed.
     #[serde(default)]
     pub broken: u64,
     /// Acknowledged copies: recipients of acknowledged messages.
@@ -62,7 +62,7 @@ pub struct ErrorCount {
     pub example: String,
 }
 
-/// All that a run has found.
+/// All results of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// When it began.
@@ -73,23 +73,23 @@ pub struct Outcome {
     pub timeline: Timeline,
     /// Most frequent first.
     pub errors: Vec<ErrorCount>,
-    /// Connections that came as far as taking messages.
+    /// Connections that were ready to take messages.
     pub sessions: u64,
     /// Requests of HTTP that were sent again, with the same key.
     pub repeated: u64,
     pub ledger: Ledger,
     pub generator: Usage,
-    /// The server's processes, if they were named.
+    /// Usage of the server's processes, if they were named.
     pub server: Option<Usage>,
-    /// Each kill of the server, where somebody killed it on purpose.
+    /// Each deliberate kill of the server.
     pub kills: Vec<Kill>,
-    /// The run ended early: nobody answered any more.
+    /// True if the run ended early because the server stopped answering.
     pub gave_up: bool,
-    /// The run ended early: it was told to.
+    /// True if the run was stopped early.
     pub was_stopped: bool,
 }
 
-/// Where a run stands.
+/// State of a running measurement.
 #[derive(Debug)]
 pub struct Progress<'a> {
     pub elapsed: Duration,
@@ -114,7 +114,7 @@ pub struct Progress<'a> {
 /// ends the run early, with all its figures.
 ///
 /// # Errors
-/// See [`RunError`]. What servers do is no error but part of the outcome.
+/// See [`RunError`]. Errors of servers are part of the outcome.
 pub fn run(
     plan: Plan,
     server: &[u32],
@@ -192,7 +192,7 @@ struct Gathered {
     latencies: Latencies,
     timeline: Timeline,
     errors: BTreeMap<String, (u64, String)>,
-    /// By worker: connections made in this round, messages under way.
+    /// For each worker: connections made in this round, messages in flight.
     workers: Vec<(u64, usize)>,
     sessions_before: u64,
     repeated: u64,
@@ -382,7 +382,7 @@ fn rate(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-/// A number for a run that no other run has.
+/// A random number for a run.
 pub fn fresh_run() -> u64 {
     fastrand::u64(..)
 }

@@ -22,7 +22,7 @@ pub(super) struct Schedule {
     stopped_at: OnceLock<Instant>,
 }
 
-/// The next message's turn.
+/// Answer to a claim of the next message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Claim {
     Message(SendSlot),
@@ -36,7 +36,7 @@ pub(super) enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SendSlot {
     pub number: u64,
-    /// When it should leave; closed loop: now.
+    /// Time at which it should be sent; in a closed loop, now.
     pub due: Instant,
     pub is_measured: bool,
     /// Times that it was sent without a final answer: the server may have it.
@@ -44,7 +44,7 @@ pub(super) struct SendSlot {
 }
 
 impl Schedule {
-    /// A round that starts at `start` with message number `first`, and ends early when `stop` says so.
+    /// A round that starts at `start` with message number `first`, and ends early on `stop`.
     pub fn new(pace: Pace, start: Instant, first: u64, stop: Stop) -> Self {
         let drawn = match (pace.rate, pace.arrivals) {
             (Some(rate), Arrivals::Poisson { seed }) => Some(Mutex::new(Drawn::new(&pace, rate, seed ^ first))),
@@ -62,7 +62,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next message if its time has come.
+    /// Takes the next message if it is due.
     pub fn claim(&self, now: Instant) -> Claim {
         if self.stop.is_asked() {
             return Claim::Finished;

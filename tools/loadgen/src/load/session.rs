@@ -1,7 +1,8 @@
 //! One client session as a state machine without IO: replies go in, commands and bodies come out.
 //!
-//! `posthaste_smtp::client::Machine` is a client for mail that matters: it keeps texts, outcomes of every recipient and
-//! the bodies' memory apart. This one is for the same few commands a million times; it allocates nothing for a message.
+//! `posthaste_smtp::client::Machine` is a client for real mail: it keeps texts, outcomes of all recipients, and the
+//! bodies' memory separately. This one sends the same few commands a million times, and allocates nothing for a
+//! message.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,8 @@ pub(super) enum Event {
     StartTls,
     /// [`Session::send_body`].
     SendBody,
-    /// The message's fate is known. If [`Session::is_closing`] the connection has to go, otherwise a message may follow.
+    /// The message's outcome is known. If [`Session::is_closing`], the connection has to go; otherwise a message may
+    /// follow.
     Done(Fate),
     /// The server has no final answer yet: the message is sent again, over another connection.
     Again(SendSlot),
@@ -46,7 +48,7 @@ pub(super) struct Fate {
     pub uncertain: u16,
     /// Octets of the message, if it was sent.
     pub octets: u64,
-    /// Why it was not taken for all.
+    /// The reason why it was not accepted for all.
     pub failure: Option<Failure>,
 }
 
@@ -56,7 +58,7 @@ enum Expect {
     Hello,
     Helo,
     StartTls,
-    /// Steps that are still to be answered after this reply.
+    /// Steps that remain after this reply.
     Auth(u8),
     Rset,
     Mail,
@@ -72,12 +74,12 @@ struct Transaction {
     turn: SendSlot,
     asked: usize,
     accepted: u16,
-    /// Verdicts still to come, once the first has.
+    /// Verdicts still to come after the first.
     verdicts_left: Option<u16>,
     acked: u16,
     octets: u64,
     body_sent: bool,
-    /// The final dot ended nothing: 354 came though no recipient was accepted.
+    /// True if the final dot ended nothing: 354 came though no recipient was accepted.
     is_void: bool,
     failure: Option<Failure>,
 }
@@ -99,7 +101,7 @@ pub(super) struct Session {
     is_closing: bool,
     /// Messages begun.
     pub begun: u64,
-    /// Recipients refused since somebody looked; the caller empties it.
+    /// Recipients refused since the caller last emptied it.
     pub refusals: Vec<Failure>,
 }
 
@@ -133,7 +135,7 @@ impl Session {
         self.is_ready && self.current.is_none() && !self.is_closing && !self.expected.contains(&Expect::Quit)
     }
 
-    /// Messages under way.
+    /// Messages in flight.
     pub fn in_flight(&self) -> usize {
         usize::from(self.current.is_some()) + usize::from(self.ahead.is_some())
     }
@@ -163,12 +165,12 @@ impl Session {
         }
     }
 
-    /// Says QUIT.
+    /// Sends QUIT.
     pub fn quit(&mut self) {
         self.command(b"QUIT\r\n", Expect::Quit);
     }
 
-    /// The connection is lost. Returns the messages that were under way.
+    /// Call it when the connection is lost. Returns the messages that were in flight.
     pub fn lost(&mut self, failure: &Failure) -> impl Iterator<Item = Fate> + use<> {
         self.is_closing = true;
         self.expected.clear();
@@ -181,7 +183,7 @@ impl Session {
         fates.into_iter()
     }
 
-    /// Takes the reply at the start of `input`, if it is whole.
+    /// Consumes the reply at the start of `input`, if it is complete.
     ///
     /// # Errors
     /// See [`Session::reply`], or there is no reply.
@@ -194,10 +196,10 @@ impl Session {
         self.reply(reply, plan).map(|event| Some((reply.wire.len(), event)))
     }
 
-    /// Takes a reply.
+    /// Processes a reply.
     ///
     /// # Errors
-    /// The session is of no further use; [`Session::lost`] gives the messages under way.
+    /// The session is of no further use; [`Session::lost`] returns the messages in flight.
     pub fn reply(&mut self, reply: Reply<'_>, plan: &Plan) -> Result<Event, Failure> {
         let is_positive = reply.code / 100 == 2;
         let stage = self.stage();

@@ -1,9 +1,9 @@
-//! How a run is told to end before its end.
+//! Early end of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ends a run early; clones are one.
+/// Ends a run early; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -11,12 +11,12 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// No message is begun any more; those under way may still take [`Plan::drain`](super::Plan::drain).
+    /// Begins no more messages; those in flight may still take [`Plan::drain`](super::Plan::drain).
     pub fn ask(&self) {
         self.asked.store(true, Relaxed);
     }
 
-    /// No message is begun, and nothing is waited for any more.
+    /// Begins no more messages, and waits for nothing.
     pub fn urge(&self) {
         self.ask();
         self.urgent.store(true, Relaxed);

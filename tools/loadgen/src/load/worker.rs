@@ -26,7 +26,7 @@ pub(super) struct Record {
     pub octets: u64,
     pub is_measured: bool,
     pub is_failed: bool,
-    /// Its connection broke as the server was taken away on purpose.
+    /// True if its connection broke in a deliberate kill of the server.
     pub is_broken: bool,
     /// Since the start of the round.
     pub done: Duration,
@@ -41,13 +41,13 @@ pub(super) struct Tick {
     pub records: Vec<Record>,
     /// Count of each class of error, and the first text seen.
     pub failures: HashMap<Class, (u64, String)>,
-    /// Connections made so far that came as far as taking messages.
+    /// Connections so far that were ready to take messages.
     pub sessions: u64,
     /// Requests sent again.
     pub repeated: u64,
-    /// Messages under way now.
+    /// Messages in flight now.
     pub in_flight: usize,
-    /// The worker found no server for too long and ends.
+    /// True if the worker found no server for too long and ends.
     pub gave_up: bool,
 }
 
@@ -55,12 +55,13 @@ mod ending;
 mod traffic;
 
 const TICK: Duration = Duration::from_millis(100);
-/// Connections of one thread that are being made at the same time: more would overflow the server's backlog, and a lost
-/// SYN is repeated only after a second.
+/// Maximum connections of one thread in progress. More would overflow the server's backlog, and a lost SYN is repeated
+/// only after a second.
 const CONNECTING_MAX: usize = 64;
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_LAST: Duration = Duration::from_secs(1);
-/// While the server is away on purpose its return is looked for more often, but not by thousands a second.
+/// Minimum pause during a deliberate outage: the server's return is looked for more often, but not by thousands a
+/// second.
 const OUTAGE_BACKOFF: Duration = Duration::from_millis(20);
 const OUTAGE_BACKOFF_PER_SLOT: Duration = Duration::from_micros(200);
 /// Timeout of the reply to QUIT at the end.
@@ -74,7 +75,7 @@ pub(super) struct Worker {
     slots: Vec<Slot>,
     /// Slots that could take a message, in the order they became free.
     idle: VecDeque<usize>,
-    /// Slots that want a connection.
+    /// Slots that need a connection.
     to_connect: VecDeque<usize>,
     connecting: usize,
     retries: Vec<(Instant, usize)>,
@@ -91,18 +92,18 @@ struct Slot {
     live: Option<Box<Live>>,
     /// A message that waits for a connection.
     pending: Option<SendSlot>,
-    /// Why there was no connection when one was last wanted; `None` once there is one.
+    /// Error of the last attempt at a connection; `None` once there is one.
     last_failure: Option<Failure>,
     backoff: Duration,
     is_finished: bool,
 }
 
 struct Live {
-    /// When the connection was begun.
+    /// Time at which the connection was begun.
     opened: Instant,
     connection: Connection,
     session: Client,
-    /// Since when nothing has moved.
+    /// Time of the last activity.
     quiet_since: Instant,
     is_connecting: bool,
 }
@@ -147,10 +148,10 @@ impl Worker {
         })
     }
 
-    /// Runs until every message has had its turn.
+    /// Runs until every message is done.
     ///
     /// # Errors
-    /// When the system's event queue or timer fails, which nothing the server does can cause.
+    /// When the system's event queue or timer fails, which the server cannot cause.
     pub fn run(mut self) -> std::io::Result<()> {
         let mut events = Events::with_capacity(1024);
         for slot in 0..self.slots.len() {
@@ -183,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sleeps until something happens, at the latest at `due` or `tick`.
+    /// Sleeps until an event, at the latest until `due` or `tick`.
     fn wait(&mut self, events: &mut Events, due: Option<Instant>, now: Instant, tick: Instant) -> std::io::Result<()> {
         let mut timeout = tick.saturating_duration_since(now);
         if let Some(until_due) = due.map(|due| due.saturating_duration_since(now)).filter(|time| *time < timeout) {
@@ -200,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// Gives due messages to idle slots. Returns when the next is due, if somebody waits for it.
+    /// Gives due messages to idle slots. Returns the time of the next due message, if a slot waits for it.
     fn start_due(&mut self, now: Instant) -> Option<Instant> {
         while let Some(&slot) = self.idle.front() {
             match self.schedule.claim(now) {
@@ -218,7 +219,7 @@ impl Worker {
         None
     }
 
-    /// The slot has no message: it gets the next one, or waits for it, or keeps a connection ready for it.
+    /// Gives a slot without a message the next one, or makes it wait for it, or keeps a connection ready for it.
     fn make_available(&mut self, slot: usize) {
         let connects_first = self.plan.per_connection == PerConnection::All;
         if connects_first && self.slots[slot].live.is_none() {
@@ -242,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// No more messages for this slot.
+    /// Ends the slot: there are no more messages.
     fn finish(&mut self, slot: usize) {
         self.slots[slot].is_finished = true;
         match &mut self.slots[slot].live {

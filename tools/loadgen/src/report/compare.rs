@@ -15,7 +15,7 @@ pub struct Comparison {
     /// The reports' titles.
     pub titles: Vec<String>,
     pub rows: Vec<Row>,
-    /// Where the runs were not asked to do the same, so that their figures may not be comparable.
+    /// Differences between the plans, which may make figures incomparable.
     pub differences: Vec<String>,
 }
 
@@ -23,9 +23,9 @@ pub struct Comparison {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub name: String,
-    /// Absent where a report does not have it.
+    /// `None` where a report does not have it.
     pub values: Vec<Option<f64>>,
-    /// To the first report's value; absent where either is absent or the first is 0.
+    /// Ratio to the first report's value; `None` where either is missing or the first is 0.
     pub ratios: Vec<Option<f64>>,
     #[serde(skip)]
     unit: Unit,
@@ -75,7 +75,7 @@ const FIGURES: &[Figure] = &[
 ];
 
 impl Comparison {
-    /// Puts `reports` side by side, each under a name of its own. Without reports there are no rows.
+    /// Puts `reports` side by side, each under its name. Without reports there are no rows.
     pub fn new(named: &[(String, Report)]) -> Self {
         let (names, reports): (Vec<&String>, Vec<&Report>) = named.iter().map(|(name, report)| (name, report)).unzip();
         let row = |(name, unit, figure): &Figure| {

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: tiles, plots, tables.
+//! The report as a self-contained page: tiles, plots, tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::measure::Stretch;
 const NO_ERROR: &str = "a String takes everything";
 
 impl Report {
-    /// One page that needs nothing else.
+    /// A self-contained page.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
         let hint = self.account.as_ref().and_then(Account::hint);
@@ -103,7 +103,7 @@ impl Report {
         plots
     }
 
-    /// A server's line ends where it was killed, and another begins where it is back.
+    /// Interrupts a server's line at kills, until the server is back.
     fn interrupted(&self, cost: &Cost, mut points: Vec<Point>) -> Vec<Point> {
         if self.server.as_ref().is_some_and(|server| std::ptr::eq(server, cost)) {
             for kill in &self.kills {
@@ -152,7 +152,7 @@ impl Report {
         Axis { scale: Scale::Linear, label: "seconds", text: &seconds, end: Some(self.end_s()), ticks: None }
     }
 
-    /// The middle of each stretch with its value. The last stretch is left out if it is too short to say anything.
+    /// The middle of each stretch with its value. The last stretch is left out if it is too short to mean anything.
     fn series(&self, name: &str, colour: usize, value: impl Fn(&Stretch, f64) -> Option<f64>) -> Series {
         let timeline = &self.timeline;
         let point = |stretch: &Stretch| {
@@ -273,13 +273,13 @@ impl Report {
     }
 }
 
-/// The end of a page: when and where a run was made, by which version, with which command.
+/// The end of a page: time and place of a run, version, command.
 pub fn footer(started: &str, host: &Host, version: &str, command: &[String]) -> String {
     let (provenance, command) = (escape(&provenance(started, host, version)), escape(&command.join(" ")));
     format!("<footer><p>{provenance}</p><pre>{command}</pre></footer>\n")
 }
 
-/// A page that needs nothing else, light or dark as its reader has it: `title` and `lead` are text, `body` is HTML.
+/// A self-contained page, light or dark by the reader's preference: `title` and `lead` are text, `body` is HTML.
 pub fn page(title: &str, lead: &str, body: &str) -> String {
     let (title, lead) = (escape(title), escape(lead));
     format!(
@@ -293,9 +293,9 @@ pub fn page(title: &str, lead: &str, body: &str) -> String {
 /// Tiles in a row of a wide page.
 const TILES_IN_A_ROW: usize = 4;
 const MIB: f64 = 1_048_576.0;
-/// Classes of errors that have a colour of their own.
+/// Maximum classes of errors with their own colour.
 const ERROR_CLASSES_MAX: usize = COLOURS - 1;
-/// Findings that the page lists of each kind.
+/// Maximum findings of each kind on the page.
 const FINDINGS_MAX: usize = 50;
 
 fn seconds(seconds: f64) -> String {
@@ -306,7 +306,7 @@ fn count(count: f64) -> String {
     if count < 10.0 { format!("{}", (count * 100.0).round() / 100.0) } else { thousands(count.round() as u64) }
 }
 
-/// Round values without digits after the point: `2 ms`, not `2.00 ms`.
+/// Formats without digits after the point: `2 ms`, not `2.00 ms`.
 fn millis_short(us: f64) -> String {
     let text = millis(us);
     match text.split_once(' ') {

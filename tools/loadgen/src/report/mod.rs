@@ -29,10 +29,10 @@ use crate::measure::{Bucket, CurvePoint, Stretch};
 use crate::resources::Usage;
 use crate::values::{PerConnection, Protocol, TlsStart};
 
-/// The schema that is written, and the only one that is read.
+/// The only supported schema.
 pub const SCHEMA: &str = "posthaste-load/1";
 
-/// The data of a report, in its directory.
+/// File with the data of a report, in its directory.
 const REPORT_FILE: &str = "report.json";
 
 /// A whole report. Its JSON form is described in `docs/load.md`.
@@ -40,18 +40,18 @@ const REPORT_FILE: &str = "report.json";
 pub struct Report {
     pub schema: String,
     pub title: Option<String>,
-    /// When the run began, RFC 3339, UTC.
+    /// Start of the run, RFC 3339, UTC.
     pub started: String,
-    /// Of the generator.
+    /// Version of the generator.
     pub version: String,
     pub command: Vec<String>,
-    /// The run's mark in its messages' stamps.
+    /// The run's number in its messages' stamps.
     pub run: String,
     pub host: Host,
     pub plan: PlanSummary,
     pub total: Round,
     pub rounds: Vec<Round>,
-    /// Connections that came as far as taking messages.
+    /// Connections that were ready to take messages.
     pub sessions: u64,
     /// Requests of HTTP that were sent again, with the same key.
     #[serde(default)]
@@ -64,13 +64,13 @@ pub struct Report {
     pub generator: Cost,
     pub server: Option<Cost>,
     pub account: Option<Account>,
-    /// Each kill of the server, where the run was to kill it.
+    /// Each kill of the server, if the run made any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kills: Vec<Kill>,
-    /// Power cuts and kills by the rig, where its results were taken in.
+    /// Power cuts and kills by the rig, if its results were included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rig: Vec<RigRun>,
-    /// It was told to end before its end.
+    /// True if it was stopped early.
     #[serde(default)]
     pub was_stopped: bool,
     /// Remarks for the reader: a run cut short, a limit met.
@@ -93,9 +93,9 @@ pub struct PlanSummary {
     pub protocol: String,
     pub connections: usize,
     pub threads: usize,
-    /// Messages a second on a schedule; absent in a closed loop.
+    /// Messages a second on a schedule; `None` in a closed loop.
     pub rate: Option<f64>,
-    /// How an open loop's messages are spread: `even` or `poisson`.
+    /// Distribution of an open loop's messages: `even` or `poisson`.
     #[serde(default)]
     pub arrivals: Option<String>,
     pub count: Option<u64>,
@@ -124,7 +124,7 @@ pub struct TimelineData {
 /// Cost of one side, generator or server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// CPU time of an acknowledged message, those of the warm-up included.
+    /// CPU time of an acknowledged message, including those of the warm-up.
     pub cpu_us_per_message: f64,
     #[serde(flatten)]
     pub usage: Usage,
@@ -148,7 +148,7 @@ pub struct About {
     pub notes: Vec<String>,
 }
 
-/// Why a report cannot be read or written.
+/// Error in reading or writing a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -209,7 +209,7 @@ impl PlanSummary {
     }
 }
 
-/// How the octets of a message are sent.
+/// Form in which the octets of a message are sent.
 fn transfer(plan: &Plan) -> &'static str {
     match (plan.servers.iter().any(|server| server.protocol == Protocol::Http), plan.injecting.repeats, plan.bdat) {
         (true, true, _) => "inject with Idempotency-Key",
@@ -220,7 +220,7 @@ fn transfer(plan: &Plan) -> &'static str {
 }
 
 impl Report {
-    /// Puts a run's figures together.
+    /// Combines a run's figures.
     pub fn new(about: About, outcome: &Outcome, account: Option<Account>) -> Self {
         let cost = |usage: &Usage| Cost::new(usage.clone(), outcome.ledger.acked());
         let mut notes = about.notes;
@@ -265,10 +265,10 @@ impl Report {
         }
     }
 
-    /// Reads a `report.json`, or that in the directory `path`.
+    /// Reads a `report.json`, or the one in the directory `path`.
     ///
     /// # Errors
-    /// When it cannot be read or is of another schema.
+    /// When it cannot be read or has another schema.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let within = path.join(REPORT_FILE);
         let path = if path.is_dir() { &within } else { path };
@@ -330,12 +330,12 @@ pub fn write_files(dir: &Path, name: &str, json: &str, markdown: &str, html: &st
     Ok(())
 }
 
-/// Plain data as JSON for people to read, too.
+/// Formats data as readable JSON.
 pub fn to_json(data: &impl Serialize) -> String {
     serde_json::to_string_pretty(data).expect("plain data has a JSON form") + "\n"
 }
 
-/// When and where a run was made, and by which version, in one line.
+/// Time and place of a run, and the version, in one line.
 pub fn provenance(started: &str, host: &Host, version: &str) -> String {
     let memory = text::octets(host.memory_octets as f64);
     let Host { cores, cpu, kernel, .. } = host;

@@ -123,7 +123,7 @@ impl WallClock {
         Ok(clock)
     }
 
-    /// So much before or behind the real one.
+    /// Offset of the clock, ahead of the real one or behind it.
     fn set(&self, offset: &str) -> std::io::Result<()> {
         // Renamed into place, since the library reads it at each call.
         let new = self.file.with_extension("new");

@@ -21,7 +21,7 @@ use crate::load::{DOMAIN, Entry, Load, user};
 pub enum Manner {
     /// It takes everything.
     Open,
-    /// It refuses a half of the recipients and an eighth of the messages with 4yz, and closes the connection behind a sixteenth of them without a word.
+    /// It refuses half of the recipients and an eighth of the messages with 4yz, and silently closes the connection after a sixteenth of them.
     Moody,
     /// Like `Moody`, and it takes its time over each message.
     Slow,

@@ -1,4 +1,4 @@
-//! Answers of an HTTP server to inject: read in pieces, within bounds.
+//! Reads answers of an HTTP server to injection, in pieces and within limits.
 
 use serde::Deserialize;
 
@@ -12,22 +12,22 @@ pub(super) struct Answer {
     pub accepted: u64,
     /// A line for each recipient that is refused.
     errors: Vec<String>,
-    /// The reason why the request failed as a whole, as the server says it.
+    /// The server's reason for a failure of the whole request.
     pub text: String,
-    /// The connection ends after it.
+    /// True if the connection ends after it.
     pub closes: bool,
 }
 
-/// The octets are no answer, or one that is not read here.
+/// The octets are no answer, or one in an unsupported form.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(&'static str);
 
-/// Reads one answer after the other.
+/// Reads answers one after the other.
 #[derive(Debug, Default)]
 pub(super) struct AnswerReader {
     head: Vec<u8>,
-    /// Known once the head is whole.
+    /// Set once the head is complete.
     begun: Option<Head>,
     body: Vec<u8>,
 }
@@ -39,14 +39,14 @@ struct Head {
     closes: bool,
 }
 
-/// Octets of the fields of an answer.
+/// Maximum octets of an answer's fields.
 const HEAD_OCTETS_MAX: usize = 16 << 10;
-/// Octets of a body: a line for each of 10,000 recipients, twice.
+/// Maximum octets of a body: a line for each of 10,000 recipients, twice.
 const BODY_OCTETS_MAX: usize = 16 << 20;
-/// Characters of a text that is kept.
+/// Maximum characters kept of a text.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// KumoMTA's answer, and the one that refuses a request as a whole.
+/// KumoMTA's answer, and the one that rejects a whole request.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Told {
@@ -56,7 +56,7 @@ struct Told {
 }
 
 impl AnswerReader {
-    /// Takes the start of `input`; returns its octets, and the answer that ends there.
+    /// Consumes the start of `input`; returns the octets, and the answer that ends there.
     pub fn take(&mut self, input: &[u8]) -> Result<(usize, Option<Answer>), NoAnswer> {
         let mut taken = 0;
         if self.begun.is_none() {

@@ -1,4 +1,4 @@
-//! One message after the other: the envelope, the body, the verdict.
+//! One message after the other: envelope, body, verdict.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -18,7 +18,7 @@ impl Session {
         self.current = Some(self.envelope(turn, plan));
     }
 
-    /// Sends the message that 354 asked for, and the envelope of the next after it.
+    /// Sends the body after 354, and the envelope of the next message.
     pub fn send_body(&mut self, next: Option<SendSlot>, plan: &Plan) {
         let current = self.current.as_mut().expect("354 belongs to a message");
         let id = Id { run: plan.run, number: current.turn.number };
@@ -41,7 +41,7 @@ impl Session {
         self.pipelining == Pipelining::Ahead && self.ahead.is_none()
     }
 
-    /// Writes the commands of a message that may go out at once.
+    /// Writes the commands of a message that may be sent at once.
     fn envelope(&mut self, turn: SendSlot, plan: &Plan) -> Transaction {
         let mut transaction = Transaction {
             turn,
@@ -209,7 +209,7 @@ impl Session {
         Event::Done(fate(transaction, 0, None))
     }
 
-    /// When the message whose envelope went ahead has its turn, at `now` in a closed loop.
+    /// Sets the due time of the message whose envelope went ahead: `now`, in a closed loop.
     pub fn reset_due(&mut self, now: Instant) {
         if let Some(current) = &mut self.current {
             current.turn.due = now;

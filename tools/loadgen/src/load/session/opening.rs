@@ -13,7 +13,7 @@ use super::{Event, Expect, Session};
 use crate::values::{Protocol, TlsStart};
 
 impl Session {
-    /// The handshake is done. Everything learned in the clear is forgotten (RFC 3207 section 4.2).
+    /// Call it after the handshake. Everything learned in the clear is forgotten (RFC 3207 section 4.2).
     pub fn tls_started(&mut self, plan: &Plan) {
         self.is_encrypted = true;
         self.hello(plan);

@@ -1,4 +1,4 @@
-//! How connections and messages end: in order, by an error, or because time is up.
+//! Ends of connections and messages: in order, by an error, or by a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Worker {
-    /// The connection is gone: on purpose, or by `failure`.
+    /// Handles the end of a connection: deliberate, or by `failure`.
     pub(super) fn closed(&mut self, slot: usize, mut live: Box<Live>, failure: Option<Failure>) {
         if live.is_connecting {
             self.connecting -= 1;
@@ -54,14 +54,15 @@ impl Worker {
         }
     }
 
-    /// The message is sent again, with the same key.
+    /// Sends the message again, with the same key.
     pub(super) fn repeat(&mut self, slot: usize, mut turn: SendSlot) {
         turn.repeats += 1;
         self.tick.repeated += 1;
         self.slots[slot].pending = Some(turn);
     }
 
-    /// No session could be made; the message that waited for it has failed, or waits on where the server `is_away` on purpose.
+    /// Handles a failed attempt at a session. The message that waited for it has failed, or waits on during a
+    /// deliberate outage (`is_away`).
     pub(super) fn no_connection(&mut self, slot: usize, failure: Failure, is_away: bool) {
         if is_away {
             let pause = OUTAGE_BACKOFF.max(OUTAGE_BACKOFF_PER_SLOT * self.slots.len() as u32);
@@ -82,7 +83,7 @@ impl Worker {
         self.free(slot, Some(backoff));
     }
 
-    /// The slot has no connection any more and may have the next message, after a pause if there was an error.
+    /// Frees a slot without a connection for the next message, after a pause if there was an error.
     fn free(&mut self, slot: usize, pause: Option<Duration>) {
         if self.slots[slot].is_finished {
             self.unfinished -= 1;
@@ -98,7 +99,7 @@ impl Worker {
         self.record_as(fate, false);
     }
 
-    /// `is_broken`: by a server that was taken away on purpose.
+    /// `is_broken`: by a deliberate kill of the server.
     fn record_as(&mut self, fate: Fate, is_broken: bool) {
         let now = Instant::now();
         self.tick.records.push(Record {
@@ -118,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Looks for what has taken too long.
+    /// Looks for timeouts.
     pub(super) fn sweep(&mut self, now: Instant) {
         let is_over = self.schedule.is_over(now, self.plan.drain);
         let (is_away, back) = self.plan.outages.as_ref().map_or((false, None), |outages| outages.state());
@@ -141,8 +142,8 @@ impl Worker {
         }
     }
 
-    /// Ends at once: whatever is under way, or waits for a connection, has failed. If the slot's last attempt at one
-    /// failed, that is why, and not that the next was cut off.
+    /// Ends at once: messages in flight, or waiting for a connection, have failed. If the slot's last attempt at a
+    /// connection failed, that is the reason given.
     fn abandon(&mut self, is_over: bool) {
         let text = if is_over { "still under way when the run was over" } else { "the run was given up" };
         for slot in 0..self.slots.len() {
@@ -168,7 +169,7 @@ impl Worker {
     }
 }
 
-/// The time before a message is sent again.
+/// Pause before a message is sent again.
 fn repeat_pause(turn: SendSlot) -> Duration {
     let doublings = u32::from(turn.repeats.saturating_sub(1).min(16));
     (BACKOFF_FIRST * 2_u32.pow(doublings)).min(BACKOFF_LAST)
@@ -183,7 +184,7 @@ fn stage_of(live: &Live) -> Stage {
     }
 }
 
-/// The message was lost with its connection while a recipient was asked for, which no refusal has counted.
+/// True if the message was lost with its connection during RCPT, so that no refusal has counted it.
 fn is_lost(failure: &Failure) -> bool {
     !matches!(failure.class.cause, Cause::Reply(code) if code != 421)
 }

@@ -10,7 +10,7 @@ use crate::load::connection::ReadOutcome;
 use crate::values::PerConnection;
 
 impl Worker {
-    /// The socket of a slot is ready.
+    /// Handles readiness of a slot's socket.
     pub(super) fn ready_event(&mut self, slot: usize, is_readable: bool, is_closed: bool) {
         let Some(mut live) = self.slots[slot].live.take() else { return };
         let result = self.drive(slot, &mut live, is_readable, is_closed);
@@ -50,7 +50,7 @@ impl Worker {
         Ok(Flow::Stay)
     }
 
-    /// Reads and follows what has come; `is_closed`: until the end, as nothing more will be announced.
+    /// Reads and processes input; `is_closed`: until its end, as no further event will come.
     fn read(&mut self, slot: usize, live: &mut Live, is_closed: bool) -> Result<Flow, Failure> {
         loop {
             let stage = if live.connection.is_handshaking() { Stage::Tls } else { live.session.stage() };

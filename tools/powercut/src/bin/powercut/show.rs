@@ -263,7 +263,7 @@ mod tests {
         };
         show.outcome(&cuts);
         drop(show);
-        // A second run goes behind the first.
+        // A second run is appended to the first.
         let show = Show::new(Some(&file)).unwrap();
         let findings = vec!["it did not start".to_owned()];
         show.killed(&Killed { times: 31, acknowledged: 32, lost: 0, duplicated: 0, half: 0, findings });
