@@ -1,4 +1,4 @@
-//! Looks at the machine before anything is measured.
+//! Checks of the machine before anything is measured.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use posthaste_loadgen::doctor::{self, Options, Severity};
 use posthaste_loadgen::resources::raise_file_limit;
 use serde::{Deserialize, Serialize};
 
-/// Something that was looked at and could be better.
+/// A finding about the machine that could be better.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
     pub value: String,
-    /// Figures mean little unless it is changed.
+    /// True if it distorts every figure.
     pub is_serious: bool,
     pub why: String,
 }
@@ -31,7 +31,7 @@ pub struct Checks {
     pub forbids: Option<String>,
 }
 
-/// Descriptors that generator and servers need for the workloads' connections.
+/// Descriptors that the generator and the servers need for the connections of all workloads.
 const FILES_WANTED: u64 = 16_384;
 /// Findings that make any figure of durable storage meaningless.
 const FORBIDDING: [&str; 2] = ["file system", "free space"];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::peers::program;
 use crate::suite::{Settings, SideError};
 
-/// Making or updating an index may take this many times as long as a round is meant to.
+/// Time limit for making or updating an index, in multiples of a round's limit.
 const PATIENCE_ROUNDS: u32 = 15;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,17 +37,18 @@ pub(crate) enum Task {
     CheckByUring,
 }
 
-/// Times of a search: `None` where it was ended at the bound.
+/// Times of a search; `None` if it was stopped at its limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
-    /// To show the newest fifty.
+    /// Time to show the newest fifty.
     pub page: Option<Duration>,
-    /// To count all hits, and how many there are; mu has to list them.
+    /// Time to count all hits, and their number; mu has to list them.
     pub all: Option<(Duration, u64)>,
 }
 
 impl Engine {
-    /// The command, without where mail and index are. `Absent` if the program is not there or has no such thing.
+    /// The command, without the directories of the mail and the index. `Absent` if the program is not installed or has
+    /// no such function.
     fn command(self, settings: &Settings, task: Task) -> Result<Command, SideError> {
         let none = || SideError::Absent("has no such thing".to_owned());
         let (program, arguments): (PathBuf, &[&str]) = match (self, task) {
@@ -71,7 +72,7 @@ impl Engine {
         Ok(command)
     }
 
-    /// Exit statuses of a search that has worked: some say so when nothing was found.
+    /// Exit statuses of a successful search: some programs have one of their own for no hits.
     fn answers(self) -> &'static [i32] {
         match self {
             Self::Ours => &[0, 1],
@@ -81,7 +82,7 @@ impl Engine {
     }
 }
 
-/// Of a command that only works or does not.
+/// Exit statuses of a command that either works or fails.
 const DONE: &[i32] = &[0];
 
 /// An index that an engine keeps in a directory.
@@ -92,7 +93,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Makes what the engine needs before it can index `mail`.
+    /// Prepares the engine's directory, as far as it needs that before it can index `mail`.
     pub fn begin(engine: Engine, settings: &Settings, dir: &Path, mail: &Path) -> Result<Self, SideError> {
         let index = Self { engine, dir: dir.to_owned() };
         std::fs::create_dir_all(dir).map_err(SideError::failed("directory of an index"))?;
@@ -118,7 +119,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Runs a task and returns its time. `mail` is named the first time.
+    /// Runs a task and returns its time. `mail` is passed to the program the first time only.
     pub fn task(&self, settings: &Settings, task: Task, mail: Option<&Path>) -> Result<Duration, SideError> {
         let mut command = self.engine.command(settings, task)?;
         if self.engine == Engine::Ours {
@@ -180,7 +181,7 @@ impl Index {
         below(&self.dir)
     }
 
-    /// Runs a command that has to end by itself, and returns its time.
+    /// Runs a command to its end, with a limit of [`PATIENCE_ROUNDS`], and returns its time.
     fn run_to_end(&self, settings: &Settings, command: Command) -> Result<Duration, SideError> {
         let patience = settings.round_max * PATIENCE_ROUNDS;
         match self.run(settings, command, DONE, patience)? {
@@ -260,8 +261,8 @@ impl Indexes {
     }
 }
 
-/// A program that does what `text` says. Another process writes it: children of other tests could inherit our descriptor, and
-/// what is open for writing cannot be run (ETXTBSY).
+/// A program that executes `text`. Another process writes it: children of other tests could inherit our descriptor, and
+/// a file open for writing cannot be executed (ETXTBSY).
 #[cfg(test)]
 pub(crate) fn script(dir: &Path, text: &str) -> PathBuf {
     let program = dir.join("program");

@@ -1,4 +1,4 @@
-//! Connections that are open and silent: what each costs the server in memory.
+//! Open and silent connections: the server's memory for each.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};

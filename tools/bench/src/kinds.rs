@@ -1,4 +1,5 @@
-//! The kinds of spools beside each other: the same batches, appended by as many callers at a time as a server has connections.
+//! The kinds of spools beside each other: the same batches, appended by as many concurrent callers as a server has
+//! connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -155,7 +156,7 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    /// Nobody needs what was sent.
+    /// Releases everything, as all mail was sent.
     fn release(&self) -> Result<(), SideError> {
         release(self.spool, self.stream, self.last)
     }

@@ -1,8 +1,8 @@
 //! Runs the workloads that others have published, row by row: ours and each peer's beside the published figure, in
 //! alternation on one machine.
 //!
-//! It depends on whatever it measures, which the crates that are measured must not; others use it to add a workload or
-//! a peer of their own.
+//! It depends on everything that it measures; the measured crates must not depend on this one. Other programs use it to
+//! add a workload or a peer of their own.
 //!
 //! **A new suite** is a module with a `pub const SUITE: Suite` and a line in [`SUITES`]; what others have published
 //! about its workloads goes to [`published`]. Everything else follows from there: the command line, rounds in

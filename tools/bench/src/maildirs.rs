@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const FOLDERS: u64 = 50;
-/// Words that queries ask for, at their ranks: the common ones stand in most messages, the last in a few.
+/// Words that the queries use, at their ranks: the common ones are in most messages, the last in few.
 const KNOWN: [(usize, &str); 9] = [
     (3, "kernel"),
     (5, "patch"),
@@ -41,7 +41,7 @@ impl Maildirs {
         Self { folders: 1, ..Self::new(messages, words) }
     }
 
-    /// Where they are; the first call makes them in a directory of its own in `scratch`.
+    /// Returns their directory; the first call generates them in a directory of its own in `scratch`.
     pub fn make(&self, scratch: &Path) -> io::Result<&Path> {
         if self.made.get().is_none() {
             let root = scratch.join(format!("mail-{}-{}-{}", self.folders, self.messages, self.words));
@@ -89,7 +89,7 @@ impl Maildirs {
     }
 }
 
-/// Made of syllables, the same every time.
+/// Words made of syllables, the same every time.
 fn vocabulary() -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(2);
     let syllable = |random: &mut fastrand::Rng| {
@@ -102,13 +102,14 @@ fn vocabulary() -> Vec<String> {
     words
 }
 
-/// The word at a rank r comes about in proportion to 1/r, as in languages.
+/// A random word: rank r has a probability in proportion to 1/r, as in natural languages.
 fn word<'a>(vocabulary: &'a [String], random: &mut fastrand::Rng) -> &'a str {
     let rank = (vocabulary.len() as f64).powf(random.f64()) as usize;
     &vocabulary[rank.min(vocabulary.len() - 1)]
 }
 
-/// One message every twenty minutes from 2015 on, more or less: the day of the month never exceeds what every month has.
+/// The date of message `number`: about one every twenty minutes from 2015 on, no day above 28 so that every month has
+/// it.
 fn date_of(number: u64) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let slot = number % (28 * 72 * 12 * 10);

@@ -91,7 +91,7 @@ fn scale(text: &str) -> Result<f64, String> {
     }
 }
 
-/// As in `posthaste`: what runs in this process is measured with the allocator that it has there.
+/// As in `posthaste`: the parts measured in this process use the same allocator as there.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints to standard output. That nobody reads any more is no error.
+/// Prints to standard output. A closed pipe is no error.
 fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,15 +1,15 @@
-//! Free memory that the machine really has.
+//! Free memory, made really present by touching it.
 
 use std::fs::File;
 use std::io::Write as _;
 
-/// Never more than this.
+/// Limit on the memory to touch.
 const OCTETS_MAX: u64 = 8 << 30;
-/// A message is in memory more than once on its way: sockets, spool, file.
+/// Copies of a message in memory on its way: sockets, spool, file.
 const COPIES: u64 = 3;
 static BLOCK: [u8; 1 << 20] = [0; 1 << 20];
 
-/// Touches as much free memory as writing `writes_octets` may need, at most half of what is free, and gives it back.
+/// Touches as much free memory as writing `writes_octets` may need, at most half of the free memory, and releases it.
 pub(crate) fn warm(writes_octets: u64) {
     let octets = octets(writes_octets, free_octets());
     let touch = || -> std::io::Result<()> {
@@ -25,7 +25,7 @@ fn octets(writes: u64, free: u64) -> u64 {
     writes.saturating_mul(COPIES).min(free / 2).min(OCTETS_MAX)
 }
 
-/// Memory that can be taken without swapping or killing; 0 if unknown.
+/// Octets that can be allocated without swapping or the OOM killer; 0 if unknown.
 fn free_octets() -> u64 {
     let number = |file: &str| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,29 +1,29 @@
 //! Figures published by others, as data: workload, source, place, setting, figures.
 //!
-//! Times are microseconds; rates are messages a second. Figures of other machines: they stand beside ours for
-//! orientation, and only sides that ran in the same minutes give a ratio that means something.
+//! Times are microseconds; rates are messages a second. The figures come from other machines and stand beside ours for
+//! orientation; only sides that ran in the same minutes give a meaningful ratio.
 
 use std::collections::BTreeMap;
 
 /// One published row.
 #[derive(Debug, Clone)]
 pub struct Published {
-    /// The workload that it belongs to.
+    /// Name of its workload.
     pub workload: &'static str,
     /// Author and version.
     pub source: &'static str,
-    /// Where it can be read.
+    /// Address of the publication.
     pub url: &'static str,
     /// Hardware and configuration, as far as published.
     pub setting: &'static str,
     /// Durability at the moment it reports success.
     pub durability: &'static str,
-    /// By the key of a workload's figure.
+    /// Figures by the key of the workload's figure.
     pub figures: &'static [(&'static str, f64)],
 }
 
 impl Published {
-    /// Its figures as a round's.
+    /// Its figures in the form of a round's.
     pub fn sample(&self) -> BTreeMap<String, f64> {
         self.figures.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
     }
@@ -54,7 +54,7 @@ const fn row(
     Published { workload, source, url, setting, durability, figures }
 }
 
-/// All of them.
+/// All published rows.
 pub const ROWS: &[Published] = &[
     row(
         MU,

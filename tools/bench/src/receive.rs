@@ -60,7 +60,7 @@ struct Shape {
     per_connection: PerConnection,
     /// Messages to send, or time.
     amount: Amount,
-    /// Messages a second of an open loop.
+    /// Messages a second, in an open loop.
     rate: Option<f64>,
     mailboxes: u64,
 }
@@ -74,7 +74,7 @@ const ONE: PerConnection = PerConnection::Count(NonZeroU64::MIN);
 const SUSTAINED: Duration = Duration::from_secs(30);
 const CELL: Duration = Duration::from_secs(10);
 
-/// The published ones, then two with kept connections, which none of them has.
+/// The published shapes, then two with kept connections, which none of the published ones has.
 fn published_shapes() -> Vec<Shape> {
     let all = PerConnection::All;
     vec![
@@ -119,7 +119,7 @@ fn shape(
 const COUNT_LEAST: u64 = 500;
 const TIME_LEAST: Duration = Duration::from_secs(1);
 const WARMUP: Duration = Duration::from_millis(500);
-/// Messages a second that nobody here has exceeded.
+/// A rate in messages a second that no server has exceeded here.
 const FAST_RATE: f64 = 20_000.0;
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
@@ -190,7 +190,7 @@ impl Shape {
         self.size.parse().expect("sizes in the table are right")
     }
 
-    /// Octets of a round, about; where it ends with time as many as a fast server takes.
+    /// Octets that a round writes, about; for a round limited by time, those of a fast server.
     fn octets(&self, settings: &Settings) -> u64 {
         let pace = self.pace(settings);
         let seconds = pace.duration.unwrap_or_default().as_secs_f64();
@@ -199,7 +199,7 @@ impl Shape {
         messages.saturating_mul(largest as u64)
     }
 
-    /// In the size that the settings ask for. A count is bounded by time too, for the slower sides' sake.
+    /// The pace in the size that the settings ask for. A count is limited in time too, because of the slower sides.
     fn pace(&self, settings: &Settings) -> Pace {
         let (count, duration) = match self.amount {
             Amount::Count(count) => (Some(settings.count(count, COUNT_LEAST)), settings.round_max),
@@ -215,19 +215,19 @@ impl Shape {
     }
 }
 
-/// Starts a server.
+/// Starts the server of a side.
 type Open = fn(&Shape, &Settings, &Path) -> Result<Opened, SideError>;
 
 /// A server that listens.
 struct Opened {
     address: SocketAddr,
-    /// The process that all its others descend from.
+    /// Process id of its main process, the ancestor of all others.
     pid: u32,
-    /// Where what it acknowledged can be looked for.
+    /// Directory in which acknowledged mail can be found, if there is one.
     mail: Option<PathBuf>,
     /// Remarks for the reader.
     notes: Vec<String>,
-    /// Ends it when dropped.
+    /// Stops the server when dropped.
     holds: Box<dyn Serving>,
 }
 
@@ -237,9 +237,9 @@ impl Opened {
     }
 }
 
-/// A server that runs.
+/// A running server.
 trait Serving {
-    /// True if no acknowledged message waits for delivery, as far as that is visible from outside.
+    /// True if no acknowledged message waits for delivery, as far as that can be seen from outside.
     fn has_delivered(&self) -> bool {
         true
     }
@@ -263,13 +263,13 @@ struct Loaded {
     dir: PathBuf,
     pool: Arc<Pool>,
     ledgers: Vec<Ledger>,
-    /// Rounds after which it was still at work when time was up.
+    /// Rounds after which it was still busy at the time limit.
     rounds_without_rest: u32,
 }
 
 /// Timeout for the delivery of acknowledged mail.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
-/// Timeout for its processes to come to rest after that.
+/// Time limit for its processes to become idle after that.
 const REST_MAX: Duration = Duration::from_secs(20);
 /// Time after which missing acknowledged mail counts as lost.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
@@ -334,7 +334,8 @@ impl Loaded {
         }
     }
 
-    /// Waits until everything is delivered and nobody works on it any more. Returns since when, if it came to that.
+    /// Waits until everything is delivered and the processes are idle. Returns the start of the idle time, `None` at
+    /// the time limit.
     fn rest(&self, sampler: &mut Sampler, settings: &Settings) -> Option<Instant> {
         let begun = Instant::now();
         while !self.server.holds.has_delivered() {
@@ -417,7 +418,7 @@ impl Running for Loaded {
     }
 }
 
-/// Looks until nothing is missing or time is up.
+/// Looks for acknowledged mail until nothing is missing or time is up.
 fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account, SideError> {
     let begun = Instant::now();
     loop {
@@ -432,7 +433,7 @@ fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account
     }
 }
 
-/// `on_disk`: how long it took from the first message until all were delivered and written to the disk.
+/// Figures of a round. `on_disk`: time from the first message until all were delivered and written to the disk.
 fn figures(outcome: &Outcome, on_disk: Option<Duration>) -> Result<Sample, SideError> {
     let total = &outcome.total;
     if total.acked == 0 {

@@ -16,12 +16,12 @@ pub struct Step<'a> {
     pub suite: &'a str,
     pub workload: &'a str,
     pub side: &'a str,
-    /// From 1; 0 while the side is started.
+    /// Number of the round from 1; 0 while the side starts.
     pub round: u32,
     pub rounds: u32,
 }
 
-/// Runs `suites` in `scratch` and puts their figures together; `tell` is called before each step.
+/// Runs `suites` in `scratch` and returns their figures; `tell` is called before each step.
 pub fn run(suites: &[&Suite], settings: &Settings, scratch: &Path, tell: &mut dyn FnMut(Step<'_>)) -> Vec<SuiteReport> {
     let mut reports = Vec::new();
     for suite in suites {
@@ -44,11 +44,11 @@ pub fn run(suites: &[&Suite], settings: &Settings, scratch: &Path, tell: &mut dy
     reports
 }
 
-/// A side on its way through the rounds.
+/// A side in the course of its rounds.
 struct Entrant {
     row: Row,
     running: Option<Box<dyn Running>>,
-    /// A round failed or was cut short, so it has no more.
+    /// True after a round failed or was stopped at its limit: there are no more rounds.
     is_out: bool,
 }
 
@@ -139,11 +139,11 @@ fn state(error: SideError) -> RowState {
     }
 }
 
-/// Waits until `sampler`'s processes have nothing to do, at most `patience`: what one side still works on would be paid
-/// for by the next. Returns since when they rest, to 200 ms; `None` if they never did.
+/// Waits until `sampler`'s processes are idle, at most `patience`: the work of one side would otherwise slow the next.
+/// Returns the start of the idle time, to 200 ms; `None` if they stay busy.
 pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> Option<Instant> {
     const LOOK: Duration = Duration::from_millis(200);
-    /// Of one processor.
+    /// Share of one processor above which a process counts as busy.
     const BUSY_SHARE: f64 = 0.05;
     let begun = Instant::now();
     let mut before = sampler.sample();
@@ -159,7 +159,7 @@ pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> Opti
     None
 }
 
-/// A sample from pairs.
+/// A sample from pairs of key and value.
 pub(crate) fn sample<const N: usize>(figures: [(&str, f64); N]) -> Sample {
     figures.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The one row of a workload that `running` goes through three rounds of.
+    /// The only row of a workload after three rounds of `running`.
     fn row_of(running: impl Running + 'static, figures: &'static [Figure]) -> Row {
         let dir = tempfile::tempdir().unwrap();
         let start = Box::new(|_: &Settings, _: &Path| Ok(Box::new(running) as Box<dyn Running>));

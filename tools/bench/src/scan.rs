@@ -1,4 +1,4 @@
-//! A first index and looks at Maildirs where little or nothing changed: ours in each way, mu, notmuch.
+//! First indexing of Maildirs, and scans of Maildirs with few or no changes: ours in each way, mu, notmuch.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ const INDEX_FIGURES: &[Figure] =
 const MESSAGES: u64 = 490_000;
 const MESSAGES_LEAST: u64 = 5000;
 const WORDS: usize = 12;
-/// On the disk, about.
+/// Octets of a message on disk, about.
 const MESSAGE_OCTETS: u64 = 512;
 const NOTHING: &str = "nothing is promised";
 
-/// Sides of a look at everything: what was published looked at each file. The names alone are less, and what notmuch
-/// looks at in full.
+/// Sides of a full scan: the published ones looked at each file. Listing the names alone is less, and is the full scan
+/// of notmuch.
 const LOOKS: [(&str, Engine, Task); 6] = [
     ("posthaste statx calls", Engine::Ours, Task::CheckByCalls),
     ("posthaste statx io_uring", Engine::Ours, Task::CheckByUring),
@@ -39,7 +39,7 @@ const LOOKS: [(&str, Engine, Task); 6] = [
     ("mu", Engine::Mu, Task::ListAll),
     ("notmuch full scan", Engine::Notmuch, Task::ListAll),
 ];
-/// Sides of the look that a program takes by itself, at what the directories' times say.
+/// Sides of a program's own scan by the directories' times.
 const UPDATES: [(&str, Engine, Task); 3] = [
     ("posthaste", Engine::Ours, Task::Update),
     ("mu lazy", Engine::Mu, Task::Update),
@@ -91,7 +91,7 @@ fn first(shared: &Shared, engine: Engine) -> Start {
     })
 }
 
-/// Mail and indexes are shared by all sides, so they lie above their directories.
+/// Generates the mail. All sides share the mail and the indexes, so these lie above their directories.
 fn made(mail: &Maildirs, dir: &Path) -> Result<PathBuf, SideError> {
     let scratch = dir.parent().unwrap_or(dir);
     Ok(mail.make(scratch).map_err(SideError::failed("making mail"))?.to_owned())
@@ -134,7 +134,8 @@ fn look(shared: &Shared, kind: Kind, engine: Engine, task: Task) -> Start {
     })
 }
 
-/// Waits until the youngest directory is so old that its time is trusted: what changed within two seconds of a look is looked at again.
+/// Waits until the youngest directory's time is trusted: a change within two seconds of a scan makes the next one look
+/// again.
 fn come_to_rest(mail: &Path) -> std::io::Result<()> {
     let mut youngest = SystemTime::UNIX_EPOCH;
     for folder in std::fs::read_dir(mail)? {
@@ -183,7 +184,7 @@ fn drop_caches(dir: &Path) -> Result<(), SideError> {
     dropped.map_err(|error| SideError::Absent(format!("caches cannot be dropped: {error}")))
 }
 
-/// Of every hundredth file by name: flagged, or no longer.
+/// Toggles the flag of every hundredth file by renaming it.
 fn change_flags(mail: &Path, round: usize) -> std::io::Result<()> {
     for folder in std::fs::read_dir(mail)? {
         let cur = folder?.path().join("cur");

@@ -18,7 +18,7 @@ pub const SUITE: Suite = Suite {
     workloads,
 };
 
-/// Maildirs to use instead of making some.
+/// Environment variable with the directory of Maildirs to use in place of generated ones.
 const MAIL_VARIABLE: &str = "POSTHASTE_BENCH_MAIL";
 const FIGURES: &[Figure] = &[
     Figure { key: "page", name: "newest 50", unit: Unit::Micros, better: Better::Lower },
@@ -35,7 +35,7 @@ const RUNS: usize = 5;
 struct Query {
     name: &'static str,
     ours: &'static str,
-    /// Empty where it has no such thing.
+    /// The query for mu; empty if it has no equivalent.
     mu: &'static str,
     notmuch: &'static str,
 }
@@ -116,7 +116,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
 struct Asked {
     index: Index,
     text: &'static str,
-    /// Figures that the last round was not waited for.
+    /// Figures at whose time limit the last round was stopped.
     cut_short: Vec<&'static str>,
 }
 

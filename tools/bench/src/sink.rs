@@ -1,4 +1,4 @@
-//! Our own sink, as a process of its own.
+//! Our own sink in a process of its own.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use posthaste_loadgen::process::Process;
 
 use crate::suite::SideError;
 
-/// A running `posthaste sink`; ended when dropped.
+/// A running `posthaste sink`; stopped when dropped.
 #[derive(Debug)]
 pub struct Sink {
     process: Process,
@@ -22,7 +22,7 @@ impl Sink {
     /// Starts `program sink` on a free port.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When it does not start to listen.
     pub fn start(program: &Path, dir: &Path) -> Result<Self, SideError> {
         Self::start_with(program, dir, &[])
     }
@@ -30,7 +30,7 @@ impl Sink {
     /// Like [`start`](Self::start), with an account of accepted mail in the file `account`.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When it does not start to listen.
     pub fn start_with_account(program: &Path, dir: &Path, account: &Path) -> Result<Self, SideError> {
         Self::start_with(program, dir, &["--account".as_ref(), account.as_os_str()])
     }
@@ -38,7 +38,7 @@ impl Sink {
     /// Like [`start_with_account`](Self::start_with_account), with a file of rules for its replies.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When it does not start to listen.
     pub fn start_with_rules(program: &Path, dir: &Path, account: &Path, rules: &Path) -> Result<Self, SideError> {
         let options = ["--account".as_ref(), account.as_os_str(), "--rules".as_ref(), rules.as_os_str()];
         Self::start_with(program, dir, &options)
@@ -62,10 +62,10 @@ impl Sink {
         self.process.pid()
     }
 
-    /// Connections that it has had since its start.
+    /// Number of connections since its start.
     ///
     /// # Errors
-    /// When it does not tell.
+    /// When it does not report them.
     pub fn connections(&mut self) -> Result<Connections, SideError> {
         let before = told(&self.process.log()).count();
         let next = move |process: &Process| told(&process.log()).skip(before).last();
@@ -77,12 +77,12 @@ impl Sink {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
     pub all: u64,
-    /// The most at a time.
+    /// The most open at the same time.
     pub most: u64,
 }
 
 impl Connections {
-    /// Figures of a round: those that it has opened, and the most at a time in all rounds so far.
+    /// Figures of a round: the connections it opened, and the most open at the same time in all rounds so far.
     pub fn since(self, before: Self) -> [(String, f64); 2] {
         [("sink_most", self.most), ("sink_opened", self.all - before.all)]
             .map(|(key, value)| (key.to_owned(), value as f64))

@@ -1,4 +1,4 @@
-//! The spool's commit alone: batches a second that are on stable storage, beside one plain write and sync each.
+//! The spool's commit alone: batches a second on stable storage, beside one plain write and sync each.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -88,7 +88,7 @@ impl Running for Rounds {
     }
 }
 
-/// Records between checkpoints.
+/// Records between two checkpoints.
 const RELEASE_EVERY: u64 = 8192;
 const SEGMENTS_MAX: usize = 16;
 
@@ -126,7 +126,7 @@ fn spool(dir: &Path, body: &Bytes, callers: usize, time: Duration) -> Result<f64
     Ok(records as f64 / begun.expect("the first record began it").elapsed().as_secs_f64())
 }
 
-/// The overwritten file's length: written once before the clock starts.
+/// Length of the overwritten file, which is written once before the clock starts.
 const SPAN_BYTES: u64 = 64 << 20;
 
 fn plain(dir: &Path, body: &[u8], time: Duration, overwrite: bool) -> std::io::Result<f64> {

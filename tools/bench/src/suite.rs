@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::published::Published;
 use crate::relay::timeline::Timeline;
 
-/// Workloads that belong together.
+/// A group of workloads.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
     /// Name on the command line.
@@ -22,16 +22,16 @@ pub struct Suite {
     pub workloads: fn(&Settings) -> Vec<Workload>,
 }
 
-/// One thing that is done by several sides, and what others have published about it.
+/// One task run by several sides, and the published figures for it.
 pub struct Workload {
-    /// A word or two, for `--only`.
+    /// Name for `--only`, a word or two.
     pub name: String,
     /// Description in a sentence, with the sizes really used.
     pub what: String,
     /// Measured figures; ratios are computed from the first.
     pub figures: &'static [Figure],
     pub published: Vec<Published>,
-    /// Octets that a round may write, about: so much memory is in use before each, see [`Settings::warms_memory`].
+    /// Octets that a round writes, about: as much memory is touched before each, see [`Settings::warms_memory`].
     pub writes_octets: u64,
     pub sides: Vec<Side>,
 }
@@ -39,7 +39,7 @@ pub struct Workload {
 /// A program that runs a workload.
 pub struct Side {
     pub name: &'static str,
-    /// The first side that is ours is the one that ratios compare with the others.
+    /// True for our own sides; ratios compare the first of them with all others.
     pub is_ours: bool,
     /// Durability at the moment it reports success.
     pub durability: &'static str,
@@ -49,16 +49,16 @@ pub struct Side {
 /// Makes a side ready for its rounds.
 pub type Start = Box<dyn FnOnce(&Settings, &Path) -> Result<Box<dyn Running>, SideError>>;
 
-/// A side that is ready.
+/// A side ready for its rounds.
 pub trait Running {
-    /// Runs the workload once, and waits until the side has nothing more to do for it: no side pays for another.
+    /// Runs the workload once, and waits until the side has finished all work for it, so that no side slows another.
     ///
     /// # Errors
-    /// Why there are no figures; the side has no further rounds then, but is finished all the same.
+    /// The reason for missing figures; the side has no further rounds then, but is finished all the same.
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError>;
 
-    /// Keys of figures that the last round was not waited for: its sample has how long it was, and they are more than
-    /// that. The side has no further rounds then.
+    /// Keys of figures at whose time limit the last round was stopped: the sample holds the time until then, a lower
+    /// bound. The side has no further rounds then.
     fn cut_short(&self) -> &[&'static str] {
         &[]
     }
@@ -68,32 +68,32 @@ pub trait Running {
         None
     }
 
-    /// Ends it and tells what there is to tell of all its rounds, such as an account of the mail.
+    /// Stops the side and returns remarks about all its rounds, such as an account of the mail.
     ///
     /// # Errors
-    /// When what it had promised is not there.
+    /// When mail that it acknowledged is missing.
     fn finish(self: Box<Self>, settings: &Settings) -> Result<Vec<String>, SideError> {
         let _ = settings;
         Ok(Vec::new())
     }
 }
 
-/// The figures of one round by [`Figure::key`]. One that a side does not have is left out.
+/// The figures of one round by [`Figure::key`]. A figure that a side lacks is left out.
 pub type Sample = BTreeMap<String, f64>;
 
-/// Why a side has no figures.
+/// The reason for a side without figures.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SideError {
-    /// It cannot be had on this machine: the row says so and nothing is amiss.
+    /// It cannot run on this machine: the row says so, and it is no failure.
     #[error("{0}")]
     Absent(String),
-    /// It should have worked.
+    /// It failed.
     #[error("{0}")]
     Failed(String),
 }
 
 impl SideError {
-    /// For `map_err`: what was tried, and the error.
+    /// For `map_err`: the failed operation, and the error.
     pub fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Self + use<E> {
         let what = what.to_owned();
         move |error| Self::Failed(format!("{what}: {error}"))
@@ -103,9 +103,9 @@ impl SideError {
 /// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// Its name in JSON.
+    /// Key in JSON.
     pub key: &'static str,
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
     pub unit: Unit,
     pub better: Better,
@@ -116,7 +116,7 @@ pub(crate) fn fits(row: &Published, figures: &[Figure]) -> bool {
     row.figures.iter().all(|(key, _)| figures.iter().any(|figure| figure.key == *key))
 }
 
-/// How a figure is written.
+/// Unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     #[serde(rename = "1/s")]
@@ -127,7 +127,7 @@ pub enum Unit {
     Percent,
     #[serde(rename = "bytes", alias = "octets")]
     Bytes,
-    /// A multiple of something else.
+    /// A multiple of another figure.
     #[serde(rename = "x")]
     Times,
     /// A count.
@@ -141,40 +141,40 @@ pub enum Unit {
 pub enum Better {
     Higher,
     Lower,
-    /// It explains the others.
+    /// Neither: the figure explains the others.
     Neither,
 }
 
-/// How large and how often.
+/// Size and number of the rounds, and the choice of workloads and sides.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Part of the published amount of messages or time.
+    /// Share of the published amount of messages or time.
     pub scale: f64,
     /// Rounds of each side.
     pub rounds: u32,
-    /// One side's round of a workload that ends with a count ends after this time too.
+    /// Time limit of one side's round.
     pub round_max: Duration,
     /// Before each side's round as much free memory is touched as the round may need, the same for every side. A virtual
     /// machine's host takes back what was not used for a while, and its first user then pays several times the price.
     pub warms_memory: bool,
-    /// Our own program, which is started as the server.
+    /// Path of our own program, which is started as the server.
     pub program: PathBuf,
-    /// More of the configuration of our server, for suites that relay.
+    /// Additional configuration of our server, for suites that relay.
     pub config: Option<PathBuf>,
-    /// The command that asked for all this, for reports.
+    /// The command of this run, for reports.
     pub command: Vec<String>,
     /// Workloads by name, with `*` for any characters; empty for all.
     pub only: Vec<String>,
-    /// Sides likewise.
+    /// Sides by name, likewise.
     pub sides: Vec<String>,
-    /// A report of each round goes here where the side's tool writes one.
+    /// Directory for a report of each round, if the side's tool writes one.
     pub report: Option<PathBuf>,
-    /// Ends everything early, with the figures so far.
+    /// Stops the run early when set, with the figures so far.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Settings {
-    /// As much as was published, three rounds, with `program` as the server.
+    /// The published amounts, three rounds, with `program` as the server.
     pub fn new(program: PathBuf) -> Self {
         Self {
             scale: 1.0,
@@ -201,7 +201,7 @@ impl Settings {
         published.mul_f64(self.scale).max(least.min(published))
     }
 
-    /// True if the run was told to end.
+    /// True if the run is to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }

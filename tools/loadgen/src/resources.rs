@@ -1,4 +1,4 @@
-//! Resource usage of processes during a run, from /proc; without Linux there are no figures.
+//! Resource usage of processes during a run, from /proc; there are no figures on systems other than Linux.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Counters of a process and all its descendants at one moment, summed.
+/// Counters of a process and all its descendants at one moment, summed up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the run began.
@@ -15,14 +15,14 @@ pub struct Sample {
     pub cpu_s: f64,
     /// Resident memory.
     pub memory_octets: u64,
-    /// Handed to the file system for writing to a device; 0 where we may not know.
+    /// Octets handed to the file system for writing to a device; 0 if we may not read the counter.
     pub written_octets: u64,
     /// System calls that write.
     pub write_calls: u64,
-    /// Context switches of all threads since the run began, voluntary or not; those after the last look at a thread
-    /// that has ended are not known.
+    /// Context switches of all threads since the run began, voluntary or not; those of a thread between its last sample
+    /// and its end are not counted.
     pub context_switches: u64,
-    /// Flushes that all block devices of the machine have completed: syncs, of whatever process.
+    /// Flushes completed by all block devices of the machine (syncs), for any process.
     pub device_flushes: u64,
 }
 
@@ -35,14 +35,14 @@ pub struct Usage {
     pub write_calls: u64,
     pub context_switches: u64,
     pub device_flushes: u64,
-    /// Over time.
+    /// Samples over time.
     pub samples: Vec<Sample>,
-    /// The processes had all gone before the run was over.
+    /// True if all processes ended before the run was over.
     #[serde(default)]
     pub has_ended: bool,
 }
 
-/// Watches processes.
+/// Samples the usage of processes.
 #[derive(Debug)]
 pub struct Sampler {
     roots: Vec<u32>,
@@ -50,14 +50,14 @@ pub struct Sampler {
     follows: bool,
     begun: Instant,
     samples: Vec<Sample>,
-    /// Counters of each thread at its last look, and the sum over all threads since the beginning.
+    /// Counters of each thread at its last sample, and the sum over all threads since the beginning.
     threads: HashMap<u32, OfThread>,
     threads_sum: OfThread,
     stride: usize,
     skipped: usize,
     memory_octets_max: u64,
     has_ended: bool,
-    /// The last one taken, also if it was not kept.
+    /// The last sample, even if it was not kept.
     last: Sample,
     /// Resources used by earlier processes that others have replaced.
     before: Sample,
@@ -72,7 +72,7 @@ struct OfThread {
 }
 
 impl OfThread {
-    /// Adds what has come between two looks at a thread.
+    /// Adds the difference between two samples of a thread.
     fn add(&mut self, now: Self, before: Self) {
         self.switches += now.switches.saturating_sub(before.switches);
         self.written_octets += now.written_octets.saturating_sub(before.written_octets);
@@ -80,7 +80,7 @@ impl OfThread {
     }
 }
 
-/// Samples kept; at the bound every other one is dropped, and from then on fewer are taken.
+/// Limit on samples kept; at the limit every other one is dropped, and from then on they are taken less often.
 const SAMPLES_MAX: usize = 720;
 
 impl Sampler {
@@ -89,7 +89,7 @@ impl Sampler {
         Self::begin(roots.to_vec(), true, begun)
     }
 
-    /// Watches this process without those that it has started, such as a server under test.
+    /// Watches this process without the processes that it started, such as a server under test.
     pub fn of_ourselves(begun: Instant) -> Self {
         Self::begin(vec![std::process::id()], false, begun)
     }
@@ -113,8 +113,8 @@ impl Sampler {
         sampler
     }
 
-    /// Watches `root` from now on, which has taken the place of the processes before; their figures stay. What these used
-    /// after the last sample is not known.
+    /// Watches `root` from now on, which replaces the earlier processes; their figures stay. Their usage after the last
+    /// sample is lost.
     pub fn follow(&mut self, root: u32) {
         if self.roots == [root] {
             return;
@@ -124,7 +124,7 @@ impl Sampler {
         self.before = self.last;
     }
 
-    /// Takes a sample, and returns it: the last one when the processes have gone.
+    /// Takes a sample, and returns it: the last one if the processes are gone.
     pub fn sample(&mut self) -> Sample {
         let Some((mut sample, threads)) = read_all(&self.roots, self.follows) else {
             self.has_ended = true;
@@ -160,7 +160,7 @@ impl Sampler {
         sample
     }
 
-    /// Takes a last sample and sums up.
+    /// Takes a last sample and computes the totals.
     pub fn finish(mut self) -> Usage {
         self.skipped = self.stride;
         self.sample();
@@ -180,20 +180,20 @@ impl Sampler {
     }
 }
 
-/// True if there is such a process.
+/// True if a process with this id exists.
 pub fn process_exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}/stat")).is_ok()
 }
 
-/// Octets of memory that a process asked for and has used (proc_pid_smaps(5)); `None` where that cannot be read. Not its
-/// part of its program's file, which changes whenever another process of the same program begins or ends.
+/// Octets of anonymous memory of a process (proc_pid_smaps(5)); `None` if that cannot be read. Its share of the program
+/// file is left out, as it changes whenever another process of the same program begins or ends.
 pub fn anonymous_octets(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("Anonymous:")?.trim().strip_suffix("kB"))?;
     kib.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Asks the system for room for `files` open files at once, and takes what it gives. Returns whether there is room now.
+/// Raises the limit on open files to `files` as far as the system allows. Returns true if it is that high now.
 pub fn raise_file_limit(files: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -205,10 +205,11 @@ pub fn raise_file_limit(files: u64) -> bool {
     setrlimit(Resource::Nofile, raised).is_ok() && has_room(limit.maximum)
 }
 
-/// The sums but for what is given by thread: context switches; `None` when none of the processes is there.
+/// The sums, without the counters that the kernel has for each thread only (context switches); `None` if none of the
+/// processes exists.
 ///
-/// Linux adds what a child has written to its parent's figures once it has ended and been waited for. Where children are to be
-/// left out, writing is given by thread, which has none of it.
+/// Linux adds the writes of a child to its parent's counters once the child was waited for. If children are to be left
+/// out, writes are therefore summed over threads, whose counters contain none of them.
 fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, OfThread)>)> {
     let mut pids: BTreeSet<u32> = BTreeSet::new();
     let mut to_visit = roots.to_vec();
@@ -263,8 +264,8 @@ fn numbers_in(dir: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// CPU seconds of a process (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
-/// waited for (fields 16 and 17).
+/// CPU seconds of a process (proc_pid_stat(5), fields 14 and 15). With `with_children`, also those of its children that
+/// ended and were waited for (fields 16 and 17).
 fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
@@ -278,7 +279,7 @@ fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The number after `name` in a file of lines; 0 where it is not there.
+/// The number after `name` in a file of lines; 0 if it is missing.
 fn counter(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix(name));

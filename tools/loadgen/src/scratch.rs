@@ -1,18 +1,18 @@
-//! Where a run keeps its data.
+//! The scratch directory of a run.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A directory for one run; removed with this value, never before.
+/// A directory for one run, removed when this value is dropped.
 ///
-/// All files stay until the end. The file system ext4 does not reuse an inode for minutes after a removal, and looks at all such inodes
-/// each time it makes a file near them. Runs near the litter of an earlier one were up to ten times as slow.
-/// Directories made right below lie far apart on the disk, if the file system can do that.
+/// All files stay until then. The file system ext4 does not reuse an inode for minutes after its removal, and scans all
+/// such inodes each time it creates a file near them. Runs next to the remains of an earlier one were up to ten times
+/// as slow. The subdirectories made directly in it are spread over the disk, if the file system can do that.
 #[derive(Debug)]
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    /// A new directory in `base`.
+    /// Makes a new directory in `base`.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -32,13 +32,13 @@ impl Scratch {
         self.0.path()
     }
 
-    /// Leaves it where it is.
+    /// Keeps the directory and returns its path.
     pub fn keep(self) -> PathBuf {
         self.0.keep()
     }
 }
 
-/// A directory of its own for `name` below `base`, far from its siblings.
+/// Makes a directory for `name` in `base`, far from its siblings on the disk.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -50,7 +50,8 @@ pub fn subdirectory(base: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// A file system without such a flag has no need of it.
+/// Marks a directory so that its subdirectories are spread over the disk. File systems without such a flag do not need
+/// it.
 fn spread(dir: &Path) {
     use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
     if let Ok(dir) = open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
@@ -58,7 +59,7 @@ fn spread(dir: &Path) {
     }
 }
 
-/// Lets everything written so far reach the disk, so that the next round does not pay for it.
+/// Writes everything so far to the disk, so that the next round does not pay for it.
 pub fn write_back(dir: &Path) {
     if let Ok(dir) = std::fs::File::open(dir) {
         // An error shows in what is measured next, or in the account.

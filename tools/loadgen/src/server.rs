@@ -1,4 +1,4 @@
-//! Our server as a process of its own.
+//! Our server in a process of its own.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ pub struct Server {
     pub process: Process,
     /// Output before it was ready.
     pub banner: String,
-    /// The TCP addresses that it listens on, in the order of the configuration.
+    /// The TCP addresses of its listeners, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
-    /// Where HTTP without TLS listens.
+    /// Addresses of its listeners for HTTP without TLS.
     pub http: Vec<SocketAddr>,
-    /// Where its mailboxes lie, as it says it.
+    /// Directory of its mailboxes, from its banner.
     pub mail: PathBuf,
 }
 
-/// Why our server did not start.
+/// The reason for a failed start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -36,7 +36,8 @@ pub enum StartError {
 }
 
 impl Server {
-    /// Starts a `posthaste serve` and waits until it is ready. What it writes goes to the files `place` with `.out` and `.log` at the end.
+    /// Starts a `posthaste serve` and waits until it is ready. Its output goes to the files `place` with `.out` and
+    /// `.log` appended.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -51,7 +52,7 @@ impl Server {
     }
 }
 
-/// The part of the server's banner that is needed.
+/// The part of the server's banner that we need.
 #[derive(Debug, PartialEq)]
 struct Told {
     addresses: Vec<SocketAddr>,
@@ -59,7 +60,7 @@ struct Told {
     mail: PathBuf,
 }
 
-/// Reads the lines for people, or the line of JSON.
+/// Reads either form of the banner: lines for people, or a line of JSON.
 fn read_banner(banner: &str) -> Told {
     let json: Option<serde_json::Value> = banner.lines().find_map(|line| serde_json::from_str(line).ok());
     let values = |name: &str| -> Vec<String> {
@@ -80,16 +81,16 @@ fn read_banner(banner: &str) -> Told {
     Told { addresses, http, mail: values("mail").into_iter().next().unwrap_or_default().into() }
 }
 
-/// A server on a scratch directory, with any user at localhost unless it has a configuration of its own; ended in order when dropped. It can be
-/// killed and started again.
+/// A server on a scratch directory, stopped in order when dropped. Unless it is given a configuration, it serves any
+/// user at localhost. It can be killed and started again.
 #[derive(Debug)]
 pub struct ScratchServer {
     server: Server,
-    /// The first TCP address that it listens on.
+    /// Address of its first TCP listener.
     pub address: SocketAddr,
-    /// Where it takes mail by HTTP.
+    /// Address of its HTTP listener for mail.
     pub http: Option<SocketAddr>,
-    /// Where its mailboxes lie.
+    /// Directory of its mailboxes.
     pub mail: PathBuf,
     program: PathBuf,
     dir: PathBuf,
@@ -97,7 +98,7 @@ pub struct ScratchServer {
     starts: u32,
 }
 
-/// Any user at localhost, a free port, room for many connections of one client; the rest, and so the log, as it is by
+/// Any user at localhost, a free port, room for many connections of one client; all else, and so the log, has its
 /// default.
 const CONFIG: &str = "host_name = \"localhost\"
 [limits]
@@ -112,12 +113,12 @@ protocol = \"http\"
 address = \"127.0.0.1:0\"
 ";
 
-/// How a server is started.
+/// Options of the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartOptions {
-    /// Its ports stay the same when it is killed and started again.
+    /// Keeps the ports when it is killed and started again.
     pub is_killed: bool,
-    /// It takes mail by HTTP as well.
+    /// Adds a listener that takes mail by HTTP.
     pub has_http: bool,
 }
 
@@ -125,7 +126,7 @@ impl ScratchServer {
     /// Durability of a message acknowledged with 250, for reports.
     pub const DURABILITY: &str = "spool synced before 250";
 
-    /// Starts `program serve` in `dir`, with the configuration in `config` or one made there, and waits until it is ready.
+    /// Starts `program serve` in `dir` and waits until it is ready. The configuration is `config`, or one made there.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -133,7 +134,7 @@ impl ScratchServer {
         Self::start_with(program, dir, config, StartOptions::default())
     }
 
-    /// Like [`start`](Self::start); `options` say what a configuration made there has.
+    /// Like [`start`](Self::start); `options` apply to a configuration made there.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -161,7 +162,7 @@ impl ScratchServer {
         Self::launch(program, dir, &config, 1)
     }
 
-    /// SIGKILL, which no process can put off. Returns when it has gone.
+    /// Sends SIGKILL and returns when the process is gone.
     pub fn kill(&mut self) {
         self.server.process.kill();
     }
@@ -191,10 +192,10 @@ impl ScratchServer {
         Ok(Self { server, address, http, mail, program, dir, config, starts })
     }
 
-    /// Makes a token that brings mail by HTTP, and returns its secret.
+    /// Creates a token for mail by HTTP, and returns its secret.
     ///
     /// # Errors
-    /// [`StartError::Program`]: the program does not make one.
+    /// [`StartError::Program`] when the program does not create one.
     pub fn inject_token(&self) -> Result<String, StartError> {
         let failed = |source| StartError::Program { program: self.program.clone(), source };
         let file = self.dir.join("load.token");
@@ -207,7 +208,7 @@ impl ScratchServer {
         std::fs::read_to_string(file).map(|secret| secret.trim_end().to_owned()).map_err(failed)
     }
 
-    /// Its process id.
+    /// Process id of the server.
     pub fn pid(&self) -> u32 {
         self.server.process.pid()
     }
@@ -236,7 +237,7 @@ fn fixed_address() -> std::io::Result<SocketAddr> {
     Err(last_error)
 }
 
-/// Below are the ports of services.
+/// First port to use: those below belong to services.
 const PORT_FIRST: u16 = 10_000;
 
 #[cfg(test)]

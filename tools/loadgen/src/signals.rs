@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The first SIGINT, SIGTERM or SIGHUP sets `stop`, so that a run ends with its figures; the second ends the process.
-/// Call it before anything is started that would be left running.
+/// To be called before any process is started that would be left running.
 ///
 /// # Errors
 /// When a handler cannot be registered.
@@ -19,7 +19,7 @@ pub fn stop_on_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
     Ok(())
 }
 
-/// SIGINT, SIGTERM and SIGHUP, but this not where it is ignored: who starts us with nohup wants us to go on without the
+/// SIGINT, SIGTERM, and SIGHUP unless it is ignored: a user who starts us with nohup wants us to go on without the
 /// terminal.
 pub fn ending_signals() -> impl Iterator<Item = i32> {
     [SIGINT, SIGTERM].into_iter().chain((!is_ignored(SIGHUP)).then_some(SIGHUP))

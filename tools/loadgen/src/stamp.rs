@@ -1,4 +1,4 @@
-//! The field that every generated message carries, so that it can be found again and its octets checked.
+//! The field that identifies every generated message and lets its octets be checked.
 //!
 //! `X-Posthaste-Load: <run>.<number> <digest>` is the first field of the message as generated; servers put trace fields
 //! in front of it. `run` is 16 lower-case hexadecimal digits, `number` decimal. `digest` is XXH3-64 in 16 such digits,
@@ -23,11 +23,11 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// A message's stamp and whether the message still has the octets it was sent with.
+/// A message's stamp, and a verdict on its octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub id: Id,
-    /// The octets after the field are those that were sent.
+    /// True if the octets after the field are those that were sent.
     pub is_intact: bool,
 }
 
@@ -36,7 +36,7 @@ pub fn field(id: Id, rest: &[u8]) -> String {
     field_with_digest(id, digest(rest))
 }
 
-/// Like [`field`], for a generator that keeps the digest of a body that it sends again and again.
+/// Like [`field`], for a generator that keeps the digest of a body for repeated use.
 pub fn field_with_digest(id: Id, digest: u64) -> String {
     format!("{FIELD}{id} {digest:016x}\r\n")
 }
@@ -55,7 +55,7 @@ pub fn digest(octets: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// Finds the stamp in the header of a received message and checks its octets; `None` where there is none.
+/// Finds the stamp in the header of a received message and checks its octets; `None` if there is none.
 pub fn find(message: &[u8]) -> Option<Found> {
     let mut rest = message;
     loop {

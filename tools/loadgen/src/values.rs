@@ -1,4 +1,4 @@
-//! Parsers of command-line values: sizes, times, targets and weights, as types that cannot be wrong.
+//! Parsers of command-line values: sizes, times, targets and weights, as types with valid values only.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a value cannot be used; says what was expected.
+/// The reason why a value cannot be used, with the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ValueError(String);
@@ -21,7 +21,7 @@ impl ValueError {
 /// Reads `500ms`, `10s`, `2m` or `1h`, a year at most; a bare number is seconds.
 ///
 /// # Errors
-/// When it is none of these.
+/// When it has none of these forms.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
     posthaste_units::duration(text).map_err(|error| ValueError(error.to_string()))
 }
@@ -29,13 +29,13 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
 /// Reads `10240`, `10k`, `1.5m` or `1g` (powers of 1024), in octets.
 ///
 /// # Errors
-/// When it is none of these.
+/// When it has none of these forms.
 pub fn octets(text: &str) -> Result<usize, ValueError> {
     let octets = posthaste_units::bytes(text).map_err(|error| ValueError(error.to_string()))?;
     usize::try_from(octets).map_err(|_| ValueError::new(format!("`{text}` is too large")))
 }
 
-/// How large messages are: one size or range, or several with weights.
+/// Sizes of messages: one size or range, or several with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     /// First and last size in octets, both included, and the weight.
@@ -94,7 +94,7 @@ fn size_text(octets: usize) -> String {
     }
 }
 
-/// A recipient domain and how often it is taken.
+/// A recipient domain and its weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightedDomain {
     pub name: String,
@@ -123,7 +123,7 @@ fn split_weight(text: &str) -> Result<(&str, u32), ValueError> {
     }
 }
 
-/// Checks that `text` can stand in a command line without ending it.
+/// Checks that `text` can be part of a command line without ending it.
 fn address_part(text: &str) -> Result<(), ValueError> {
     match !text.is_empty() && text.bytes().all(|b| b > b' ' && b != 127 && b != b'<' && b != b'>') {
         true => Ok(()),
@@ -131,19 +131,20 @@ fn address_part(text: &str) -> Result<(), ValueError> {
     }
 }
 
-/// Reads a mail address; only what would break the command line is refused, so that a server's own checks can be tried.
+/// Parses a mail address. Only octets that would break the command line are refused, so that a server's own checks can
+/// be tested.
 ///
 /// # Errors
-/// When it is empty or holds blanks, control characters or angle brackets.
+/// When it is empty or contains blanks, control characters or angle brackets.
 pub fn address(text: &str) -> Result<String, ValueError> {
     address_part(text).map(|()| text.to_owned())
 }
 
-/// Reads a header field `Name: value`.
+/// Parses a header field `Name: value`.
 ///
 /// # Errors
-/// When there is no name of printable ASCII before a colon, the value has control characters, or the line is longer
-/// than 998 octets (RFC 5322 section 2.1.1).
+/// When there is no name of printable ASCII before a colon, the value contains control characters, or the line is
+/// longer than 998 octets (RFC 5322 section 2.1.1).
 pub fn header_field(text: &str) -> Result<String, ValueError> {
     let bad = |why: &str| Err(ValueError::new(format!("`{text}`: {why}")));
     let Some((name, value)) = text.split_once(':') else { return bad("write `Name: value`") };
@@ -162,9 +163,9 @@ pub fn header_field(text: &str) -> Result<String, ValueError> {
 /// Messages over one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerConnection {
-    /// The connection stays until the end of the run.
+    /// All messages of the run: the connection stays open until its end.
     All,
-    /// After so many a new connection is made.
+    /// This many messages, then a new connection.
     Count(NonZeroU64),
 }
 
@@ -183,12 +184,12 @@ impl FromStr for PerConnection {
     }
 }
 
-/// The protocol that mail is brought by.
+/// The protocol for sending mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     Smtp,
     Lmtp,
-    /// KumoMTA's inject: `POST /api/inject/v1`.
+    /// KumoMTA's injection API: `POST /api/inject/v1`.
     Http,
 }
 
@@ -201,10 +202,10 @@ impl From<posthaste_smtp::Protocol> for Protocol {
     }
 }
 
-/// Path of inject by HTTP.
+/// Path of the injection API.
 pub const INJECT_PATH: &str = "/api/inject/v1";
 
-/// When TLS starts.
+/// Start of TLS on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsStart {
     Never,
@@ -214,7 +215,7 @@ pub enum TlsStart {
     StartTls,
 }
 
-/// A server as it is named on the command line.
+/// A server as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub protocol: Protocol,
@@ -222,7 +223,7 @@ pub struct Target {
     pub place: Place,
 }
 
-/// Where a server listens.
+/// Address of a server, by name or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Tcp { host: String, port: u16 },
@@ -290,7 +291,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why a target is not loaded.
+/// The reason why a target cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -300,7 +301,7 @@ pub enum TargetError {
     Public { target: String, address: IpAddr },
 }
 
-/// Where a target is, once its name is resolved.
+/// Address of a target after name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -308,7 +309,7 @@ pub enum Address {
 }
 
 impl Target {
-    /// Looks the host up and takes its first address. Asks the system's resolver, which may take a while.
+    /// Resolves the host and returns its first address. It asks the system's resolver, which may take a while.
     ///
     /// # Errors
     /// When there is no address, or when one of them is neither loopback, link-local nor private and `allow_public` is

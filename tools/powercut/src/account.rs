@@ -1,4 +1,4 @@
-//! Accounting: what is in the mailboxes against what was acknowledged.
+//! Accounting: compares the mail in the mailboxes with the acknowledged mail.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -12,17 +12,19 @@ use crate::load::{DOMAIN, Entry, Load, user};
 /// Findings of one accounting. All lists are empty if nothing was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Acknowledged and not in the mailbox.
+    /// Acknowledged, but missing in the mailbox.
     pub lost: Vec<Entry>,
-    /// More than once in one mailbox, acknowledged or not: nothing was ever sent twice.
+    /// More than once in one mailbox, acknowledged or not: no message was sent twice.
     pub duplicated: Vec<Entry>,
-    /// Files visible to a reader, or messages at the next hop, that are not a whole message as it was sent.
+    /// Files visible to a reader, or messages at the next hop, that are not a whole message as sent.
     pub half: Vec<String>,
     /// In some of its mailboxes and not in others, or in one that it was not sent to.
     pub misplaced: Vec<Entry>,
-    /// Files whose fields in front of the message, such as `Received`, are damaged, replaced by `X-Lost`, or fewer than those of others.
+    /// Files whose fields in front of the message, such as `Received`, are damaged, replaced by `X-Lost`, or fewer than
+    /// in other files.
     pub fronts: Vec<PathBuf>,
-    /// At the next hop once more, where the server's record of the first may be gone: for each, flushes between the first and the cut.
+    /// Second copies at the next hop, where the server's record of the first may be lost: for each, the flushes between
+    /// the first copy and the cut.
     pub sent_again: Vec<u64>,
     /// Every visible file with the digest of its octets.
     pub files: BTreeMap<PathBuf, u64>,
@@ -93,7 +95,7 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
     Ok(account)
 }
 
-/// The number of header fields in front of the message that was sent; 0 if they are not whole.
+/// The number of header fields in front of the sent message; 0 if they are damaged.
 pub(crate) fn front(octets: &[u8]) -> usize {
     let lines =
         octets.split_inclusive(|octet| *octet == b'\n').take_while(|line| !line.starts_with(stamp::FIELD.as_bytes()));
@@ -111,7 +113,7 @@ pub(crate) fn front(octets: &[u8]) -> usize {
     fields
 }
 
-/// The size that a file's name tells (`,S=`), if it tells one, is the size that it has.
+/// True if the file has the size that its name gives (`,S=`), if any.
 fn has_its_size(file: &Path, bytes: usize) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let told = name.split(',').find_map(|part| part.split(':').next()?.strip_prefix("S="));

@@ -1,4 +1,4 @@
-//! One recorded run, and as many cuts of it as one likes, each cut again during its recovery.
+//! One recorded run, and any number of cuts of it, each cut again during its recovery.
 
 use posthaste_random::Random;
 use serde::Serialize;
@@ -19,22 +19,22 @@ use crate::rig::{Environment, Rig, RigError};
 pub struct Finding {
     /// Position of the cut in the recording.
     pub position: usize,
-    /// Seed that chose the unflushed writes that stayed.
+    /// Seed that chose the unflushed writes that survived.
     pub seed: u64,
     /// Position of a second cut in the recording of the recovery, if there was one.
     pub again: Option<usize>,
-    /// The finding, in words.
+    /// Description of the finding.
     pub what: String,
-    /// The recovery before a second cut, with a recording of its own.
+    /// The recovery before a second cut, with its own recording.
     #[serde(skip)]
     pub recovery: Option<Recovery>,
 }
 
-/// A recovery that was cut, as a run: what had been acknowledged and taken before it is marked at its beginning.
+/// A recovery that was cut, as a run: its beginning marks everything acknowledged and taken before.
 #[derive(Clone)]
 pub struct Recovery {
     pub recording: Recording,
-    /// Where it was cut.
+    /// Position of the cut in it.
     pub position: usize,
 }
 
@@ -55,10 +55,10 @@ impl Recovery {
 /// The outcome of a campaign: a line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Whose.
+    /// Name of the mail system.
     pub system: String,
     pub file_system: FileSystem,
-    /// Bytes that the disk wrote whole or not at all.
+    /// Bytes that the disk writes atomically.
     pub sector: usize,
     /// Recordings cut.
     pub cuts: u64,
@@ -66,31 +66,31 @@ pub struct Outcome {
     pub cuts_in_recovery: u64,
     /// Messages of the recorded run that were acknowledged.
     pub acknowledged: u64,
-    /// Disks, of both kinds of cuts, on which the server came up so that its mail could be accounted for.
+    /// Disks, of both kinds of cuts, on which the server started and its mail could be accounted for.
     pub accounted: u64,
-    /// Entries of acknowledged messages that had to be on those disks; what follows counts entries, too.
+    /// Entries of acknowledged messages expected on those disks; the counts below are of entries, too.
     pub looked_for: u64,
     pub lost: u64,
     pub duplicated: u64,
     pub half: u64,
-    /// Of a server that relays: copies too many, none of whose records was certain to be there.
+    /// For a relaying server: extra copies of mail whose record may have been lost.
     pub sent_again: u64,
     /// The most flushes between the first of such copies and the cut.
     pub sent_again_flushes_max: u64,
-    /// Cuts after which the file system could not be mounted any more, so that nothing can be said of the server.
+    /// Cuts after which the file system could not be mounted, so that they say nothing about the server.
     pub unmountable: u64,
-    /// Cuts after which the server did not start or not stop, or a second recovery changed something.
+    /// Cuts after which the server did not start or stop, or a second recovery changed something.
     pub broken: u64,
     /// Requests to the disk.
     pub writes: u64,
     pub flushes: u64,
     pub discards: u64,
-    /// Files that wait in the spool and may be hit by a cut.
+    /// Files waiting in the spool at the time of a cut.
     pub waiting: Waiting,
     pub findings: Vec<Finding>,
 }
 
-/// Runs the server under load on a fresh file system and records what reaches the disk.
+/// Runs the server under load on a fresh file system and records all requests to the disk.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -101,10 +101,10 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
     }
 }
 
-/// Switches the machine on with this disk, and looks for what is known to be promised.
+/// Starts the machine with this disk, and checks for all mail that was promised.
 ///
 /// # Errors
-/// The reason why the machine did not come up again.
+/// The reason why the machine did not start.
 pub fn recover(
     rig: &Rig,
     recorded: &Recorded,
@@ -117,7 +117,7 @@ pub fn recover(
     }
 }
 
-/// Makes the cuts. `progress` is told after each. When it is interrupted, the outcome is that of the cuts made so far.
+/// Makes the cuts. `progress` is called after each. An interrupted campaign returns the outcome of the cuts so far.
 pub fn cut(
     rig: &Rig,
     plan: &Plan,
@@ -128,7 +128,7 @@ pub fn cut(
     cut_at(rig, plan, recorded, environment, &positions(&recorded.recording, plan), &mut progress)
 }
 
-/// Makes cuts at given positions, in order, with given seeds: those of an earlier campaign.
+/// Makes cuts at given positions, in order, with the seeds of an earlier campaign.
 pub fn cut_at(
     rig: &Rig,
     plan: &Plan,
@@ -163,7 +163,8 @@ pub fn cut_at(
     outcome
 }
 
-/// Where to cut, in order: a third anywhere, a third right after an acknowledgement, a third just before or after a flush.
+/// Positions of the cuts, in order: a third anywhere, a third right after an acknowledgement, a third just before or
+/// after a flush.
 pub fn positions(recording: &Recording, plan: &Plan) -> Vec<(usize, u64)> {
     let places = |wanted: fn(&Event) -> bool| -> Vec<usize> {
         let events = recording.events.iter().enumerate();
@@ -190,7 +191,8 @@ pub fn positions(recording: &Recording, plan: &Plan) -> Vec<(usize, u64)> {
     all
 }
 
-/// Mounts what a cut left, lets the server recover, accounts. Returns the recording of the recovery if it went well.
+/// Mounts the disk left by a cut, lets the server recover, and accounts. Returns the recording of the recovery if that
+/// succeeded.
 fn examine(
     rig: &Rig,
     recorded: &Recorded,
@@ -249,7 +251,7 @@ impl Outcome {
         }
     }
 
-    /// Counts the findings of one disk on which `looked_for` entries had to be.
+    /// Counts the findings on one disk on which `looked_for` entries were expected.
     pub(crate) fn add(&mut self, found: &Account, looked_for: u64) {
         self.accounted += 1;
         self.looked_for += looked_for;
@@ -260,15 +262,15 @@ impl Outcome {
         self.sent_again_flushes_max = found.sent_again.iter().copied().fold(self.sent_again_flushes_max, u64::max);
     }
 
-    /// Something was looked for, and nothing was lost, doubled, half or broken. Whether a file system survives torn sectors that are
-    /// smaller than what disks write whole is its own matter.
+    /// True if some mail was expected, and none is lost, duplicated, half or misplaced, and nothing is broken. A file
+    /// system that does not survive torn sectors below the atomic size of real disks is no fault of the server.
     pub fn is_clean(&self) -> bool {
         let its_own = if self.sector < 4096 { self.unmountable } else { 0 };
         self.looked_for > 0 && self.findings.len() as u64 == its_own
     }
 }
 
-/// Recordings of recoveries that are kept at most: each holds what it wrote in memory.
+/// Limit on kept recordings of recoveries: each holds its writes in memory.
 const RECOVERIES_KEPT: usize = 3;
 
 #[cfg(test)]

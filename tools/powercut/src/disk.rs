@@ -1,4 +1,4 @@
-//! A disk that remembers what reached it, and that can be made to fail.
+//! A disk that records all requests and can be made to fail.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -12,15 +12,15 @@ use crate::log::{Cutter, Event, Recording, Unflushed};
 pub struct Faults {
     /// Writes and discards end with EIO.
     pub writes_fail: bool,
-    /// Writes that contain these bytes end with EIO: a file's data fails, and the file system's own log goes on.
+    /// Writes that contain these bytes end with EIO: a file's data fails, and the file system's own log still works.
     pub writes_fail_with: Option<Vec<u8>>,
-    /// Flushes end with EIO. What was written stays readable until the disk is cut.
+    /// Flushes end with EIO. Written data stays readable until the disk is cut.
     pub flushes_fail: bool,
     /// All requests hang until this is reset.
     pub hangs: bool,
 }
 
-/// The disk failed as it was told to.
+/// An injected failure of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed;
 
@@ -60,7 +60,7 @@ impl Disk {
         self.len() == 0
     }
 
-    /// Replaces the disk: the machine is switched off and on with another one in it.
+    /// Replaces the content, as if the machine were switched off and on with another disk in it.
     pub fn exchange(&self, image: Image) {
         let mut state = self.state();
         state.image = image;
@@ -79,7 +79,7 @@ impl Disk {
         state.recording = Some(Recording { base, events: Vec::new() });
     }
 
-    /// Ends recording and hands out what was recorded since [`Disk::record`].
+    /// Ends the recording and returns the requests since [`Disk::record`].
     pub fn recorded(&self) -> Recording {
         self.state().recording.take().expect("record() was called")
     }
@@ -91,27 +91,27 @@ impl Disk {
         Cutter::new(recording).cut_with(recording.events.len(), Unflushed::Dropped, &mut Random::new(0))
     }
 
-    /// The client has been told that this message is safe.
+    /// Records that the client was told that this message is safe.
     pub fn mark(&self, number: u64) {
         self.state().note(|| Event::Mark(number));
     }
 
-    /// The next hop answers for this recipient from here on.
+    /// Records that the next hop is responsible for this recipient from here on.
     pub fn taken(&self, number: u64) {
         self.state().note(|| Event::Taken(number));
     }
 
-    /// The server is started.
+    /// Records a start of the server.
     pub fn started(&self) {
         self.state().note(|| Event::Started);
     }
 
-    /// The server has ended in order.
+    /// Records that the server has ended in order.
     pub fn ended(&self) {
         self.state().note(|| Event::Ended);
     }
 
-    /// The message that was marked last in this recording.
+    /// The last message marked in this recording.
     pub fn last_mark(&self) -> Option<u64> {
         let state = self.state();
         let events = state.recording.as_ref().map_or(&[][..], |recording| &recording.events);
@@ -121,7 +121,7 @@ impl Disk {
         })
     }
 
-    /// Sets the faults. Hanging requests go on if nothing hangs any more.
+    /// Sets the faults. Hanging requests go on if the new faults do not hang.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.state();
         state.faults = faults;

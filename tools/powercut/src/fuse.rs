@@ -17,7 +17,7 @@ use fuser::{
 use crate::disk::Disk;
 use crate::mount::SOURCE;
 
-/// A mounted [`Disk`]; dropping it takes it away.
+/// A mounted [`Disk`]; unmounted when dropped.
 pub struct Served {
     session: Option<BackgroundSession>,
     mount_point: PathBuf,
@@ -35,7 +35,7 @@ impl Served {
         Ok(Served { session: Some(session), mount_point: mount_point.to_owned() })
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn file(&self) -> PathBuf {
         self.mount_point.join(NAME)
     }

@@ -1,8 +1,8 @@
-//! The bytes of a disk, shared between copies until they differ.
+//! The bytes of a disk, shared between copies until one is written.
 
 use std::sync::Arc;
 
-/// Bytes that are shared or copied at once.
+/// Unit of sharing and copying, in bytes.
 pub const CHUNK: usize = 4096;
 
 type Chunk = Arc<[u8; CHUNK]>;
@@ -30,7 +30,7 @@ impl Image {
         self.chunks.is_empty()
     }
 
-    /// Copies out what is at `offset`, as much as fits and as there is.
+    /// Copies the bytes at `offset` into `buffer`, as many as fit and exist. Returns their number.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buffer.len() {
@@ -48,7 +48,7 @@ impl Image {
         done
     }
 
-    /// Puts `data` at `offset`, all of which must lie within the disk.
+    /// Writes `data` at `offset`; all of it must lie within the disk.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.each_part(offset, data.len(), |chunk, within, range| {
             let data = &data[range];
@@ -61,7 +61,7 @@ impl Image {
         });
     }
 
-    /// Makes a range zeros.
+    /// Fills a range with zeros.
     pub fn clear(&mut self, offset: u64, len: u64) {
         self.each_part(offset, len as usize, |chunk, within, range| match chunk {
             _ if range.len() == CHUNK => *chunk = None,

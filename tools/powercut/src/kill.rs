@@ -1,4 +1,5 @@
-//! kill -9 in a loop: no power cut, so the page cache stays; what must hold is what the server says after each start.
+//! kill -9 in a loop. This is no power cut, so the page cache stays; the server's report after each start must be
+//! right.
 
 use std::time::Duration;
 
@@ -17,15 +18,15 @@ pub struct Killed {
     pub lost: u64,
     pub duplicated: u64,
     pub half: u64,
-    /// In words, whatever was wrong.
+    /// Descriptions of all findings.
     pub findings: Vec<String>,
 }
 
-/// Starts the server, loads it, kills it at a random moment, `times` times over; every [`SERIES`] times all mail is accounted for.
-/// When it is interrupted, it accounts for what there is and ends.
+/// Starts the server, loads it and kills it at a random moment, `times` times; every [`SERIES`] times all mail is
+/// accounted for. When interrupted, it accounts for the mail so far and ends.
 ///
 /// # Errors
-/// See [`RigError`]; a server that does not start again is none but a finding.
+/// See [`RigError`]; a server that does not start again is a finding and no error.
 pub fn kill(
     environment: &Environment,
     times: u64,
@@ -91,7 +92,7 @@ fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life:
 }
 
 impl Killed {
-    /// True if nothing was wrong, and there was something to look for.
+    /// True if there were no findings, and some mail was expected.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.acknowledged > 0
     }
@@ -109,7 +110,7 @@ impl Killed {
 
 /// Kills before all mail is accounted for.
 pub const SERIES: u64 = 50;
-/// Two for each way to send.
+/// Two for each protocol.
 const CONNECTIONS: usize = 6;
-/// Messages of one life at most; it is too short for that many.
+/// Limit on messages of one run of the server, which is too short for that many.
 const ROUND_MAX: u64 = 100_000;

@@ -1,4 +1,5 @@
-//! The mail that is sent: every message follows from the seed and its number, so nothing of it need be kept to check it later.
+//! The mail to send: every message is derived from the seed and its number, so that it need not be kept to be checked
+//! later.
 
 use std::collections::HashSet;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,28 +15,28 @@ use posthaste_random::Random;
 /// The mail of a run, generated from a seed.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Decides everything.
+    /// Seed of everything.
     pub seed: u64,
     /// Mailboxes `u0`, `u1`, ...
     pub mailboxes: u64,
-    /// One in this many messages is larger than what the server keeps in its spool itself.
+    /// One in this many messages is larger than the spool stores itself.
     pub large_one_in: u64,
-    /// A body's octets at most, but for the large ones.
+    /// Limit on a body's octets, except for the large ones.
     pub body_bytes_max: u64,
     /// One in this many messages goes to several mailboxes.
     pub several_one_in: u64,
-    /// Of 16 senders, how many are told what becomes of their mail: see [`Asks`].
+    /// Number of senders out of 16 that get notices: see [`Asks`].
     pub told_in_16: u64,
 }
 
-/// Notices that the sender of a message is owed, beside its delivery.
+/// Notices due to the sender of a message, beside its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// No notice.
     Nothing,
     /// A notification of success for each recipient (NOTIFY=SUCCESS, RFC 3461).
     Success,
-    /// One of failure: the next hop refuses each recipient for good.
+    /// A notice of failure: the next hop refuses each recipient permanently.
     Refusal,
 }
 
@@ -60,7 +61,7 @@ impl Load {
         Letter { number, asks: self.asks(number), recipients, octets }
     }
 
-    /// Notice that its sender is owed.
+    /// Notice due to its sender.
     pub fn asks(&self, number: u64) -> Asks {
         let drawn = Random::of(!self.seed, number).below(16);
         match drawn < self.told_in_16 {
@@ -70,12 +71,12 @@ impl Load {
         }
     }
 
-    /// True if the next hop refuses it for good.
+    /// True if the next hop refuses it permanently.
     pub fn is_refused(&self, number: u64) -> bool {
         self.asks(number) == Asks::Refusal
     }
 
-    /// The addresses of its recipients. A sink refuses those with `permfail` in front.
+    /// The addresses of its recipients. A sink refuses those that begin with `permfail`.
     pub fn addresses(&self, number: u64) -> Vec<String> {
         let asks = self.asks(number);
         self.recipients(number).into_iter().map(|mailbox| address(asks, mailbox)).collect()
@@ -112,18 +113,18 @@ impl Load {
     }
 }
 
-/// The promise of a 250 as one number: a message to all of its recipients, or to the one of this index. LMTP replies
+/// The promise of a 250 as one number: a message to all of its recipients, or to the one with this index. LMTP replies
 /// for each recipient (RFC 2033 section 4.2).
 pub fn mark(message: u64, recipient: Option<usize>) -> u64 {
     message | recipient.map_or(0, |index| (index as u64 + 1) << RECIPIENT_SHIFT)
 }
 
-/// The message that a mark is of.
+/// The message of a mark.
 pub fn message_of(mark: u64) -> u64 {
     mark & ((1 << RECIPIENT_SHIFT) - 1)
 }
 
-/// Messages that these marks are for.
+/// Number of messages that these marks are for.
 pub fn messages(marks: impl IntoIterator<Item = u64>) -> u64 {
     marks.into_iter().map(message_of).collect::<HashSet<u64>>().len() as u64
 }
@@ -133,13 +134,13 @@ fn address(asks: Asks, mailbox: u64) -> String {
     format!("{refused}{}@{DOMAIN}", user(mailbox))
 }
 
-/// A message and who gets it.
+/// A message and its recipients.
 pub struct Letter {
     number: u64,
     asks: Asks,
     /// Numbers of mailboxes, each once, ascending.
     pub recipients: Vec<u64>,
-    /// With CRLF line ends.
+    /// The message, with CRLF line ends.
     pub octets: Vec<u8>,
 }
 
@@ -154,12 +155,12 @@ pub struct Entry {
 
 /// All mail goes to users of this domain.
 pub const DOMAIN: &str = "rig.example";
-/// A domain that a relaying server serves itself: senders that are told are its user [`SENDER`].
+/// A domain that a relaying server serves itself: the senders that get notices are its user [`SENDER`].
 pub const HERE: &str = "here.example";
 /// See [`HERE`].
 pub const SENDER: &str = "rig";
 
-/// The user that mailbox `number` belongs to.
+/// The user that owns mailbox `number`.
 pub fn user(number: u64) -> String {
     format!("u{number}")
 }
@@ -169,7 +170,7 @@ fn message_id(number: u64) -> String {
     format!("<{number}@{DOMAIN}>")
 }
 
-/// The message that has this Message-ID, unless it is none of a [`Load`].
+/// Number of the message with this Message-ID; `None` if it is not from a [`Load`].
 pub fn number_of(message_id: &str) -> Option<u64> {
     message_id.strip_prefix('<')?.strip_suffix('>')?.strip_suffix(DOMAIN)?.strip_suffix('@')?.parse().ok()
 }
@@ -197,11 +198,11 @@ fn text(rng: &mut Random, number: u64, bytes: usize) -> Vec<u8> {
 /// Outcomes of the messages of a run. A message in neither list was not sent whole, or its reply never came.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
-    /// A [`mark`] for each 250 that came.
+    /// A [`mark`] for each 250 received.
     pub acknowledged: Vec<u64>,
     /// Refused messages, with the reply.
     pub refused: Vec<(u64, String)>,
-    /// Connections that could not be made or ended before all was sent.
+    /// Connections that could not be made or ended before everything was sent.
     pub broken: Vec<Broken>,
 }
 
@@ -214,7 +215,7 @@ impl Sent {
     }
 }
 
-/// How a connection ended that should have gone on.
+/// An unexpected end of a connection.
 #[derive(Clone, Debug)]
 pub struct Broken {
     /// The server's last reply; empty if there was no connection.
@@ -223,8 +224,9 @@ pub struct Broken {
     pub error: String,
 }
 
-/// Sends the messages `numbers` over several connections and calls `acknowledged` with a [`mark`] as soon as each 250 is there. A connection that
-/// breaks ends; what it was sending is not sent again. Ends when all are sent or no connection is left.
+/// Sends the messages `numbers` over several connections and calls `acknowledged` with a [`mark`] as soon as each 250
+/// arrives. A broken connection ends, and its current message is not sent again. Returns when all are sent or no
+/// connection is left.
 pub fn send(
     load: &Load,
     address: SocketAddr,
@@ -246,7 +248,7 @@ pub enum Protocol {
     Lmtp,
 }
 
-/// Like [`send`], the connections going round these ways to the server.
+/// Like [`send`]; the connections use these protocols and addresses in turn.
 pub fn send_over(
     ways: &[(Protocol, SocketAddr)],
     load: &Load,
@@ -296,7 +298,7 @@ fn converse(
     client.command("QUIT").map(drop)
 }
 
-/// The plainest of SMTP clients (RFC 5321): one command, one reply.
+/// The simplest SMTP client (RFC 5321): one command, one reply.
 pub struct Client {
     reader: BufReader<TcpStream>,
     protocol: Protocol,
@@ -305,7 +307,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and says EHLO.
+    /// Connects and sends EHLO.
     ///
     /// # Errors
     /// Errors of the connection.
@@ -336,7 +338,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends one message; the last reply is the result, be it that to its body or an earlier refusal.
+    /// Sends one message. Returns the last reply: that to its body or an earlier refusal.
     ///
     /// # Errors
     /// Errors of the connection; then the fate of the message is unknown.
@@ -344,8 +346,8 @@ impl Client {
         self.send_each(letter, |_| ())
     }
 
-    /// Like [`Client::send`]; `promised` is told of each 250 to the body when it has come: with the recipient's index where the server
-    /// replies for each. The result is the first refusal then, if there is one.
+    /// Like [`Client::send`]; calls `promised` for each 250 to the body, with the recipient's index if the server
+    /// replies for each. The result is then the first refusal, if there is one.
     fn send_each(&mut self, letter: &Letter, mut promised: impl FnMut(Option<usize>)) -> io::Result<String> {
         // Room is kept for the largest message where its size is not announced, and the rig's disks are small.
         let size = if self.offers_size { format!(" SIZE={}", letter.octets.len()) } else { String::new() };
@@ -453,11 +455,11 @@ impl Client {
     }
 }
 
-/// A reply that takes longer than this does not come.
+/// Time limit for a reply.
 const REPLY_PATIENCE: Duration = Duration::from_secs(40);
-/// Where the recipient begins in a [`mark`]. There are never so many messages.
+/// Position of the recipient in a [`mark`]. There are always fewer messages.
 const RECIPIENT_SHIFT: u32 = 56;
-/// So small that many messages have several, and so odd that they end anywhere.
+/// Small, so that many messages have several chunks, and odd, so that chunks end anywhere.
 const CHUNK_BYTES: usize = 9973;
 
 #[cfg(test)]
@@ -480,7 +482,7 @@ mod tests {
         assert!((1..20).contains(&large), "{large} large ones");
     }
 
-    /// Greets, answers EHLO, MAIL and the first RCPT, says `last` to what comes next, and closes.
+    /// Greets, answers EHLO, MAIL and the first RCPT, replies `last` to the next command, and closes.
     fn server_that_ends_with(last: &'static str) -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -508,7 +510,7 @@ mod tests {
         assert_eq!((sent.acknowledged.len(), sent.refused.len(), sent.broken.len()), (0, 0, 3));
     }
 
-    /// Says these lines, each when a line has come, but the first at once; returns what it was told.
+    /// Sends the first line at once and each further one after a line of input; returns its input.
     fn server_that_says(lines: &'static [&'static str]) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

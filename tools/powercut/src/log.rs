@@ -1,4 +1,4 @@
-//! Recordings of the requests to a disk in order, and the disks that a power cut could have left.
+//! Recordings of the requests to a disk in order, and the disks that a power cut can leave.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use posthaste_random::Random;
 
 use crate::image::Image;
 
-/// The smallest sector that a disk writes whole or not at all, and so the hardest for what is on it.
+/// The smallest sector that disks write atomically, and so the hardest for the data.
 pub const SECTOR: usize = 512;
 
-/// One thing that happened, in the order in which the disk saw it.
+/// One event, in the order in which the disk saw it.
 #[derive(Clone)]
 pub enum Event {
     /// Bytes were written; not durable before the next flush.
     Write { offset: u64, data: Arc<[u8]> },
-    /// A range was given up and reads as zeros; not durable before the next flush.
+    /// A range was discarded and reads as zeros; not durable before the next flush.
     Discard { offset: u64, len: u64 },
     /// Everything before this is on stable storage.
     Flush,
-    /// The client received this 250 ([`mark`](crate::load::mark)): from here on what it promises must be found.
+    /// The client received this 250 ([`mark`](crate::load::mark)): from here on the promised mail must be found.
     Mark(u64),
     /// The next hop is about to say 250 for this recipient, with the mark of an LMTP reply.
     Taken(u64),
     /// The server is started.
     Started,
-    /// The server has ended in order.
+    /// The server ended in order.
     Ended,
 }
 
-/// A run: the disk before it, and all that reached it.
+/// A run: the disk before it, and all requests to it.
 #[derive(Clone)]
 pub struct Recording {
     pub base: Image,
     pub events: Vec<Event>,
 }
 
-/// Treatment of writes that no flush had covered.
+/// Treatment of unflushed writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unflushed {
@@ -44,11 +44,11 @@ pub enum Unflushed {
     Kept,
     /// All of them are dropped.
     Dropped,
-    /// Each is kept or dropped independently: a cache that writes back in any order.
+    /// Each is kept or dropped independently, as by a cache that writes back in any order.
     Reordered,
     /// Each sector is kept or dropped independently.
     Torn,
-    /// All up to one of them, which is torn; none after it.
+    /// All before one of them, which is torn; none after it.
     Prefix,
 }
 
@@ -64,7 +64,7 @@ impl Unflushed {
     }
 }
 
-/// Walks a recording from its start and builds the disks that cuts leave; positions must not go down.
+/// Walks a recording from its start and builds the disks that cuts leave; positions must be in ascending order.
 pub struct Cutter<'a> {
     events: &'a [Event],
     durable: Image,
@@ -82,26 +82,26 @@ impl<'a> Cutter<'a> {
         Cutter { events, durable, applied: 0, lies_from: usize::MAX, sector: SECTOR }
     }
 
-    /// A disk whose sectors have this many bytes; [`SECTOR`] without it.
+    /// Sets the sector size; [`SECTOR`] without it.
     pub fn sectors_of(mut self, bytes: usize) -> Self {
         self.sector = bytes;
         self
     }
 
-    /// A disk that says yes to every flush from event `from` on and does nothing.
+    /// Makes the disk acknowledge every flush from event `from` on without flushing.
     pub fn lying_from(mut self, from: usize) -> Self {
         self.lies_from = from;
         self
     }
 
-    /// A disk as the power goes before event `position`; `seed` decides what is left of what no flush had covered.
+    /// The disk after a power cut before event `position`; `seed` decides which unflushed writes survive.
     pub fn cut(&mut self, position: usize, seed: u64) -> Image {
         let mut rng = Random::new(seed);
         let unflushed = Unflushed::by(&mut rng);
         self.cut_with(position, unflushed, &mut rng)
     }
 
-    /// Like [`Cutter::cut`], and says what becomes of the writes that no flush had covered.
+    /// Like [`Cutter::cut`], with an explicit treatment of unflushed writes.
     pub fn cut_with(&mut self, position: usize, unflushed: Unflushed, rng: &mut Random) -> Image {
         assert!(position >= self.applied, "cuts must be asked for in order");
         let believed = &self.events[..position.min(self.lies_from)];
@@ -142,7 +142,7 @@ fn apply(image: &mut Image, event: &Event) {
     }
 }
 
-/// Keeps each sector of a write or not.
+/// Keeps or drops each sector of a write.
 fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Random) {
     match event {
         Event::Write { offset, data } => {
@@ -163,7 +163,7 @@ fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Random) {
 }
 
 impl Recording {
-    /// Removes the flushes from event `from` on, as on a disk that ignores them: so that there is something to find.
+    /// Removes the flushes from event `from` on, as on a disk that ignores them, so that there is a loss to find.
     pub fn without_flushes_from(mut self, from: usize) -> Self {
         let mut index = 0;
         self.events.retain(|event| {
@@ -173,7 +173,7 @@ impl Recording {
         self
     }
 
-    /// Acknowledgements before `position`, as [`mark`](crate::load::mark)s.
+    /// Marks before `position`: see [`mark`](crate::load::mark).
     pub fn marked_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {
             Event::Mark(number) => Some(*number),
@@ -181,7 +181,7 @@ impl Recording {
         })
     }
 
-    /// Writes the recording to `out`: a seed and a position then give a cut again.
+    /// Writes the recording to `out`: a cut can then be repeated from a seed and a position.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -211,10 +211,10 @@ impl Recording {
         Ok(())
     }
 
-    /// Reads what [`Recording::save`] wrote.
+    /// Reads a recording from [`Recording::save`].
     ///
     /// # Errors
-    /// Errors of `from`; `InvalidData` if it is no recording.
+    /// Errors of `from`; `InvalidData` if it is not a recording.
     pub fn load(from: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 16];
         from.read_exact(&mut head)?;
@@ -264,8 +264,8 @@ impl Recording {
     }
 }
 
-/// A recording on disk: the magic, the disk's length (u64, little-endian), then events of 17 bytes: tag, two u64. A write is followed by
-/// its bytes. Those before the start tag are the disk before the run.
+/// A recording on disk: the magic, the disk's length (u64, little-endian), then events of 17 bytes: tag, two u64. A
+/// write is followed by its bytes. Events before the start tag are the disk before the run.
 const MAGIC: &[u8; 8] = b"PHPWCT\0\x01";
 const TAG_WRITE: u8 = 1;
 const TAG_DISCARD: u8 = 2;
@@ -275,7 +275,7 @@ const TAG_START: u8 = 5;
 const TAG_TAKEN: u8 = 6;
 const TAG_ENDED: u8 = 7;
 const TAG_STARTED: u8 = 8;
-/// No disk of ours is larger; a longer one is a damaged file.
+/// Limit on the disk's length: ours are smaller, so a larger one means a damaged file.
 const BYTES_MAX: u64 = 1 << 34;
 
 fn save_event(out: &mut impl Write, tag: u8, first: u64, second: u64) -> io::Result<()> {

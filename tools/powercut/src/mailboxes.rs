@@ -10,9 +10,9 @@ use crate::log::Recording;
 use crate::recorded::{Plan, Recorded, RecoveryError, Waiting, wait_for_mark};
 use crate::rig::{Environment, Rig, RigError};
 
-/// Runs the server under load on a fresh file system and records what reaches the disk.
+/// Runs the server under load on a fresh file system and records all requests to the disk.
 ///
-/// One mailbox cannot be written to for the first half. In between, the server is killed and later told to end.
+/// One mailbox cannot be written to during the first half. In between, the server is killed and later told to end.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -60,10 +60,10 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
     Ok(Recorded { recording: rig.disk.recorded(), load, waiting, is_relayed: false })
 }
 
-/// Mount, start, stop, account; then once more, which must change nothing.
+/// Mounts, starts, stops, accounts; then once more, which must change nothing.
 ///
 /// # Errors
-/// The reason why the machine did not come up again.
+/// The reason why the machine did not start.
 pub fn recover(
     rig: &Rig,
     load: &Load,
@@ -97,7 +97,7 @@ pub fn recover(
     Ok((rig.disk.recorded(), found))
 }
 
-/// A file where a mailbox should be: its mail has to wait.
+/// Puts a file in place of a mailbox, so that its mail has to wait.
 pub(crate) fn block(mail: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(mail.join(DOMAIN))?;
     std::fs::write(blocked(mail), "")

@@ -1,4 +1,5 @@
-//! File systems on a [`Served`](crate::fuse::Served) disk: made, mounted through a loop device, and always taken away again.
+//! File systems on a [`Served`](crate::fuse::Served) disk: made, mounted through a loop device, and always unmounted
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
-/// The file systems that cuts are made on.
+/// The file systems under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
     /// ext4 as its tools make and mount it (`data=ordered`).
     Ext4,
-    /// ext4 with `data=writeback`: metadata may reach the disk before the data that it speaks of.
+    /// ext4 with `data=writeback`: metadata may reach the disk before its data.
     Ext4Writeback,
     /// XFS.
     Xfs,
@@ -24,7 +25,7 @@ impl FileSystem {
     /// All of them.
     pub const ALL: [FileSystem; 4] = [FileSystem::Ext4, FileSystem::Ext4Writeback, FileSystem::Xfs, FileSystem::Btrfs];
 
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
@@ -34,7 +35,7 @@ impl FileSystem {
         }
     }
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn argument(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
@@ -44,7 +45,7 @@ impl FileSystem {
         }
     }
 
-    /// The program that makes one.
+    /// Program that makes one.
     pub fn maker(self) -> &'static str {
         match self {
             FileSystem::Ext4 | FileSystem::Ext4Writeback => "mkfs.ext4",
@@ -53,7 +54,7 @@ impl FileSystem {
         }
     }
 
-    /// The smallest disk that its tools make one on without being forced.
+    /// Size of the smallest disk that its tools accept without being forced.
     pub fn least_bytes(self) -> u64 {
         match self {
             FileSystem::Ext4 | FileSystem::Ext4Writeback => 64 << 20,
@@ -103,8 +104,8 @@ impl FileSystem {
     }
 }
 
-/// Waits until no loop device has the file. The kernel frees one some time after its unmounting, and `mount` would take
-/// it again. It would then see cached data of the previous disk.
+/// Waits until no loop device has the file. The kernel frees one some time after its unmounting, and until then `mount`
+/// would use it again and see cached data of the previous disk.
 fn wait_until_detached(file: &Path) -> Result<(), ToolError> {
     let file = file.canonicalize().map_err(ToolError::Start)?;
     let deadline = Instant::now() + BUSY_PATIENCE;
@@ -128,7 +129,7 @@ fn is_attached(devices: &Path, file: &Path) -> std::io::Result<bool> {
     std::fs::read_dir(devices)?.map(is_it).try_fold(false, |found, is_it: std::io::Result<bool>| Ok(found || is_it?))
 }
 
-/// Shows the directory `dir` at `on` as well.
+/// Binds the directory `dir` to `on`.
 ///
 /// # Errors
 /// The error of `mount`.
@@ -141,10 +142,10 @@ pub fn bind(dir: &Path, on: &Path) -> Result<Mounted, ToolError> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// It could not be started, or a directory for it not be made.
+    /// The tool could not be started, or a directory for it could not be made.
     #[error("{0}")]
     Start(#[source] std::io::Error),
-    /// It said no.
+    /// The tool failed.
     #[error("{program}: {said}")]
     Refused {
         /// The tool's name.
@@ -161,7 +162,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.on
     }
@@ -197,8 +198,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts the mounts left by killed rigs. Until then `mkfs.btrfs` fails for everybody on this machine: it looks at
-/// each mount's source and meets a file system that nobody serves any more.
+/// Unmounts the mounts left by killed rigs. Until then `mkfs.btrfs` fails for everybody on this machine: it opens each
+/// mount's source and finds a file system without a server.
 ///
 /// # Errors
 /// Errors of reading the table of mounts or of unmounting.

@@ -19,11 +19,11 @@ use crate::mount::{Mounted, run};
 use crate::recorded::{Plan, Recorded, Waiting};
 use crate::rig::{Environment, Rig, RigError, is_installed};
 
-/// A system that takes mail and puts it into Maildirs.
+/// A mail system that delivers into Maildirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
-    /// Postfix: its queue and its virtual(8) deliveries on the disk.
+    /// Postfix, with its queue and its virtual(8) deliveries on the disk.
     Postfix,
     /// Dovecot's LMTP server with `mail_fsync = optimized`, its default.
     DovecotOptimized,
@@ -37,7 +37,7 @@ impl Peer {
     /// All of them.
     pub const ALL: [Peer; 4] = [Peer::Postfix, Peer::DovecotOptimized, Peer::DovecotAlways, Peer::Mailrs];
 
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Peer::Postfix => "Postfix",
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Checks that it can be started.
+    /// Checks that it is installed.
     ///
     /// # Errors
     /// [`RigError::Unavailable`] says what is missing.
@@ -77,8 +77,8 @@ fn mailrs_program() -> std::io::Result<PathBuf> {
     program.metadata().map(|_| program)
 }
 
-/// Records one run of a peer and cuts it; `progress` is told after each cut. When it is interrupted, the outcome is that of the cuts made
-/// so far.
+/// Records one run of a peer and cuts it; `progress` is called after each cut. An interrupted run returns the outcome
+/// of the cuts so far.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -145,13 +145,13 @@ fn recover(place: &Place, _mounted: Mounted) -> Result<(), RigError> {
     place.start()?.settle_and_stop()
 }
 
-/// An acknowledged entry that is there by halves is both lost and half.
+/// An acknowledged entry with only a part of its message is both lost and half.
 fn account_after(place: &Place, rig: &Rig, load: &Load, acknowledged: &[u64]) -> Result<Account, RigError> {
     let _mounted = rig.mount()?;
     Ok(account(&place.mail(), load, acknowledged.iter().copied())?)
 }
 
-/// Where a peer's things are: its configuration beside the disk, its mail and its queue on it.
+/// Directories of a peer: its configuration beside the disk, its mail and its queue on it.
 struct Place<'a> {
     peer: Peer,
     scratch: &'a Path,
@@ -201,7 +201,7 @@ impl Place<'_> {
         Ok(Held::Process(Process::start(&mut command, &self.scratch.join("dovecot"))?))
     }
 
-    /// Postfix has no parent: what is returned kills its group if we are killed.
+    /// Starts Postfix, which has no parent process: the returned value kills its group if we are killed.
     fn start_postfix(&self, address: SocketAddr) -> Result<Held, RigError> {
         give_to(&self.mail(), "nobody")?;
         let (config, data, queue) = (self.scratch.join("postfix"), self.scratch.join("postfix-data"), self.queue());
@@ -239,7 +239,7 @@ struct Running<'a> {
     held: Held,
 }
 
-/// Ends the peer when dropped.
+/// A running peer, stopped when dropped.
 enum Held {
     Process(Process),
     Postfix(#[expect(dead_code, reason = "held for its drop")] Guard),
@@ -283,8 +283,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// No message in Postfix's queue below `dir`, however deep. A file that is not executable was never completed: nobody was told 250 for
-/// it, and nobody will deliver it.
+/// True if Postfix's queue below `dir` has no message, however deep. A file that is not executable was never completed:
+/// no client got a 250 for it, and it will never be delivered.
 fn is_empty(dir: &Path) -> bool {
     std::fs::read_dir(dir).into_iter().flatten().flatten().all(|entry| match entry.metadata() {
         Ok(about) if about.is_dir() => is_empty(&entry.path()),
@@ -310,8 +310,8 @@ fn wait_until(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(),
     Ok(())
 }
 
-/// The least that lets it run beside the system's own. No delays, and no added header fields, so that the sent octets
-/// can be recognised.
+/// A minimal configuration to run beside the system's own. No delays, and no added header fields, so that the sent
+/// octets can be recognised.
 const POSTFIX_MAIN: &str = "\
 compatibility_level = 3.6
 queue_directory = {queue}

@@ -1,4 +1,4 @@
-//! A run on record: what was planned, what reached the disk, and what a recovery of it can come to.
+//! A recorded run: its plan, the requests to the disk, and the possible failures of a recovery.
 
 use std::path::Path;
 use std::thread::{ScopedJoinHandle, sleep};
@@ -11,7 +11,7 @@ use crate::load::{Load, Sent, message_of};
 use crate::log::{Event, Recording};
 use crate::mount::FileSystem;
 
-/// How large a campaign is.
+/// Size and kind of a campaign.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub file_system: FileSystem,
@@ -19,13 +19,13 @@ pub struct Plan {
     pub connections: usize,
     pub cuts: u64,
     pub seed: u64,
-    /// Bytes that the disk writes whole or not at all: 512 or 4096.
+    /// Bytes that the disk writes atomically: 512 or 4096.
     pub sector: usize,
-    /// The server sends its mail on, instead of into mailboxes.
+    /// True if the server relays, instead of delivering into mailboxes.
     pub is_relayed: bool,
 }
 
-/// A run on record, and how to tell what must be found.
+/// A recorded run, with the mail that must be found.
 pub struct Recorded {
     pub recording: Recording,
     pub load: Load,
@@ -35,7 +35,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// A recording that was saved, of a run with this seed.
+    /// A saved recording of a run with this seed.
     pub fn of(recording: Recording, seed: u64) -> Self {
         let is_relayed = recording.events.iter().any(|event| matches!(event, Event::Taken(_)));
         Recorded { recording, load: Load::mixed(seed), waiting: Waiting::default(), is_relayed }
@@ -59,18 +59,18 @@ impl Waiting {
     }
 }
 
-/// Why there was nothing to account for.
+/// The reason why there was nothing to account for.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The file system did not survive: its own matter.
+    /// The file system did not survive, which says nothing about the server.
     #[error("{0}")]
     Unmountable(String),
-    /// The server did not come up, did not end, or did not leave well alone.
+    /// The server did not start or end, or changed something that it should not.
     #[error("{0}")]
     Server(String),
 }
 
-/// Waits until a message from `number` on is acknowledged, or the load has ended without.
+/// Waits until a message from `number` on is acknowledged, or the load has ended without one.
 pub(crate) fn wait_for_mark(disk: &Disk, number: u64, sending: &ScopedJoinHandle<'_, Sent>) {
     while disk.last_mark().is_none_or(|last| message_of(last) < number) && !sending.is_finished() {
         sleep(Duration::from_millis(1));

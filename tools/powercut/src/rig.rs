@@ -1,4 +1,4 @@
-//! A machine to switch off: a disk, a place to mount it, and the server that runs on it.
+//! A machine that can be switched off: a disk, its mount point, and the server that runs on it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::image::Image;
 use crate::mount::{FileSystem, Mounted, ToolError};
 use crate::server::{ServerError, Setup};
 
-/// Why the rig did not come to the end of its work.
+/// The reason why the rig did not finish.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RigError {
-    /// This machine cannot run it; the text says what is missing.
+    /// This machine cannot run it; the text names the missing requirement.
     #[error("cannot run here: {0}")]
     Unavailable(String),
     /// A tool of the system failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// The server did not start or stop where it should have.
+    /// The server did not start or stop.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// Files of the rig itself.
+    /// An error with files of the rig itself.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The server lost mail with no power cut at all: nothing can be said about cuts.
+    /// The server lost mail without any power cut, so that cuts would show nothing.
     #[error("without a power cut: {0}")]
     LostWithoutCut(Box<Account>),
-    /// The server acknowledged not one message of the recorded run, so that a cut could not lose any.
+    /// The server acknowledged none of the messages of the recorded run, so that a cut could not lose any.
     #[error("nothing was acknowledged, so there is nothing to look for after a cut")]
     NothingAcknowledged,
     /// SIGINT or SIGTERM.
@@ -41,7 +41,7 @@ pub enum RigError {
 }
 
 impl RigError {
-    /// True if the error is the server's fault, not something that this machine lacks.
+    /// True if the server is at fault, and not something that this machine lacks.
     pub fn is_finding(&self) -> bool {
         match self {
             RigError::LostWithoutCut(_)
@@ -60,15 +60,15 @@ pub struct Environment {
     pub program: PathBuf,
     /// Directory for mount points and logs, on any file system.
     pub scratch: PathBuf,
-    /// Set when the rig is to clean up and end.
+    /// Set to make the rig clean up and end.
     pub interrupted: Arc<AtomicBool>,
 }
 
 impl Environment {
-    /// Finds out whether this machine can run a rig with these file systems.
+    /// Checks that this machine can run a rig with these file systems.
     ///
     /// # Errors
-    /// [`RigError::Unavailable`] with the reason; [`RigError::Io`] where there is no server.
+    /// [`RigError::Unavailable`] with the reason; [`RigError::Io`] if there is no server.
     pub fn check(&self, file_systems: &[FileSystem]) -> Result<(), RigError> {
         let lacks = |what: String| Err(RigError::Unavailable(what));
         if !rustix::process::geteuid().is_root() {
@@ -92,7 +92,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Ends the work between two steps when somebody has asked for that.
+    /// Returns an error if the user has interrupted the rig; called between steps.
     ///
     /// # Errors
     /// [`RigError::Interrupted`].
@@ -106,7 +106,7 @@ pub fn is_installed(program: &str) -> bool {
     find_program(program).is_some()
 }
 
-/// One disk and its place. Fields are dropped in this order: the disk is taken away before its directory.
+/// One disk and its mount point. Fields are dropped in this order: the disk is taken away before its directory.
 pub struct Rig {
     /// The disk, for faults.
     pub disk: Disk,
@@ -118,7 +118,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A fresh file system on a disk of `bytes`.
+    /// Makes a file system on a new disk of `bytes`.
     ///
     /// # Errors
     /// See [`RigError`].
@@ -142,7 +142,7 @@ impl Rig {
         self.file_system.mount(&self.served.file(), &self.mount_point)
     }
 
-    /// The server on this disk, once it is mounted. Its ring is so small that what waits moves into packs.
+    /// The server on this disk, once it is mounted. Its ring is small, so that waiting mail moves into packs.
     pub fn setup(&self) -> Setup {
         let plain = Setup::plain(self.environment.program.clone(), self.scratch.path());
         Setup { data: self.mount_point.join("data"), spool_segments: SEGMENTS_MIN, ..plain }
@@ -153,12 +153,12 @@ impl Rig {
         self.scratch.path()
     }
 
-    /// Where the disk is mounted.
+    /// Mount point of the disk.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// The file that is the disk.
+    /// File that contains the disk.
     pub fn device_file(&self) -> PathBuf {
         self.served.file()
     }

@@ -1,4 +1,4 @@
-//! Shows that the rig can find what it looks for: a rig that never finds a loss proves nothing.
+//! Checks that the rig finds losses: a rig that never finds one proves nothing.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -26,13 +26,14 @@ pub struct SelfTest {
     /// the message's stamp and its 250, so that nothing else can have made the message durable. Messages with several
     /// flushes are left out: another thread's flush came between, and the last one alone is not needed.
     pub dropped_flushes: u64,
-    /// Cuts among these after which the message was found to be lost: must be all.
+    /// Such cuts after which the message was found to be lost: must be all.
     pub dropped_flushes_found: u64,
-    /// A disk that lies about every flush from the middle of the run on was found to lose mail, or its file system.
+    /// True if a disk that ignores every flush from the middle of the run on was found to lose mail, or its file
+    /// system.
     pub lying_disk_found: bool,
-    /// The recording of such a disk, kept in a file, loses mail again in `powercut replay`.
+    /// True if the recording of such a disk, kept in a file, loses mail again in `powercut replay`.
     pub replay_finds_it_again: bool,
-    /// A disk that lies from the middle of a relaying run on was found to lose mail, and to have it sent again although it was recorded.
+    /// True if such a disk under a relaying server was found to lose mail, and to have recorded mail sent again.
     pub lying_disk_found_relaying: bool,
     /// Repetitions of these cuts, with all flushes honoured, that still had findings: the server's own losses, or a
     /// failed start.
@@ -40,7 +41,7 @@ pub struct SelfTest {
 }
 
 impl SelfTest {
-    /// The rig sees what it must see, and nothing else.
+    /// True if the rig finds every injected loss, and no other.
     pub fn is_passed(&self) -> bool {
         self.not_passed_on.is_empty()
             && self.dropped_flushes == DROPPED_FLUSHES
@@ -51,13 +52,13 @@ impl SelfTest {
             && self.honest_cuts_bad == 0
     }
 
-    /// Each forgotten flush has cost the message that waited for it.
+    /// True if each removed flush has lost the message that waited for it.
     pub fn all_dropped_flushes_found(&self) -> bool {
         self.dropped_flushes > 0 && self.dropped_flushes_found == self.dropped_flushes
     }
 }
 
-/// Runs it on a file system of its own.
+/// Runs the self-test on a file system of its own.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -110,7 +111,8 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
     Ok(test)
 }
 
-/// The message of the mark at `mark`, and the flush that made it durable, if there is but one between its first write and the mark.
+/// The message of the mark at `mark`, and the flush that made it durable, if there is only one between its first write
+/// and the mark.
 fn only_flush(recorded: &Recorded, mark: usize) -> Option<(u64, usize)> {
     let before = &recorded.recording.events[..mark];
     let Event::Mark(promise) = recorded.recording.events[mark] else { return None };
@@ -125,7 +127,7 @@ fn only_flush(recorded: &Recorded, mark: usize) -> Option<(u64, usize)> {
     Some((message, flushes.next()?)).filter(|_| flushes.next().is_none())
 }
 
-/// Keeps a recording in which something is to be found, as `cuts --keep` does, and has `powercut replay` look at a cut that loses mail.
+/// Keeps a recording with a loss, as `cuts --keep` does, and runs `powercut replay` on a cut that loses mail.
 fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Result<bool, RigError> {
     let middle = recorded.recording.events.len() / 2;
     let Recorded { recording, load, is_relayed, .. } = recorded;
@@ -159,8 +161,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     Ok(true)
 }
 
-/// True if both are found: lost mail, acknowledged while the next hop was closed; and recorded mail that was sent
-/// again.
+/// True if both are found: loss of mail acknowledged while the next hop was closed, and recorded mail sent again.
 fn found_relaying(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<bool, RigError> {
     let recorded = record(rig, &Plan { is_relayed: true, ..plan.clone() }, environment)?;
     let events = &recorded.recording.events;
@@ -190,7 +191,7 @@ fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Res
     recover(rig, recorded, image, &known).map(|(_, found)| found)
 }
 
-/// Writes, flushes and discards through a loop device and looks for each on the disk.
+/// Writes, flushes and discards through a loop device, and checks that each request arrives at the disk.
 fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
     let device = LoopDevice::new(rig)?;
     rig.disk.record();
@@ -275,7 +276,7 @@ impl Drop for LoopDevice {
 
 const DROPPED_FLUSHES: u64 = 6;
 const SECTOR: usize = 4096;
-/// Where on the disk something is written.
+/// Offset of the writes.
 const PLACE: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const SEEDS_TRIED: u64 = 8;

@@ -1,4 +1,4 @@
-//! The server under test: a program, started as an operator would start it.
+//! The server under test, started as an operator would start it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use posthaste_loadgen::server::{Server, StartError};
 
 use crate::load::{DOMAIN, HERE, Protocol, SENDER};
 
-/// How to start it, and where it keeps things.
+/// Configuration of the server, and its directories.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `posthaste` binary.
@@ -18,32 +18,33 @@ pub struct Setup {
     pub scratch: PathBuf,
     /// The server's data directory.
     pub data: PathBuf,
-    /// The spool's, where it is not within `data`.
+    /// Directory of the spool, if not within `data`.
     pub spool: Option<PathBuf>,
-    /// The mail's, where it is not within `data`.
+    /// Directory of the mail, if not within `data`.
     pub mail: Option<PathBuf>,
     /// Log files of the spool, of 4 MiB each.
     pub spool_segments: u64,
     /// Seconds between checkpoints.
     pub checkpoint_secs: u32,
-    /// Space that the server leaves free on the spool's disk: below it no mail is taken, and no notice is made.
+    /// Space that the server leaves free on the spool's disk: with less, it accepts no mail and makes no notices.
     pub free_bytes_min: String,
-    /// Where the notices of [`SENDER`] go instead of into its mailbox, if they go elsewhere.
+    /// Next hop for the notices of [`SENDER`], if they do not go into its mailbox.
     pub notices_to: Option<String>,
     /// Lines of the configuration's section `limits`.
     pub limits: String,
     /// True if mail is indexed as it is delivered.
     pub indexed: bool,
-    /// Where all mail goes instead of into mailboxes, if it does; then the event log is on.
+    /// Next hop for all mail, if it does not go into mailboxes; the event log is on then.
     pub next_hop: Option<SocketAddr>,
-    /// Tables that say where mail goes instead, if there are any; then the server runs as [`NOBODY`], since it runs no programs as root.
+    /// Configuration tables that route mail elsewhere, if any; the server then runs as [`NOBODY`], since it runs no
+    /// programs as root.
     pub tables: Option<String>,
-    /// A command in front of the server's that becomes the server: `prlimit` or `env` with their arguments.
+    /// A command in front of the server's that executes it: `prlimit` or `env` with their arguments.
     pub through: Vec<String>,
 }
 
 impl Setup {
-    /// A server with all that it has in `scratch`.
+    /// A server with all its files in `scratch`.
     pub fn plain(program: PathBuf, scratch: &Path) -> Self {
         Setup {
             program,
@@ -87,7 +88,7 @@ impl Setup {
         self.scratch.join("server")
     }
 
-    /// Small segments and frequent checkpoints, so that a short run turns the ring over several times.
+    /// Small segments and frequent checkpoints, so that a short run wraps the ring several times.
     fn config(&self) -> String {
         let user = self.tables.as_ref().map(|_| format!("user = {NOBODY}\ngroup = {NOBODY}\n")).unwrap_or_default();
         let mut text = format!("{user}host_name = \"{DOMAIN}\"\n[storage]\ndata = {:?}\n", self.data);
@@ -126,7 +127,7 @@ impl Setup {
         )
     }
 
-    /// Starts it on free ports and waits until it says where it listens and that it is ready.
+    /// Starts it on free ports and waits until it reports its addresses and that it is ready.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -158,11 +159,11 @@ impl Setup {
     }
 }
 
-/// Why the server did not do what was asked of it.
+/// The reason why the server did not obey.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// It could not be started at all.
+    /// It could not be started.
     #[error("cannot start the server: {0}")]
     Start(#[source] std::io::Error),
     /// It ended instead of becoming ready.
@@ -187,27 +188,27 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Running {
     process: Process,
-    /// Where it takes mail by SMTP.
+    /// Address of its SMTP listener.
     pub address: SocketAddr,
-    /// Where it takes mail by LMTP.
+    /// Address of its LMTP listener.
     pub lmtp: SocketAddr,
 }
 
 impl Running {
-    /// The ways to send it mail, all of which promise the same.
+    /// The protocols and addresses for sending it mail; each promises the same.
     pub fn ways(&self) -> [(Protocol, SocketAddr); 3] {
         [(Protocol::Smtp, self.address), (Protocol::Chunking, self.address), (Protocol::Lmtp, self.lmtp)]
     }
 
-    /// Content of its log.
+    /// Text of its log.
     pub fn read_log(&self) -> String {
         self.process.log().trim().to_owned()
     }
 
-    /// Tells it to end (SIGTERM) and waits until it has.
+    /// Ends it by SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// [`ServerError::Slow`] if it does not; it is killed then.
+    /// [`ServerError::Slow`] if it does not end; it is killed then.
     pub fn stop(mut self) -> Result<(), ServerError> {
         match self.process.stop() {
             Ok(_) => Ok(()),
@@ -215,12 +216,12 @@ impl Running {
         }
     }
 
-    /// kill -9, and waits until it is gone.
+    /// Sends SIGKILL and waits for its end.
     pub fn kill(mut self) {
         self.process.kill();
     }
 
-    /// Its process.
+    /// Process id of the server.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -236,15 +237,15 @@ impl Running {
     }
 }
 
-/// Number of a user and a group without rights.
+/// User and group id without rights.
 pub const NOBODY: u32 = 65534;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Another process writes the script: children of other tests could inherit our descriptor, and what is open for writing
-    /// cannot be run (ETXTBSY).
+    /// Another process writes the script: children of other tests could inherit our descriptor, and a file open for
+    /// writing cannot be executed (ETXTBSY).
     fn pretended(dir: &Path, script: &str) -> Setup {
         let program = dir.join("server");
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 700 "$0""#;

@@ -68,7 +68,7 @@ impl<S: Store> Running for Rounds<S> {
     }
 }
 
-/// Messages a second over so many turns, fewer when time is up.
+/// Messages a second over `turns` turns; stops early when time is up.
 fn rate(
     turns: usize,
     messages: usize,

@@ -1,4 +1,4 @@
-//! The measured programs. Another one is another variant of [`Kind`] and of [`Executor`].
+//! The measured programs. A new one is a variant of [`Kind`] and one of [`Executor`].
 
 use std::fs::File;
 use std::io::{IoSlice, Write as _};
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Mailrs,
     /// One thread that writes and renames: the file system's own limit.
     NoSync,
-    /// One thread that writes files and fdatasyncs each.
+    /// One thread that writes each file and calls fdatasync on it.
     PlainSync,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
         !matches!(self, Self::Mailrs | Self::NoSync | Self::PlainSync)
     }
 
-    /// True if it is measured until all mail is on stable storage in the mailboxes.
+    /// True if it is measured until all mail is in the mailboxes on stable storage.
     pub fn is_to_disk(self) -> bool {
         self == Self::JournaledToDisk
     }
@@ -172,7 +172,7 @@ impl Executor {
         }
     }
 
-    /// Tasks that hand messages over: one where the tasks do the work themselves.
+    /// Number of tasks that hand messages over: one if the tasks do the work themselves.
     pub fn tasks(&self, tasks: usize) -> usize {
         if matches!(self, Self::NoSync(_) | Self::PlainSync(_)) { 1 } else { tasks }
     }

@@ -1,4 +1,4 @@
-//! An IMAP client that reads answers as fast as they come and keeps nothing of them.
+//! An IMAP client that reads responses as fast as they come and keeps none of them.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -19,19 +19,19 @@ pub(super) struct Client {
 /// The answer to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// From the first octet of the command to the last of its tagged line.
+    /// Time from the first octet of the command to the end of its tagged response.
     pub took: Duration,
-    /// Messages that it is about: FETCH responses, or numbers in a SEARCH or SORT response.
+    /// Messages in it: FETCH responses, or numbers in a SEARCH or SORT response.
     pub messages: u64,
-    /// The number in `* N EXISTS`, if it was told.
+    /// The number in `* N EXISTS`, if the server sent one.
     pub exists: Option<u64>,
 }
 
-/// Of what a server sends at a time.
+/// Size of the read buffer.
 const BUFFER_OCTETS: usize = 256 << 10;
-/// As much for each of a thousand sessions that hear little.
+/// Size of the read buffer of each of a thousand sessions that receive little.
 const SMALL_BUFFER_OCTETS: usize = 4 << 10;
-/// A search that reads all mail takes long.
+/// Read timeout: a search that reads all mail takes long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Client {
@@ -90,7 +90,7 @@ impl Client {
         text.ok_or_else(|| io::Error::other(String::from_utf8_lossy(&self.line).trim().to_owned()))
     }
 
-    /// Begins IDLE (RFC 2177): what comes is read by [`hear`](Self::hear).
+    /// Begins IDLE (RFC 2177); [`hear`](Self::hear) reads the responses.
     pub fn idle(&mut self) -> io::Result<()> {
         self.say("i IDLE")?;
         self.read_line()?;

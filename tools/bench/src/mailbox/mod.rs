@@ -33,9 +33,9 @@ const FIGURES: &[Figure] = &[
 const MESSAGES: u64 = 100_000;
 const MESSAGES_LEAST: u64 = 2000;
 const WORDS: usize = 200;
-/// Times that a command is given in a round; the median counts.
+/// Runs of a command in a round; the median counts.
 const RUNS: u32 = 5;
-/// Messages of the workloads that are about a part of the mailbox.
+/// Messages in the workloads that use a part of the mailbox.
 const SOME: u64 = 1000;
 const MANY: u64 = 10_000;
 
@@ -44,13 +44,13 @@ const MANY: u64 = 10_000;
 struct Asked {
     name: &'static str,
     what: &'static str,
-    /// True if the mailbox is selected before.
+    /// True if the mailbox is selected first.
     is_selected: bool,
     commands: &'static [&'static str],
     /// Messages from `{from}` to `{to}`.
     some: u64,
     runs: u32,
-    /// Another program renames a file before each run.
+    /// True if another program renames a file before each run.
     is_renamed: bool,
 }
 
@@ -190,7 +190,7 @@ impl Session {
     }
 }
 
-/// Sets \Flagged of a message as mail programs do by its name, or takes it away.
+/// Sets or removes \Flagged of a message by renaming its file, as mail programs do.
 fn rename_one(dir: &Path) -> std::io::Result<()> {
     let Some(entry) = std::fs::read_dir(dir)?.next() else { return Ok(()) };
     let name = entry?.file_name().into_string().map_err(|_| std::io::Error::other("a name that is no text"))?;
@@ -199,7 +199,7 @@ fn rename_one(dir: &Path) -> std::io::Result<()> {
     std::fs::rename(dir.join(&name), dir.join(format!("{base}:2,{flags}")))
 }
 
-/// Starts a server again and again.
+/// Measures repeated starts of a server.
 struct Starts {
     who: Who,
     servers: Arc<Servers>,

@@ -1,4 +1,5 @@
-//! The servers that are asked: each is started once and serves all workloads, since the first look at a mailbox takes long.
+//! The measured servers: each is started once and serves all workloads, since opening a mailbox for the first time
+//! takes long.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -108,7 +109,7 @@ struct Place {
     running: Option<Running>,
 }
 
-/// Both, each started when it is first asked for, with a Maildir of its own: hard links to the same files.
+/// Both servers, each started at its first use, with a Maildir of its own: hard links to the same files.
 pub(super) struct Servers {
     mail: Maildirs,
     places: Mutex<BTreeMap<Who, Result<Place, SideError>>>,
@@ -130,7 +131,7 @@ impl Servers {
         place.as_mut().map_err(|error| error.clone())?.log_in(who, settings)
     }
 
-    /// Its process; all of its others descend from it.
+    /// Process id of its main process, the ancestor of all others.
     pub fn pid(&self, who: Who) -> Result<u32, SideError> {
         let places = self.lock();
         let place = places.get(&who).and_then(|place| place.as_ref().ok());
@@ -138,7 +139,7 @@ impl Servers {
         running.map(Running::pid).ok_or_else(|| SideError::Failed("it does not run".to_owned()))
     }
 
-    /// Where it speaks IMAP.
+    /// Address of its IMAP listener.
     pub fn address(&self, who: Who) -> Result<SocketAddr, SideError> {
         let places = self.lock();
         let place = places.get(&who).and_then(|place| place.as_ref().ok());
@@ -154,14 +155,14 @@ impl Servers {
         }
     }
 
-    /// Ends a server in order.
+    /// Stops a server in order.
     pub fn stop(&self, who: Who) {
         if let Some(Ok(place)) = self.lock().get_mut(&who) {
             place.running = None;
         }
     }
 
-    /// A session with a server that was stopped.
+    /// Starts a stopped server again and opens a session.
     pub fn start_again(&self, who: Who, settings: &Settings) -> Result<Client, SideError> {
         match self.lock().get_mut(&who) {
             Some(Ok(place)) => place.log_in(who, settings),

@@ -15,19 +15,19 @@ use crate::suite::SideError;
 #[derive(Debug)]
 pub struct Dovecot {
     process: Process,
-    /// Where it speaks IMAP.
+    /// Address of its IMAP listener.
     pub address: SocketAddr,
 }
 
 impl Dovecot {
     pub const DURABILITY: &str = "index written, not synced";
-    /// Owner of the mail (nobody of Debian): Dovecot refuses to serve root's.
+    /// Owner of the mail (Debian's nobody): Dovecot refuses to serve mail of root.
     pub const OWNER: u32 = 65534;
 
     /// Starts it on a free port, with the mail in `maildir`, whose directories belong to [`Self::OWNER`].
     ///
     /// # Errors
-    /// When it is not installed, when we are not root, when it does not start.
+    /// When it is not installed, when we are not root, or when it does not start.
     pub fn start(dir: &Path, maildir: &Path) -> Result<Self, SideError> {
         let program = program("dovecot", "dovecot-imapd")?;
         if !Path::new("/usr/lib/dovecot/imap").exists() {
@@ -52,7 +52,7 @@ impl Dovecot {
         Ok(Self { process, address })
     }
 
-    /// Its master process; all others descend from it.
+    /// Process id of its master, the ancestor of all other processes.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -64,7 +64,7 @@ impl Drop for Dovecot {
     }
 }
 
-/// Dovecot's defaults, but for places, port, users and the number of sessions.
+/// Dovecot's defaults except for directories, port, users and the number of sessions.
 fn configuration(dir: &Path, maildir: &Path, address: SocketAddr) -> String {
     let (dir, maildir, owner) = (dir.display(), maildir.display(), Dovecot::OWNER);
     format!(

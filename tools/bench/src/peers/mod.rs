@@ -14,17 +14,17 @@ use posthaste_loadgen::process::find_program;
 
 use crate::suite::SideError;
 
-/// Where a program is.
+/// Path of an installed program.
 pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf, SideError> {
     find_program(name).ok_or_else(|| SideError::Absent(format!("{name} is not installed (package {package})")))
 }
 
-/// Some peers are run as another user by root and as ourselves otherwise.
+/// True if we run as root: some peers then run as another user, and otherwise as ourselves.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Writes a file of configuration.
+/// Writes a configuration file.
 fn write(path: &Path, text: &str) -> Result<(), SideError> {
     std::fs::write(path, text).map_err(SideError::failed(&path.display().to_string()))
 }

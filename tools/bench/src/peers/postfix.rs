@@ -20,15 +20,15 @@ pub struct Postfix {
     queue: PathBuf,
     pid: u32,
     pub address: SocketAddr,
-    /// Where its mailboxes lie.
+    /// Directory of its mailboxes.
     pub mail: PathBuf,
     _guard: Guard,
 }
 
-/// The distribution's list of services, which ours is made of.
+/// The distribution's list of services, the basis of ours.
 const SERVICES: [&str; 2] = ["/usr/share/postfix/master.cf.dist", "/etc/postfix/master.cf"];
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Processes of a kind, as on a server that is set up for load: connections beyond it wait.
+/// Limit on processes of one kind, as on a server configured for load: more connections than that wait.
 pub const PROCESSES_MAX: usize = 200;
 
 impl Postfix {
@@ -37,7 +37,7 @@ impl Postfix {
     /// Starts it on a free port; mail for user1 to the number of `mailboxes` at localhost goes to Maildirs.
     ///
     /// # Errors
-    /// When it is not installed, when we are not root, when it does not start.
+    /// When it is not installed, when we are not root, or when it does not start.
     pub fn start(dir: &Path, mailboxes: u64) -> Result<Self, SideError> {
         Self::start_with(dir, mailboxes, "")
     }
@@ -45,7 +45,7 @@ impl Postfix {
     /// Starts it on a free port; all mail goes on to `next_hop`.
     ///
     /// # Errors
-    /// As those of [`start`](Self::start).
+    /// Errors of [`start`](Self::start).
     pub fn start_as_relay(dir: &Path, next_hop: SocketAddr) -> Result<Self, SideError> {
         let relayhost = format!("relayhost = [{}]:{}\n", next_hop.ip(), next_hop.port());
         Self::start_with(dir, 0, &relayhost)
@@ -85,12 +85,12 @@ impl Postfix {
         Ok(postfix)
     }
 
-    /// Its master process; all others descend from it.
+    /// Process id of its master, the ancestor of all other processes.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// True if everything that it acknowledged is delivered.
+    /// True if everything that it acknowledged was delivered.
     pub fn queue_is_empty(&self) -> bool {
         ["maildrop", "incoming", "active", "deferred"].iter().all(|name| has_no_file(&self.queue.join(name)))
     }
@@ -115,7 +115,7 @@ impl Drop for Postfix {
     }
 }
 
-/// However deep.
+/// True if there is no file in `dir`, however deep.
 fn has_no_file(dir: &Path) -> bool {
     let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && has_no_file(&entry.path()))
@@ -137,7 +137,7 @@ fn user_id(name: &str) -> Option<u32> {
     line.split(':').nth(2)?.parse().ok()
 }
 
-/// `virtual` wants each mailbox named: a pattern may not make its path.
+/// The main.cf. `virtual` needs each mailbox in a map: it allows no path made from a pattern.
 fn main_cf(dir: &Path, mailboxes: u64) -> String {
     let dir = dir.display();
     let user = |n: u64| format!("{{user{n}@localhost=user{n}/Maildir/}} ");
@@ -167,7 +167,7 @@ smtpd_recipient_restrictions = permit_mynetworks, reject
     )
 }
 
-/// The distribution's services with one port of our own and nothing in a chroot.
+/// The distribution's services with our port, none of them in a chroot.
 fn master_cf(services: &str, address: SocketAddr) -> String {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

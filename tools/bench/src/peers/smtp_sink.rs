@@ -1,4 +1,4 @@
-//! Postfix's smtp-sink: takes everything and throws it away.
+//! Postfix's smtp-sink, which accepts all mail and discards it.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -30,7 +30,7 @@ pub fn check(ledger: &Ledger, sink: &Path, patience: Duration) -> Result<(), Sid
     }
 }
 
-/// Like [`check`], as long as the sink may take to write its account.
+/// Like [`check`], with the time that the sink may take to write its account.
 pub fn check_when_written(ledger: &Ledger, sink: &Path) -> Result<(), SideError> {
     check(ledger, sink, FLUSH_MAX)
 }
@@ -39,7 +39,7 @@ pub fn check_when_written(ledger: &Ledger, sink: &Path) -> Result<(), SideError>
 mod tests {
     use super::*;
 
-    /// A run of three messages, all acknowledged; `lines` is what the sink has.
+    /// Verdict on a run of three messages, all acknowledged; the sink's account holds `lines`.
     fn verdict(lines: &[(u64, bool)]) -> Result<(), String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sink.jsonl");

@@ -1,4 +1,5 @@
-//! A spool whose queue has millions of deferred recipients: written as the server would have left it, but without SMTP.
+//! A spool with a queue of millions of deferred recipients, written directly, without SMTP, as the server would have
+//! left it.
 
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -13,17 +14,18 @@ use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Repl
 
 use crate::suite::SideError;
 
-/// Destinations of what waits.
+/// Number of destinations in the queue.
 pub const DOMAINS: u64 = 100_000;
-/// A short ring: most of what waits is in packs, as it would be had it come with bodies of the usual size and with other mail.
+/// A short ring, so that most waiting messages are in packs, as with bodies of the usual size and other mail among
+/// them.
 const RING_SEGMENTS: usize = 16;
-/// Batches that wait for their commit at a time.
+/// Batches that wait for their commit at the same time.
 const UNDER_WAY: usize = 8192;
-/// Earliest retry: later than any run, so that none of it is tried.
+/// Earliest retry: later than the end of any run, so that no delivery is tried.
 const NEXT_SECS_LEAST: Secs = 6 * 3600;
 const NEXT_SECS_SPREAD: u64 = 12 * 3600;
 
-/// Writes `count` messages of one recipient each into the spool in `dir`, refused once each.
+/// Writes `count` messages of one recipient each into the spool in `dir`, each deferred once.
 ///
 /// # Errors
 /// Errors of the spool.
@@ -78,10 +80,10 @@ pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
     spool.checkpoint().map_err(SideError::failed("checkpoint"))
 }
 
-/// Recipients in the queue of a spool that no server has open.
+/// Number of recipients in the queue of a spool that no server has open.
 ///
 /// # Errors
-/// Errors of the spool, and of its content.
+/// Errors of the spool, and invalid content in it.
 pub fn count(dir: &Path) -> Result<u64, SideError> {
     let (spool, _) = FileSpool::open(dir, Config::default()).map_err(SideError::failed("spool"))?;
     let stream = spool.stream(STREAM).map_err(SideError::failed("stream of the queue"))?;
@@ -127,7 +129,7 @@ fn message(number: u64, now: Secs) -> Queued {
     }
 }
 
-/// Small, as ten million of them lie on the disk.
+/// A small body: ten million of them are on the disk.
 fn body(number: u64) -> Bytes {
     format!(
         "From: <bench@here.example>\r\nTo: <user{number}@domain-{}.example>\r\nSubject: {number}\r\n\r\nThis waits.\r\n",

@@ -1,4 +1,4 @@
-//! A queue of millions of deferred recipients: what it takes of memory, how long a start takes, and what becomes of the rate meanwhile.
+//! A queue of millions of deferred recipients: its memory, the time of a start, and the rate of other mail meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const CONNECTIONS: u32 = 50;
 const SIZE: &str = "10k";
 /// The server's default.
 const RING_SEGMENTS: u64 = 64;
-/// Of a message that waits, on the disk.
+/// Octets on disk of a waiting message.
 const WAITING_BYTES: u64 = 500;
 
 pub(super) fn workloads(settings: &Settings) -> Vec<Workload> {
@@ -92,7 +92,7 @@ impl Deferred {
         Ok(Self { recipients, dir: dir.to_owned(), sink, account, before, acked: 0, timeline, notes: Vec::new() })
     }
 
-    /// Waits until `acked` more messages are recorded as delivered than before.
+    /// Waits until `acked` more messages than before are recorded as delivered.
     fn wait(
         &self,
         outcomes: &mut Outcomes,

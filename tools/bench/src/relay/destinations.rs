@@ -1,4 +1,4 @@
-//! Five thousand domains with a mail host each, a few of which are slow or dead, and recipients of all kinds among them.
+//! Five thousand domains with a mail host each, a few of them slow or dead, and recipients of all fates among them.
 
 use std::net::Ipv4Addr;
 
@@ -10,30 +10,30 @@ use posthaste_random::Random;
 pub enum Kind {
     /// Accepted at once.
     Good,
-    /// Refused for good.
+    /// Refused permanently.
     Bounced,
-    /// Refused for now, each time.
+    /// Refused temporarily, at each attempt.
     Deferred,
-    /// Accepted by a host that takes seconds for it.
+    /// Accepted by a host that takes seconds to answer.
     Slow,
-    /// Of a domain whose host does not answer, or where nobody listens.
+    /// At a domain whose host does not answer or has no listener.
     Dead,
 }
 
 pub const KINDS: [Kind; 5] = [Kind::Good, Kind::Bounced, Kind::Deferred, Kind::Slow, Kind::Dead];
 pub const DOMAINS: u64 = 5000;
-/// One in so many domains is slow, and one dead.
+/// One domain of so many is slow, and one dead.
 const ODD_ONE_IN: u64 = 50;
-/// Of the recipients of other domains.
+/// Share of bounces among the recipients of other domains.
 const BOUNCED_PERCENT: u64 = 5;
 const DEFERRED_PERCENT: u64 = 10;
-/// Recipients of a run, taken in turn.
+/// Number of recipients, used in turn.
 const RECIPIENTS: usize = 100_000;
-/// Every run has the same ones.
+/// Seed, the same in every run.
 const SEED: u64 = 16;
-/// Where nothing answers.
+/// Address of a host that does not answer.
 pub const SILENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
-/// Where nobody listens.
+/// Address of a host that refuses connections.
 const CLOSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 67);
 
 /// Rules of the sink; local parts with `permfail` and `tempfail` order their own reply.

@@ -1,4 +1,4 @@
-//! Many domains, with bounces, deferrals, slow and dead hosts among them: the price that good ones pay for bad ones.
+//! Many domains, with bounces, deferrals, slow and dead hosts among them: the effect of bad destinations on good ones.
 //!
 //! An open loop brings equally many good recipients a second to the sides with and without bad ones, so that only the
 //! bad ones differ. A third side has good ones in place of the bad, to separate the cost of more mail from the cost of
@@ -43,13 +43,13 @@ const FIGURES: &[Figure] = &[
     Figure { key: "steal_percent", name: "steal", unit: Unit::Percent, better: Better::Lower },
 ];
 
-/// Good recipients a second: far below what the machine can do, as a p99 at its limit is that of the backlog.
+/// Good recipients a second: far below the machine's limit, since a p99 at the limit measures the backlog.
 const GOOD_RATE: f64 = 1000.0;
 const CONNECTIONS: u32 = 50;
 const SIZE: &str = "10k";
 /// The server's default.
 const RING_SEGMENTS: u64 = 64;
-/// A shorter round would only wait for connections to time out.
+/// Shortest round with silent hosts: a shorter one would only wait for connections to time out.
 const SILENT_MIN: Duration = Duration::from_secs(10);
 
 pub(super) fn workload(settings: &Settings) -> Workload {
@@ -80,7 +80,7 @@ pub(super) fn workload(settings: &Settings) -> Workload {
 struct Domains {
     dir: PathBuf,
     recipients: Vec<String>,
-    /// All recipients a second.
+    /// Recipients a second, of all fates.
     rate: f64,
     rounds: u32,
     accounted: [u64; KINDS.len()],
@@ -116,7 +116,7 @@ fn good_share(recipients: &[String]) -> f64 {
 /// A message, which has one recipient.
 struct Message {
     kind: Kind,
-    /// Microseconds since midnight.
+    /// Time of receipt in microseconds since midnight.
     received: u64,
     is_deferred: bool,
 }
@@ -124,7 +124,7 @@ struct Message {
 /// Counts from the event log for the recipients of each kind.
 #[derive(Default)]
 struct Tally {
-    /// By number.
+    /// Messages by number.
     messages: HashMap<u64, Message>,
     received: u64,
     delivered: [u64; KINDS.len()],
@@ -161,7 +161,7 @@ impl Tally {
         }
     }
 
-    /// Recipients whose outcome, as far as there is one to come, is not recorded.
+    /// Recipients whose outcome is not recorded yet, as far as one is to come.
     fn missing(&self, acked: &[u64; KINDS.len()]) -> u64 {
         let of = |kind: Kind, counts: &[u64]| acked[kind as usize].saturating_sub(counts[kind as usize]);
         of(Kind::Good, &self.delivered)

@@ -1,4 +1,4 @@
-//! One domain: as much as a closed loop brings.
+//! One domain in a closed loop, at full rate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Loaded {
     acked: u64,
     rates: Vec<f64>,
     timeline: Timeline,
-    /// To the sink, in the rounds before.
+    /// Connections to the sink in the rounds before.
     connections: Connections,
 }
 
@@ -94,7 +94,7 @@ impl Loaded {
         })
     }
 
-    /// Notes how far the server is.
+    /// Samples the progress of the server.
     fn look(&mut self, begun: Instant) -> Result<(), SideError> {
         if let End::Events(outcomes) = &mut self.opened.end {
             let now = outcomes.read()?;
@@ -105,7 +105,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Waits until the outcomes of `acked` messages more than before the round are recorded.
+    /// Waits until the outcomes of `acked` more messages than before the round are recorded.
     fn wait_for_outcomes(
         &mut self,
         acked: u64,
@@ -212,7 +212,7 @@ impl Running for Loaded {
     }
 }
 
-/// Figures of a round. `whole` is the time until all mail of `outcome` was sent on.
+/// Figures of a round. `whole` is the time until all mail of `outcome` was relayed.
 pub(super) fn figures(
     outcome: &Outcome,
     server: &Usage,

@@ -5,13 +5,13 @@
 pub struct Machine {
     /// Work, software interrupts included, in microseconds.
     pub busy_us: f64,
-    /// Time that the hypervisor gave to other machines, in microseconds.
+    /// Time that the hypervisor gave to other machines, in microseconds (steal).
     pub steal_us: f64,
-    /// Everything, idle time included, in microseconds.
+    /// All time, idle time included, in microseconds.
     pub all_us: f64,
 }
 
-/// A tick of `/proc/stat`: `USER_HZ` is 100 on every architecture that we run on.
+/// A tick of `/proc/stat`: `USER_HZ` is 100 on every supported architecture.
 const TICK_US: f64 = 10_000.0;
 
 impl Machine {

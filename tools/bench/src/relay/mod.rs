@@ -1,4 +1,4 @@
-//! Mail received and sent on: generator, server and sink are a process each, over TCP on loopback.
+//! Mail received and relayed: generator, server and sink are a process each, over TCP on loopback.
 //!
 //! The generator runs in this process. Bodies are distinct, each message has one recipient, the event log is on, mail
 //! hosts are looked up at a DNS server of this process. The clock stops when the last outcome is recorded: our event
@@ -58,7 +58,7 @@ const FIGURES: &[Figure] = &[
     Figure { key: "steal_percent", name: "steal", unit: Unit::Percent, better: Better::Lower },
 ];
 
-/// Of [`Connections::since`](crate::sink::Connections::since).
+/// Figure of [`Connections::since`](crate::sink::Connections::since).
 const SINK_MOST: Figure =
     Figure { key: "sink_most", name: "connections to the sink at a time", unit: Unit::Count, better: Better::Neither };
 const SINK_OPENED: Figure =
@@ -68,11 +68,11 @@ const SINK_OPENED: Figure =
 const BILLION_A_DAY: f64 = 1e9 / 86_400.0;
 const TIME: Duration = Duration::from_secs(60);
 const TIME_LEAST: Duration = Duration::from_secs(1);
-/// Messages a second that nobody here has exceeded.
+/// A rate in messages a second that no server has exceeded here.
 const FAST_RATE: f64 = 20_000.0;
-/// Timeout for sending on acknowledged mail.
+/// Time limit for relaying acknowledged mail.
 const DELIVERY_MAX: Duration = Duration::from_secs(300);
-/// Timeout for its processes to come to rest after that.
+/// Time limit for its processes to become idle after that.
 const REST_MAX: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 const DESTINATION: &str = "there.example";
@@ -84,7 +84,7 @@ struct Shape {
     name: &'static str,
     size: &'static str,
     connections: u32,
-    /// Log files of our spool: so few that a whole run turns the ring at least three times.
+    /// Log files of our spool: few enough that a whole run wraps the ring at least three times.
     ring_segments: u64,
 }
 
@@ -167,7 +167,7 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
     }
 }
 
-/// Our server, which sends to `next_hop`; `sink` is what listens there.
+/// Our server, which relays to `next_hop`; `sink` is the listener there.
 fn ours(
     shape: Shape,
     settings: &Settings,
@@ -189,27 +189,27 @@ fn ours(
     })
 }
 
-/// Starts a side.
+/// Starts the server of a side.
 type Open = fn(Shape, &Settings, &Path) -> Result<Opened, SideError>;
 
-/// A server that listens, and what it sends to.
+/// A listening server and its next hop.
 struct Opened {
     address: SocketAddr,
-    /// The process that all the server's others descend from.
+    /// Process id of its main process, the ancestor of all others.
     pid: u32,
     end: End,
     /// The sink's account.
     account: Option<PathBuf>,
-    /// Capacity of the spool's log before it is overwritten.
+    /// Capacity of the spool's log in octets, after which it is overwritten.
     ring_bytes: Option<u64>,
     notes: Vec<String>,
-    /// Ends them when dropped.
+    /// The processes, stopped when dropped.
     _holds: Box<dyn std::any::Any>,
-    /// If it tells of its connections.
+    /// The sink, if it reports its connections.
     sink: Option<Sink>,
 }
 
-/// How it is seen that every outcome is recorded.
+/// The way to detect that every outcome is recorded.
 enum End {
     Events(Outcomes),
     Queue(Postfix),

@@ -1,4 +1,4 @@
-//! Our server on a scratch directory, which relays, and the DNS server that it asks.
+//! Our server as a relay on a scratch directory, and the DNS server that it asks.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -11,13 +11,13 @@ use crate::suite::{Settings, SideError};
 
 /// The server's default; the number of segments decides the length of the ring.
 pub const RING_SEGMENT_BYTES: u64 = 64 << 20;
-/// More than [ten million](super::deferred), which is as many as may wait by default.
+/// Limit on recipients in the queue: more than [ten million](super::deferred), the default limit.
 const QUEUE_RECIPIENTS: u64 = 20_000_000;
 
-/// A server that relays; ended when dropped.
+/// A relaying server; stopped when dropped.
 pub struct Ours {
     pub server: ScratchServer,
-    /// Where its event log is.
+    /// Path of its event log.
     pub events: PathBuf,
     pub config: PathBuf,
     /// Deviations from the documented measurement.
@@ -26,10 +26,10 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// Starts it in `dir`. It asks for mail hosts in `zone`, which all listen on `port`.
+    /// Starts it in `dir`. It looks up mail hosts in `zone`, all of which listen on `port`.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When it does not start to listen.
     pub fn start(settings: &Settings, dir: &Path, zone: Zone, port: u16, segments: u64) -> Result<Self, SideError> {
         let dns = Dns::start(zone);
         let (config, events) = (dir.join("posthaste.toml"), dir.join("events"));
@@ -57,13 +57,13 @@ impl Ours {
     }
 }
 
-/// A domain whose mail host is here.
+/// A zone with one domain whose mail host is on loopback.
 pub fn zone(domain: &str) -> Zone {
     let host = format!("mx.{domain}");
     Zone::default().mx(domain, 10, &host).a(&host, Ipv4Addr::LOCALHOST)
 }
 
-/// The event log stays in one file, which is read while it grows.
+/// The configuration. The event log stays in one file, which is read while it grows.
 fn configuration(events: &Path, segments: u64) -> String {
     format!(
         "host_name = \"relay.example\"

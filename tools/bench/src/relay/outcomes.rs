@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use crate::suite::SideError;
 
-/// Lines so far.
+/// Counts of the lines so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages.
+    /// Messages received.
     pub received: u64,
     /// Recipients whose delivery to another host is recorded.
     pub delivered: u64,
-    /// Attempts that ended with a refusal for now.
+    /// Attempts that ended with a temporary refusal.
     pub waiting: u64,
-    /// Recipients that were given up.
+    /// Recipients given up.
     pub failed: u64,
     /// Places where events are missing.
     pub left_out: u64,
 }
 
-/// Reads the log on.
+/// Reads the log as it grows.
 #[derive(Debug)]
 pub struct Outcomes {
     dir: PathBuf,
@@ -33,12 +33,12 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Of the log in `dir`, which must not change its file.
+    /// Opens the log in `dir`, which must not be rotated.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), file: None, rest: Vec::new(), counts: Counts::default() }
     }
 
-    /// Reads what is new.
+    /// Reads the new lines.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -88,17 +88,17 @@ impl<'a> Line<'a> {
         self.behind("\"event\":\"").and_then(|rest| rest.split('"').next()).unwrap_or_default()
     }
 
-    /// The number of the message that it is about.
+    /// Number of the line's message.
     pub fn message(self) -> Option<u64> {
         self.behind("\"message\":\"")?.split('"').next()?.parse().ok()
     }
 
-    /// The first recipient of a message that was received.
+    /// First recipient of a received message.
     pub fn first_recipient(self) -> Option<&'a str> {
         Some(self.behind("\"to\":[\"")?.split('"').next()?.trim_matches(['<', '>']))
     }
 
-    /// Microseconds since midnight.
+    /// Time in microseconds since midnight.
     pub fn time_us(self) -> Option<u64> {
         // 2026-01-31T12:00:00.123456Z
         let time = self.behind("\"time\":\"")?.get(11..26)?;
@@ -115,7 +115,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// From one time of a day to the next, which may be of the next day.
+/// Microseconds between two times of day, of which the later may be on the next day.
 pub fn elapsed_us(from: u64, to: u64) -> u64 {
     const DAY_US: u64 = 86_400_000_000;
     // The clock may be set back a little meanwhile.

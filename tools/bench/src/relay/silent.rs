@@ -1,4 +1,4 @@
-//! A host that is there and does not answer: who connects to it waits until a timeout.
+//! A host that exists and does not answer: a client that connects to it waits until its timeout.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::suite::SideError;
 #[derive(Debug)]
 pub struct Silent {
     _listener: TcpListener,
-    /// They fill the queue of connections that wait to be accepted: the kernel then drops requests for more.
+    /// Connections that fill the listen queue, so that the kernel drops further requests.
     _waiting: Vec<TcpStream>,
 }
 
@@ -17,10 +17,10 @@ const FILL_MAX: usize = 64;
 const ANSWER_MAX: Duration = Duration::from_millis(300);
 
 impl Silent {
-    /// At an address of this machine.
+    /// Occupies an address of this machine.
     ///
     /// # Errors
-    /// When it cannot be had, or connections are made there all the same.
+    /// When the address cannot be bound, or connections succeed all the same.
     pub fn start(address: SocketAddr) -> Result<Self, SideError> {
         let failed = |error: std::io::Error| SideError::Failed(format!("a silent host at {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(failed)?;

@@ -3,22 +3,22 @@
 use posthaste_loadgen::report::{Curve, over_time};
 use serde::{Deserialize, Serialize};
 
-/// Totals since the beginning of a round, at moments.
+/// Totals since the beginning of a round, sampled.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// Seconds since the round began.
     pub at_s: Vec<f64>,
-    /// Recipients that were received for other hosts.
+    /// Recipients received for other hosts.
     pub received: Vec<u64>,
-    /// Recipients that were delivered or given up.
+    /// Recipients delivered or given up.
     pub settled: Vec<u64>,
 }
 
-/// Moments that are kept; at the bound every other one is dropped.
+/// Limit on samples; at the limit every other one is dropped.
 const MOMENTS_MAX: usize = 1200;
-/// Of a rate, at least: a shorter one says little.
+/// Shortest interval for a rate: shorter ones are noise.
 const STRETCH_S: f64 = 0.5;
-/// Stretches in a picture, about.
+/// Intervals in a plot, about.
 const STRETCHES: f64 = 120.0;
 
 impl Timeline {
@@ -34,7 +34,7 @@ impl Timeline {
         }
     }
 
-    /// The most that waited at a moment.
+    /// The largest depth of the queue.
     pub fn depth_max(&self) -> u64 {
         self.depths().map(|(_, depth)| depth).max().unwrap_or(0)
     }
@@ -45,7 +45,7 @@ impl Timeline {
         self.at_s.iter().copied().zip(waiting)
     }
 
-    /// The middle of each stretch, and what was added in it, a second.
+    /// The middle of each interval, and the rate in it, in items a second.
     fn rates(&self, totals: &[u64]) -> Vec<(f64, f64)> {
         let stretch = (self.at_s.last().copied().unwrap_or(0.0) / STRETCHES).max(STRETCH_S);
         let (mut rates, mut from) = (Vec::new(), (0.0, 0));
@@ -59,7 +59,7 @@ impl Timeline {
         rates
     }
 
-    /// Two plots: rates and depth. Empty for a time that is too short.
+    /// Two plots: rates and depth. Empty if the time is too short.
     pub fn to_svg(&self, side: &str) -> String {
         let (received, settled) = (self.rates(&self.received), self.rates(&self.settled));
         if received.len() < 2 {

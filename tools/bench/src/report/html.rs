@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: tables, and a bar for each row's first figure.
+//! The report as one self-contained page: tables, and a bar for each row's first figure.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::{Kind, Report, Row, WorkloadReport};
 const NO_ERROR: &str = "a String takes everything";
 
 impl Report {
-    /// One page that needs nothing else.
+    /// One self-contained page.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
         for check in &self.checks {
@@ -54,7 +54,7 @@ fn card(body: &mut String, suite: &str, workload: &WorkloadReport) {
     body.push_str("</div>\n");
 }
 
-/// A remark whose last word is an address leads there.
+/// A remark as HTML; an address at its end becomes a link.
 fn linked(remark: &str) -> String {
     match remark.rsplit_once(' ').filter(|(_, last)| last.starts_with("https://")) {
         Some((text, url)) => format!("{text} <a href=\"{url}\">{url}</a>"),
@@ -62,7 +62,7 @@ fn linked(remark: &str) -> String {
     }
 }
 
-/// 120 units wide for the most.
+/// A bar, 120 units wide for the largest value.
 fn bar(row: &Row, value: Option<f64>, most: f64) -> String {
     let Some(value) = value.filter(|_| most > 0.0) else { return String::new() };
     let colour = match row.kind {

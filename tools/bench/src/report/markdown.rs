@@ -1,4 +1,4 @@
-//! The report as Markdown tables that also read well on a terminal.
+//! The report as Markdown tables that are also readable on a terminal.
 
 use std::fmt::Write as _;
 
@@ -50,7 +50,7 @@ fn workload_table(text: &mut String, workload: &WorkloadReport) {
     }
 }
 
-/// A row for each side, with the figures that any has.
+/// A row for each side, with a column for each figure that any side has.
 pub(super) fn table(workload: &WorkloadReport) -> Table {
     let figures = figures_shown(workload);
     let table = Table::default().words("side");
@@ -79,7 +79,7 @@ fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
     [name].into_iter().chain(figures.iter().map(figure)).chain([ratio, row.durability.clone()]).collect()
 }
 
-/// Remarks below the table: source of a figure, reason of a missing one, findings.
+/// Remarks below the table: source of a figure, reason for a missing one, findings.
 pub(super) fn remarks(row: &Row) -> Vec<String> {
     let mut remarks = row.notes.clone();
     if let Kind::Published { url, setting } = &row.kind {
@@ -93,7 +93,7 @@ pub(super) fn remarks(row: &Row) -> Vec<String> {
     remarks
 }
 
-/// The median, and the least and the most where they are not the same; `is_more`: the most is no more than a bound.
+/// The median, with minimum and maximum if they differ. `is_more`: the maximum is only a lower bound.
 fn shown(spread: &Spread, unit: Unit, is_more: bool) -> String {
     let one = |value: f64| {
         let mark = if is_more && value >= spread.max { "> " } else { "" };

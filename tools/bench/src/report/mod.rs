@@ -16,7 +16,7 @@ use crate::published::Published;
 use crate::relay::timeline::Timeline;
 use crate::suite::{Better, Figure, Sample, Settings, Unit, fits};
 
-/// The schema that is written.
+/// Schema of the JSON form.
 pub const SCHEMA: &str = "posthaste-bench/1";
 
 /// A whole report. Its JSON form is described in `docs/bench.md`.
@@ -30,11 +30,11 @@ pub struct Report {
     pub host: Host,
     /// Settings of the machine that could be better.
     pub checks: Vec<Check>,
-    /// Part of the published amounts that was run.
+    /// Share of the published amounts that was run.
     pub scale: f64,
     /// Rounds of each side.
     pub rounds: u32,
-    /// It was told to end before its end.
+    /// True if the run was stopped early.
     pub was_stopped: bool,
     pub suites: Vec<SuiteReport>,
 }
@@ -50,9 +50,9 @@ pub struct SuiteReport {
 pub struct WorkloadReport {
     pub name: String,
     pub what: String,
-    /// The first is the one that ratios are made of.
+    /// Figures; ratios are computed from the first.
     pub figures: Vec<FigureInfo>,
-    /// Ours, then peers, then published ones.
+    /// Our sides, then peers, then published rows.
     pub rows: Vec<Row>,
 }
 
@@ -65,7 +65,7 @@ pub struct FigureInfo {
     pub better: Better,
 }
 
-/// One side of a workload, or what somebody has published about it.
+/// One side of a workload, or one published row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub side: String,
@@ -76,8 +76,8 @@ pub struct Row {
     /// Each round's figures by key.
     pub rounds: Vec<Sample>,
     pub summary: BTreeMap<String, Spread>,
-    /// Keys of figures at whose limit the last round was ended. The true figure exceeds that round's, and the maximum
-    /// in the summary is only a bound.
+    /// Keys of figures at whose time limit the last round was stopped. The true figure exceeds that of the round, and
+    /// the maximum in the summary is only a lower bound.
     #[serde(default)]
     pub more_than: Vec<String>,
     /// Ratio of our first side to this row in the first figure: above 1 is in our favour. It is a lower bound where
@@ -94,7 +94,7 @@ pub struct Row {
 pub enum Kind {
     Ours,
     Peer,
-    /// Somebody's own figure, from other hardware.
+    /// A published figure, from other hardware.
     Published {
         url: String,
         setting: String,
@@ -105,18 +105,18 @@ pub enum Kind {
 #[serde(rename_all = "lowercase")]
 pub enum RowState {
     Measured,
-    /// It cannot be had on this machine.
+    /// The side cannot run on this machine.
     Absent {
         why: String,
     },
-    /// It should have worked.
+    /// The side failed.
     Failed {
         why: String,
     },
 }
 
 impl Row {
-    /// A side without figures so far.
+    /// A row of a side without figures so far.
     pub(crate) fn of_side(name: &str, is_ours: bool, durability: &str) -> Self {
         Self {
             side: name.into(),
@@ -149,7 +149,7 @@ impl Row {
 }
 
 impl WorkloadReport {
-    /// Sums the rounds up and compares the rows.
+    /// Summarises the rounds and compares the rows.
     pub(crate) fn new(name: String, what: String, figures: &[Figure], mut rows: Vec<Row>) -> Self {
         rows.iter_mut().for_each(|row| row.summarise(figures));
         if let Some(first) = figures.first() {
@@ -176,7 +176,7 @@ impl WorkloadReport {
     }
 }
 
-/// Ratio in favour of `ours`: above 1 is better. `None` where one of them is zero, or neither direction is better.
+/// Ratio in favour of `ours`: above 1 is better. `None` if one of them is zero or the figure has no better direction.
 fn ratio(ours: f64, theirs: f64, better: Better) -> Option<f64> {
     let (over, under) = match better {
         Better::Higher => (ours, theirs),
@@ -187,7 +187,7 @@ fn ratio(ours: f64, theirs: f64, better: Better) -> Option<f64> {
 }
 
 impl Report {
-    /// Everything that there is to know of a run: what it found in `checks`, and the machine that it asks now.
+    /// The report of a run, with its `checks` and a description of the machine, which it gathers now.
     pub fn new(suites: Vec<SuiteReport>, settings: &Settings, started: SystemTime, checks: Vec<Check>) -> Self {
         Self {
             schema: SCHEMA.into(),
@@ -203,12 +203,12 @@ impl Report {
         }
     }
 
-    /// All of it as JSON.
+    /// The report as JSON.
     pub fn to_json(&self) -> String {
         to_json(self)
     }
 
-    /// True if all that was asked for has run, and no present side has failed.
+    /// True if everything asked for has run, and no present side has failed.
     pub fn is_good(&self) -> bool {
         let rows = || self.suites.iter().flat_map(|suite| &suite.workloads).flat_map(|workload| &workload.rows);
         let has_failed = rows().any(|row| matches!(row.state, RowState::Failed { .. }));

@@ -1,9 +1,9 @@
-//! A plot of values over time, for reports of others.
+//! A plot of values over time, for the reports of other programs.
 
 use super::plot::{Axis, Mark, Marks, Plot, Scale, Series};
 use crate::live::thousands;
 
-/// A line of a plot: a place in seconds, and the value there.
+/// A line of a plot: points of a time in seconds and a value.
 #[derive(Debug, Clone)]
 pub struct Curve<'a> {
     pub name: &'a str,
@@ -12,7 +12,7 @@ pub struct Curve<'a> {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A figure with a line for each curve. The first has its area filled.
+/// A figure with a line for each curve. The area under the first is filled.
 pub fn over_time(title: &str, curves: Vec<Curve<'_>>) -> String {
     let series = |Curve { name, colour, points }: Curve<'_>| Series {
         name: name.to_owned(),

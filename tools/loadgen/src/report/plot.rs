@@ -1,27 +1,27 @@
-//! Plots as SVG: axes, lines, bars. Colours are classes, so that the page's style decides them for light and dark.
+//! Plots as SVG: axes, lines, bars. Colours are classes that the page's style defines for light and dark.
 
 use std::fmt::Write as _;
 
-/// How values are laid out along an axis.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
-    /// From zero.
+    /// Linear, from zero.
     Linear,
-    /// Each step ten times the one before.
+    /// Logarithmic, in powers of ten.
     Log,
 }
 
-/// How a series is drawn.
+/// Form of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Mark {
     Line,
     /// A line whose inside is filled.
     Area,
-    /// Bars from each point to the next, put on top of the bars of the series before.
+    /// Bars from each point to the next, stacked on the bars of the previous series.
     Bars,
 }
 
-/// Where on the x axis, and the value there if there is one; `None` interrupts a line and ends bars.
+/// A place on the x axis and its value; `None` interrupts a line and ends bars.
 pub(super) type Point = (f64, Option<f64>);
 
 /// One series of points.
@@ -47,16 +47,16 @@ pub(super) struct Plot<'a> {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Marks {
     pub spans: Vec<Spans>,
-    /// Places with a name.
+    /// Named places.
     pub lines: Vec<(f64, String)>,
 }
 
-/// Stretches of one kind.
+/// Intervals of one kind.
 #[derive(Debug, Clone)]
 pub(super) struct Spans {
-    /// In the style.
+    /// Class in the style.
     pub class: &'static str,
-    /// In the legend.
+    /// Name in the legend.
     pub name: &'static str,
     pub spans: Vec<(f64, f64)>,
 }
@@ -64,13 +64,13 @@ pub(super) struct Spans {
 /// One axis.
 pub(super) struct Axis<'a> {
     pub scale: Scale,
-    /// Unit of the values, written at the end of the axis.
+    /// Unit of the values, shown at the end of the axis.
     pub label: &'a str,
-    /// How a value is written.
+    /// Formats a value.
     pub text: &'a dyn Fn(f64) -> String,
-    /// The last value, if the points do not decide it.
+    /// End of the axis, if not derived from the points.
     pub end: Option<f64>,
-    /// Where marks are, if not at round values.
+    /// Places of the ticks, if not at round values.
     pub ticks: Option<Vec<f64>>,
 }
 
@@ -80,11 +80,11 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 18.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
-/// Of a digit in a text of the style's size, about.
+/// Width of a digit in the style's font size, about.
 const DIGIT_WIDTH: f64 = 7.5;
 const NO_ERROR: &str = "a String takes everything";
 
-/// An axis with its range, from values to places.
+/// An axis with its range, which maps values to places.
 struct Range {
     first: f64,
     last: f64,
@@ -104,7 +104,7 @@ impl Range {
         }
     }
 
-    /// Ends the range at a round value, so that the highest point has room and a mark above it.
+    /// Extends the range to a round value, so that there is room and a tick above the highest point.
     fn rounded(mut self) -> Self {
         match self.scale {
             Scale::Linear => {
@@ -147,7 +147,7 @@ impl Range {
     }
 }
 
-/// 1, 2 or 5 times a power of ten: between four and eight of them make `most`.
+/// A step of 1, 2 or 5 times a power of ten, so that `most` holds four to eight of them.
 fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / 5.0).log10().floor());
     let fit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| most / (factor * power) <= 7.0);
@@ -165,7 +165,7 @@ fn rounded_up(value: f64) -> f64 {
 }
 
 impl Series {
-    /// Its colour in the style.
+    /// Class of its colour in the style.
     fn class(&self) -> String {
         assert!(self.colour <= BAD, "{}: the style has no colour {}", self.name, self.colour);
         format!("s{}", self.colour)
@@ -336,7 +336,7 @@ impl Plot<'_> {
         }
     }
 
-    /// Values under the pointer, column by column.
+    /// Values shown at the pointer, column by column.
     fn hints(&self, svg: &mut String, x: &Range) {
         let Some(first) = self.series.first() else { return };
         let tall = HEIGHT - BOTTOM - TOP;
@@ -369,9 +369,9 @@ impl Plot<'_> {
     }
 }
 
-/// Colours that the style has, besides [`BAD`].
+/// Number of colours in the style, not counting [`BAD`].
 pub(super) const COLOURS: usize = 6;
-/// The colour of what failed.
+/// The colour of failures.
 pub(super) const BAD: usize = COLOURS;
 
 fn height(series: &Series, column: usize) -> f64 {
@@ -386,7 +386,7 @@ fn y_at(range: &Range, value: f64) -> f64 {
     HEIGHT - BOTTOM - range.place(value) * (HEIGHT - BOTTOM - TOP)
 }
 
-/// Text that can stand in HTML and in an attribute.
+/// Escapes text for HTML and for attributes.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

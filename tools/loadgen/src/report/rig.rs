@@ -13,23 +13,23 @@ use crate::live::thousands;
 /// One line of a rig's file: a campaign of cuts on one file system, or a series of kills.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RigRun {
-    /// Whose server.
+    /// Name of the mail system under test.
     pub system: String,
     pub kind: RigKind,
-    /// `ext4`, `xfs` and so on; absent where the disk was the machine's own.
+    /// `ext4`, `xfs` and so on; absent if the run used the machine's own disk.
     pub file_system: Option<String>,
     /// Cuts of the power, or kills.
     pub times: u64,
     /// Recoveries that were cut again.
     pub again: u64,
-    /// Messages that the server had acknowledged in the run.
+    /// Messages that the server acknowledged in the run.
     pub acknowledged: u64,
-    /// Of a campaign of cuts: entries that had to be found, over all disks that a cut left.
+    /// In a campaign of cuts: entries expected in the mailboxes, over all disks that a cut left.
     pub looked_for: Option<u64>,
     pub lost: u64,
     pub duplicated: u64,
     pub half: u64,
-    /// Cuts and kills after which the server did not start, or left something undone.
+    /// Cuts and kills after which the server did not start or left work undone.
     pub broken: u64,
     /// Cuts that the file system itself did not survive.
     pub unmountable: u64,
@@ -53,7 +53,7 @@ impl RigKind {
     }
 }
 
-/// As `powercut` writes a line: what it says more is passed over.
+/// A line that `powercut` writes; fields that are not listed here are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Line {
@@ -89,11 +89,11 @@ struct Kill {
 }
 
 impl RigRun {
-    /// Reads the file that `powercut --json FILE` wrote: a line of JSON for each outcome. Faults, attacks and self-tests have no
-    /// row here and are passed over.
+    /// Reads the file that `powercut --json FILE` wrote: a line of JSON for each outcome. Faults, attacks and
+    /// self-tests have no row and are skipped.
     ///
     /// # Errors
-    /// When the file cannot be read, a line is none of the rig's, or none is of cuts or kills.
+    /// When the file cannot be read, a line is not from the rig, or none is about cuts or kills.
     pub fn read(path: &Path) -> Result<Vec<Self>, ReportError> {
         let text = fs::read_to_string(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
         let not_ours = |text: String| ReportError::NotOfTheRig { path: path.to_owned(), text };
@@ -178,7 +178,7 @@ const ROW: f64 = 30.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 190.0;
 
-/// A bar for each run, as long as the server was cut or killed often, with what was lost after it.
+/// A bar for each run, as long as its number of cuts or kills, with the losses after it.
 pub(super) fn picture(runs: &[RigRun]) -> String {
     let most = runs.iter().map(|run| run.times + run.again).max().unwrap_or(0).max(1) as f64;
     let tall = runs.len() as f64 * ROW + 8.0;

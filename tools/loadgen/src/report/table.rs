@@ -1,4 +1,4 @@
-//! A table in the three forms that reports are written in.
+//! A table in the three formats of reports.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::plot::escape;
 
 const NO_ERROR: &str = "a String takes everything";
 
-/// Columns with names, and rows. Words stand to the left, figures to the right.
+/// Columns with names, and rows. Words are aligned left, figures right.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     columns: Vec<(String, Kind)>,
@@ -17,22 +17,22 @@ pub struct Table {
 enum Kind {
     Words,
     Figures,
-    /// Text of a machine, shown as it is.
+    /// Text from a program, shown unchanged.
     Verbatim,
 }
 
 impl Table {
-    /// With a further column of words.
+    /// Adds a column of words.
     pub fn words(self, name: impl Into<String>) -> Self {
         self.column(name, Kind::Words)
     }
 
-    /// With a further column of figures.
+    /// Adds a column of figures.
     pub fn figures(self, name: impl Into<String>) -> Self {
         self.column(name, Kind::Figures)
     }
 
-    /// With a further column of what a machine has said.
+    /// Adds a column of text from a program.
     pub fn verbatim(self, name: impl Into<String>) -> Self {
         self.column(name, Kind::Verbatim)
     }
@@ -58,13 +58,13 @@ impl Table {
         std::iter::once(names).chain(self.rows.iter().map(|row| row.iter().map(String::as_str).collect()))
     }
 
-    /// Each column's widest cell once `shown`.
+    /// Width of each column: its widest cell as formatted by `shown`.
     fn widths(&self, shown: impl Fn(&str) -> usize) -> Vec<usize> {
         let widest = |column: usize| self.lines().map(|line| shown(line[column])).max().unwrap_or(0);
         (0..self.columns.len()).map(widest).collect()
     }
 
-    /// For a terminal: two blanks before each column.
+    /// The table for a terminal: two blanks before each column.
     pub fn to_text(&self) -> String {
         let widths = self.widths(|cell| cell.chars().count());
         let mut text = String::new();
@@ -83,7 +83,7 @@ impl Table {
         text
     }
 
-    /// In Markdown, aligned so that it also reads well as it is.
+    /// The table in Markdown, aligned so that its source is readable too.
     pub fn to_markdown(&self) -> String {
         let safe = |cell: &str| cell.replace('|', "\\|");
         let widths = self.widths(|cell| safe(cell).chars().count().max(3));
@@ -109,7 +109,7 @@ impl Table {
         text
     }
 
-    /// In HTML. `behind_name` gives what stands in a column of its own after each row's first cell, as HTML.
+    /// The table in HTML. `behind_name` returns the HTML of an extra column after each row's first cell.
     pub fn to_html(&self, behind_name: Option<&dyn Fn(usize) -> String>) -> String {
         let mut text = String::from("<table>");
         if self.has_names() {

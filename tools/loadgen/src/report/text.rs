@@ -7,12 +7,12 @@ use crate::live::{millis, thousands};
 use crate::load::Round;
 use crate::values::Sizes;
 
-/// One line of the table of figures: what it is, and its value in each column.
+/// One line of the table of figures: its name, and its value in each column.
 type Line = (&'static str, Vec<String>);
 
 const NO_ERROR: &str = "a String takes everything";
 
-/// Octets with a fitting unit.
+/// Octets in a suitable unit.
 pub(super) fn octets(octets: f64) -> String {
     match octets {
         octets if octets < 10_240.0 => format!("{octets:.0} B"),
@@ -22,7 +22,7 @@ pub(super) fn octets(octets: f64) -> String {
     }
 }
 
-/// Microseconds of a round's latency; a dash where nothing was acknowledged, which has none.
+/// Microseconds of a round's latency; a dash if nothing was acknowledged.
 pub(super) fn latency(round: &Round, us: u64) -> String {
     if round.latency.count == 0 { "-".into() } else { millis(us as f64) }
 }
@@ -67,7 +67,7 @@ fn cost_lines(costs: &[&Cost]) -> Vec<Line> {
     ]
 }
 
-/// A size as it was asked for.
+/// A size as the user asked for it.
 fn size(octets: usize) -> String {
     match octets {
         0 => "0 octets".to_owned(),
@@ -101,7 +101,7 @@ impl PlanSummary {
         title
     }
 
-    /// Its servers as a person names them.
+    /// Names of its servers for people.
     pub(super) fn target_names(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for target in &self.targets {
@@ -148,7 +148,7 @@ impl Report {
         text
     }
 
-    /// Each round's figures, the whole run's last where there are several.
+    /// Each round's figures, and those of the whole run last if there are several rounds.
     pub(super) fn figures_table(&self) -> Table {
         let (names, rounds): (Vec<String>, Vec<&Round>) = match self.rounds.len() {
             0 | 1 => (vec!["run".into()], vec![&self.total]),
@@ -160,7 +160,7 @@ impl Report {
         table(names, round_lines(&rounds))
     }
 
-    /// Costs of the sides that were watched.
+    /// Costs of the observed sides.
     pub(super) fn cost_table(&self) -> Table {
         let costs: Vec<&Cost> = std::iter::once(&self.generator).chain(&self.server).collect();
         let names = ["generator", "server"].into_iter().take(costs.len()).map(str::to_owned);
@@ -189,7 +189,7 @@ impl Report {
         (!self.kills.is_empty()).then_some(table)
     }
 
-    /// For a terminal; at most `list_max` findings of each kind.
+    /// The report for a terminal; at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!("{}\n\n", self.plan_text());
         text += &self.figures_table().to_text();
@@ -205,7 +205,7 @@ impl Report {
         text
     }
 
-    /// Tables in Markdown.
+    /// The report as tables in Markdown.
     pub fn to_markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}.\n\n", self.name(), self.plan_text());
         let provenance = provenance(&self.started, &self.host, &self.version);

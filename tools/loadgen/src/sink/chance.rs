@@ -2,10 +2,10 @@
 
 use posthaste_random::mix;
 
-/// Decisions of one kind are numbered; of each run of this many, a percentage takes its exact share.
+/// Decisions in a block: in each, a percentage gets its exact share.
 pub const BLOCK: u64 = 10_000;
 
-/// Where decision number `n` stands in its block's shuffled order: 0 to 9,999, each exactly once in a block.
+/// Position of decision number `n` in its block's shuffled order: 0 to 9,999, each exactly once in a block.
 ///
 /// The fate of message `n` depends on `key` and `n` alone, not on the thread that asks.
 pub fn place(key: u64, n: u64) -> u32 {
@@ -20,7 +20,7 @@ pub fn place(key: u64, n: u64) -> u32 {
     }
 }
 
-/// A number that `key` and `n` decide, evenly spread over 0 to `bound` - 1 as far as 64 bits allow.
+/// A number from `key` and `n`, evenly spread over 0 to `bound` - 1 as far as 64 bits allow.
 pub fn below(key: u64, n: u64, bound: u64) -> u64 {
     mix(key ^ mix(n.wrapping_add(0x5851_F42D_4C95_7F2D))) % bound
 }

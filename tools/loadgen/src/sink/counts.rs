@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::stage::Stage;
 
-/// Counters of one thread, which alone adds to them; anybody may read. Aligned so that threads share no cache line.
+/// Counters of one thread, which alone adds to them; all threads may read them. Aligned so that no two share a cache
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
@@ -29,11 +30,11 @@ pub(super) struct Tally {
     pub stamped: Counter,
     pub altered: Counter,
     pub store_errors: Counter,
-    /// Refusals are rare or slow things are wanted anyway.
+    /// Refusals by stage and code. A lock is good enough: they are rare, or slowness is wanted anyway.
     refusals: Mutex<BTreeMap<(Stage, u16), u64>>,
 }
 
-/// Written by one thread, so that adding needs no locked instruction.
+/// A counter with one writing thread, so that adding needs no locked instruction.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -60,37 +61,37 @@ pub struct Counts {
     pub connections: u64,
     /// Number of open connections.
     pub open_connections: u64,
-    /// The most that were open at a time.
+    /// The most connections open at the same time.
     pub open_connections_max: u64,
-    /// Connections above the bound: told 421 and closed.
+    /// Connections over the limit: answered with 421 and closed.
     pub turned_away: u64,
-    /// Sessions that got encrypted.
+    /// Sessions with TLS.
     pub tls_sessions: u64,
-    /// Handshakes that failed.
+    /// Failed TLS handshakes.
     pub tls_failures: u64,
     /// Messages answered with 250.
     pub messages: u64,
-    /// Octets of them, dots removed.
+    /// Octets of those messages, after removal of the extra dots.
     pub octets: u64,
-    /// Recipients of them.
+    /// Recipients of those messages.
     pub recipients: u64,
-    /// Messages that did not come whole or were not fit to be taken (bare newlines, NUL, too large).
+    /// Messages that were incomplete or not acceptable (bare newlines, NUL, too large).
     pub aborted: u64,
     /// Connections closed by rule.
     pub dropped: u64,
-    /// Recipients told to come back by the greylist; also among the refusals.
+    /// Recipients deferred by the greylist; also among the refusals.
     pub greylisted: u64,
-    /// Connections closed because nothing came.
+    /// Connections closed because no input came.
     pub timed_out: u64,
-    /// Connections that ended with an error of the network.
+    /// Connections that ended with a network error.
     pub failed: u64,
     /// With an account: accepted messages with a stamp.
     pub stamped: u64,
-    /// With an account: those of them whose octets had changed.
+    /// With an account: such messages whose octets had changed.
     pub altered: u64,
     /// Messages refused because they could not be stored.
     pub store_errors: u64,
-    /// Refusals by rule: stage, code, how often.
+    /// Refusals by rule: number for each stage and code.
     pub refusals: BTreeMap<&'static str, BTreeMap<u16, u64>>,
 }
 
@@ -129,15 +130,15 @@ impl Counts {
     }
 }
 
-/// The account of a whole run.
+/// Totals of a whole run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     /// Counts of the run.
     #[serde(flatten)]
     pub counts: Counts,
-    /// From start to stop.
+    /// Seconds from start to stop.
     pub seconds: f64,
-    /// Processor time of this process meanwhile, in the system and outside, all threads.
+    /// Processor time of this process meanwhile, user and system, all threads.
     pub cpu_seconds: f64,
     /// Processor time for each accepted message, in microseconds; `None` when there was none.
     pub cpu_us_per_message: Option<f64>,
@@ -149,12 +150,12 @@ impl Summary {
         Self { counts, seconds: elapsed.as_secs_f64(), cpu_seconds: cpu.as_secs_f64(), cpu_us_per_message: per_message }
     }
 
-    /// As pretty JSON.
+    /// The summary as pretty JSON.
     pub fn to_json(&self) -> String {
         crate::report::to_json(self)
     }
 
-    /// As text for people; lines that would say 0 are left out.
+    /// The summary as text for people; lines with 0 are left out.
     pub fn to_text(&self) -> String {
         let counts = &self.counts;
         let mut out = String::new();

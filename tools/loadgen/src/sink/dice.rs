@@ -11,7 +11,7 @@ use super::rule_file::{Delay, RuleError, StageRule};
 use super::stage::Stage;
 use super::verdict::{Action, Verdict, parse_reply};
 
-/// One stage of one domain: thresholds in hundredths of a percent, and how many decisions there were.
+/// One stage of one domain: thresholds in hundredths of a percent, and the number of decisions so far.
 #[derive(Debug)]
 pub(super) struct Dice {
     drop: u32,
@@ -25,7 +25,7 @@ pub(super) struct Dice {
 }
 
 impl Dice {
-    /// `None` for a rule that does nothing.
+    /// Compiles a rule; `None` if it has no effect.
     pub fn new(
         rule: &StageRule,
         provider: Provider,

@@ -1,6 +1,6 @@
-//! The sink: takes mail as fast as it comes and throws it away, or refuses it by rule, or keeps it to be looked at.
+//! The sink: accepts mail as fast as it comes and discards it, refuses it by rule, or keeps it for inspection.
 //!
-//! For tests of clients, relays and load generators: it runs in its own threads and needs no runtime of its caller.
+//! For tests of clients, relays and load generators. It runs in its own threads and needs no runtime of its caller.
 //!
 //! ```
 //! use posthaste_loadgen::sink::{Options, Sink};
@@ -57,14 +57,14 @@ use rules::Rules;
 use shared::Shared;
 use store::{Ledger, Store};
 
-/// How a sink is to be.
+/// Options of a sink.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `host:port`; port 0 takes a free one.
     pub listen: String,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// In the greeting, and in a certificate made at the start.
+    /// Name in the greeting, and in a certificate made at the start.
     pub host_name: String,
     /// Rules for the answers. Default: accept everything.
     pub rules: RuleFile,
@@ -80,14 +80,16 @@ pub struct Options {
     pub certificate: Certificate,
     /// Threads; 0 for as many as there are processors. Default 0.
     pub threads: usize,
-    /// Maximum simultaneous connections; more get 421 4.3.2. Default 20,000.
+    /// Limit on simultaneous connections; more get 421 4.3.2. Default 20,000.
     pub connections_max: u64,
-    /// Octets in one message; above it 552 5.3.4. 0 for no limit, which only makes sense where nothing is kept. Default 64 MiB.
+    /// Limit on the octets of one message; above it 552 5.3.4. 0 for no limit, which only makes sense if no mail is
+    /// kept. Default 64 MiB.
     pub message_bytes_max: u64,
-    /// Octets of all messages in memory, where they are kept or accounted for; above it 452 4.3.1. Default 1 GiB.
+    /// Limit on the octets of all messages in memory, if they are kept or accounted for; above it 452 4.3.1. Default 1
+    /// GiB.
     pub memory_bytes_max: usize,
-    /// Idle timeout of a client, or not take its replies; then 421 4.4.2. Silence is noticed after one to two
-    /// times this. Default 5 minutes.
+    /// Time after which a client that sends nothing or does not read its replies gets 421 4.4.2. Silence is noticed
+    /// after one to two times this. Default 5 minutes.
     pub idle_timeout: Duration,
     /// Accept messages with bare CR, bare LF or NUL unchanged, instead of refusing them. Default false.
     pub lenient: bool,
@@ -115,7 +117,7 @@ impl Default for Options {
     }
 }
 
-/// Why a sink does not start, or did not end well.
+/// The reason why a sink did not start or did not end well.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
@@ -161,7 +163,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens everything and starts the threads. From then on clients can connect.
+    /// Opens all files and the listener and starts the threads. Clients can connect from then on.
     ///
     /// # Errors
     /// Any [`SinkError`].
@@ -253,7 +255,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Address of its listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -264,7 +266,7 @@ impl Sink {
         Counts { open_connections_max, ..Counts::of(&self.shared.tallies) }
     }
 
-    /// Hands the account and the store's index to the kernel, so that others can read what was entered so far.
+    /// Flushes the account and the store's index to the kernel, so that others can read the entries so far.
     ///
     /// # Errors
     /// [`SinkError::File`].
@@ -275,12 +277,12 @@ impl Sink {
         store.and(ledger).map_err(|error| SinkError::File { path: path(), error })
     }
 
-    /// Counts so far, and their cost.
+    /// Counts so far, with their cost.
     pub fn summary(&self) -> Summary {
         Summary::new(self.counts(), self.started.elapsed(), cpu_time().saturating_sub(self.cpu_at_start))
     }
 
-    /// Cuts the connections off, writes out all buffers, and returns the summary.
+    /// Cuts all connections off, flushes all buffers, and returns the summary.
     ///
     /// # Errors
     /// [`SinkError::File`].
@@ -331,7 +333,7 @@ fn protocol(options: &Options, rules: &Rules) -> Config {
     config
 }
 
-/// Listens with the longest queue that the kernel grants.
+/// Listens with the longest backlog that the kernel grants.
 fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {

@@ -1,13 +1,13 @@
-//! Refusals as mail hosts word them, by provider, stage and kind, for rules that give no texts of their own.
+//! Typical refusals of mail providers, by provider, stage and kind, for rules without texts of their own.
 //!
-//! The wording follows what each provider documents for its customers' postmasters or is known to answer; addresses and
-//! session ids in them are made up. Codes and enhanced codes are the ones that a sender's software acts on.
+//! The wording follows the documentation of each provider for postmasters, or its known answers; addresses and session
+//! ids in them are made up. Codes and enhanced codes are the ones that a sender's software acts on.
 
 use serde::Deserialize;
 
 use super::stage::Stage;
 
-/// Whose manner of refusing is imitated.
+/// The provider whose refusals are imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {

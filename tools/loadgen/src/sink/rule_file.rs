@@ -1,4 +1,4 @@
-//! The rule file as it is written: what can be said in it, and how it is read.
+//! The rule file as written, and its parser.
 //!
 //! The reference with examples is docs/sink.md.
 
@@ -22,7 +22,7 @@ impl std::str::FromStr for Stage {
     }
 }
 
-/// Why rules cannot be used.
+/// The reason why rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -34,60 +34,60 @@ pub enum RuleError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// It is not TOML, or has an unknown key or a value of the wrong kind.
+    /// Not TOML, an unknown key, or a value of the wrong type.
     #[error("{}", Mistake { file: path, position: position.as_ref(), message })]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Position in the file.
         position: Option<Position>,
-        /// The mistake, in words.
+        /// Description of the mistake.
         message: String,
     },
-    /// There is no such stage.
+    /// The stage does not exist.
     #[error("no stage {0}; stages are connect, ehlo, mail, rcpt, data, end-of-data")]
     Stage(String),
-    /// The percentages of one stage are negative or make more than 100 together.
+    /// The percentages of one stage are negative or add up to more than 100.
     #[error("{0}: percentages, and their sum, must be from 0 to 100")]
     Percent(String),
-    /// Not a reply, or not one of the kind that is asked for.
+    /// Not a reply, or not of the required kind.
     #[error("{place}: \"{text}\" is not a {wanted} reply such as \"{example}\"")]
     Reply {
         /// The list with the reply.
         place: String,
         /// The text.
         text: String,
-        /// 4yz or 5yz.
+        /// `4yz` or `5yz`.
         wanted: &'static str,
-        /// A good one.
+        /// A valid one.
         example: &'static str,
     },
-    /// A domain's table has a stage at which the domain is not known yet.
+    /// A domain's table has a rule for a stage at which the domain is not known yet.
     #[error("domain.\"{0}\": only [default] can have connect and ehlo: the domain is not known yet")]
     TooEarly(String),
     /// A time range that ends before it begins.
     #[error("{0}: the end of the delay is before its start")]
     Delay(String),
-    /// Zero where something is needed.
+    /// Zero for a value that must be positive.
     #[error("{0} must be more than 0")]
     Zero(&'static str),
 }
 
-/// A rule file as it is written.
+/// A rule file as written.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct RuleFile {
-    /// Decides which of the messages are refused. Default 0.
+    /// Selects the messages to refuse. Default 0.
     pub seed: u64,
-    /// For every domain without a table of its own, and for stages that such a table leaves out.
+    /// For every domain without a table of its own, and for stages missing from such a table.
     pub default: DomainRules,
     /// By domain in lower case; `*.example.com` stands for every domain below `example.com`.
     pub domain: BTreeMap<String, DomainRules>,
-    /// Refuse what is new at first. Default: no greylisting.
+    /// Greylisting of new mail. Default: none.
     pub greylist: Option<GreylistRule>,
-    /// Read message bodies slowly. Default: as fast as they come.
+    /// Slow reading of message bodies. Default: as fast as they come.
     pub slow_read: Option<SlowReadRule>,
-    /// Messages in one session, then 421 4.7.0. Default: no limit.
+    /// Limit on messages in one session, then 421 4.7.0. Default: no limit.
     pub messages_max: Option<u32>,
 }
 
@@ -95,9 +95,9 @@ pub struct RuleFile {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct DomainRules {
-    /// Whose texts are used where a stage gives none. Default: that of `[default]`.
+    /// Provider whose texts are used if a stage gives none. Default: that of `[default]`.
     pub provider: Option<Provider>,
-    /// Instead of the greeting; in `[default]` only.
+    /// In place of the greeting; in `[default]` only.
     pub connect: Option<StageRule>,
     /// HELO, EHLO, LHLO; in `[default]` only.
     pub ehlo: Option<StageRule>,
@@ -112,7 +112,7 @@ pub struct DomainRules {
 }
 
 impl DomainRules {
-    /// The rule of a stage, to be set.
+    /// The rule of a stage, for setting it.
     pub fn stage_mut(&mut self, stage: Stage) -> &mut Option<StageRule> {
         match stage {
             Stage::Connect => &mut self.connect,
@@ -136,7 +136,7 @@ impl DomainRules {
     }
 }
 
-/// Rules for one stage. Percentages count to hundredths and are exact over each 10,000 decisions.
+/// Rules for one stage. Percentages have two decimals and are exact over each 10,000 decisions.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct StageRule {
@@ -144,9 +144,9 @@ pub struct StageRule {
     pub tempfail: f64,
     /// Percent answered with 5yz.
     pub permfail: f64,
-    /// Percent that get no answer: the connection is closed.
+    /// Percent of connections closed without an answer.
     pub drop: f64,
-    /// Wait before every answer.
+    /// Delay before every answer.
     pub delay: Delay,
     /// 4yz replies to choose from; empty for the provider's.
     pub tempfail_replies: Vec<String>,
@@ -154,7 +154,7 @@ pub struct StageRule {
     pub permfail_replies: Vec<String>,
 }
 
-/// A delay: `"50ms"`, or evenly distributed: `["10ms", "2s"]`.
+/// A delay: `"50ms"`, or a range with uniform distribution: `["10ms", "2s"]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WrittenDelay")]
 pub struct Delay {
@@ -187,28 +187,28 @@ impl TryFrom<WrittenDelay> for Delay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GreylistRule {
-    /// From the first attempt on, for this long.
+    /// Time from the first attempt on.
     #[serde(deserialize_with = "duration")]
     pub wait: Duration,
-    /// Attempts remembered; beyond it the oldest are forgotten. Default 1,000,000 (about 60 MB).
+    /// Limit on remembered attempts; beyond it the oldest are forgotten. Default 1,000,000 (about 60 MB).
     #[serde(default = "GreylistRule::default_entries")]
     pub entries: usize,
 }
 
 impl GreylistRule {
-    /// Of so many entries unless told otherwise.
+    /// Default number of entries.
     pub const fn default_entries() -> usize {
         1_000_000
     }
 }
 
-/// Bodies are taken in small bites with rests between them.
+/// Bodies are read in small pieces with pauses between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlowReadRule {
-    /// Octets in one bite.
+    /// Octets in one piece.
     pub octets: usize,
-    /// The rest after each.
+    /// Pause after each piece.
     #[serde(deserialize_with = "duration")]
     pub pause: Duration,
 }
@@ -218,7 +218,7 @@ fn duration<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Duration, D::E
     values::duration(&text).map_err(serde::de::Error::custom)
 }
 
-/// Where a key belongs that stands elsewhere.
+/// Describes the right place of a misplaced key.
 fn home_of(key: &str) -> Option<String> {
     let home = match key {
         "tempfail" | "permfail" | "drop" | "delay" | "tempfail-replies" | "permfail-replies" => {

@@ -10,7 +10,7 @@ use super::rule_file::{DomainRules, GreylistRule, RuleError, RuleFile, SlowReadR
 use super::stage::Stage;
 use super::verdict::{Verdict, parse_reply};
 
-/// Checked rules with the counters that their percentages need. Shared by all threads.
+/// Checked rules with the counters for their percentages. Shared by all threads.
 #[derive(Debug)]
 pub struct Rules {
     default: [Option<Dice>; 6],
@@ -29,10 +29,11 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Checks what is written. `local_parts`: whether recipients such as `tempfail@` and `450-…@` decide for themselves.
+    /// Checks and compiles a rule file. `local_parts`: true if recipients such as `tempfail@` and `450-…@` order their
+    /// own answer.
     ///
     /// # Errors
-    /// All of [`RuleError`] but those of reading.
+    /// All of [`RuleError`] except those of reading.
     pub fn new(file: &RuleFile, local_parts: bool) -> Result<Self, RuleError> {
         let provider = file.default.provider.unwrap_or_default();
         let compile = |name: &str, rules: &DomainRules, provider| -> Result<[Option<Dice>; 6], RuleError> {
@@ -86,7 +87,7 @@ impl Rules {
         self.used[stage as usize] || (self.local_parts && matches!(stage, Stage::Rcpt | Stage::EndOfData))
     }
 
-    /// True if any answer may be delayed.
+    /// True if any answer can be delayed.
     pub fn has_delays(&self) -> bool {
         let all = std::iter::once(&self.default).chain(self.domains.values());
         self.slow_read.is_some() || all.flatten().flatten().any(|dice| !dice.delay.to.is_zero())
@@ -108,7 +109,7 @@ impl Rules {
         self.ordered_answer(stage, recipient).unwrap_or_else(by_domain)
     }
 
-    /// The answer that a recipient orders for itself, which no rule overrides, greylisting neither.
+    /// The answer that a recipient orders for itself, which takes precedence over rules and greylisting.
     pub fn ordered_answer(&self, stage: Stage, recipient: &RcptTo) -> Option<Verdict> {
         self.local_parts.then(|| reply_of_local_part(recipient.forward_path.local_part(), stage)).flatten()
     }
@@ -129,7 +130,7 @@ impl Rules {
     }
 }
 
-/// The entry for an address's domain: its own, else that of the nearest `*.` above it.
+/// The entry for an address's domain: its own, or else that of the nearest `*.` above it.
 fn find<'a, T>(map: &'a HashMap<String, T>, address: Option<&Address>) -> Option<&'a T> {
     if map.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! One session without its socket: the protocol's state machine, and the rules that answer for it.
+//! One session without its socket: the protocol's state machine, with the rules for its answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::stage::Stage;
 use super::verdict::{Action, Verdict};
 use crate::stamp;
 
-/// The driver's next step, after it has written the output.
+/// The driver's next step after writing the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// Read more.
     Read,
-    /// Go on with what was read.
+    /// Continue with the input so far.
     GoOn,
-    /// Wait, then go on.
+    /// Wait, then continue.
     Pause(Duration),
-    /// Do the handshake, then tell with [`Session::tls_started`].
+    /// Do the handshake, then call [`Session::tls_started`].
     StartTls,
-    /// Close when the client had time to read the last reply.
+    /// Close after the client had time to read the last reply.
     Close,
     /// Close at once.
     Drop,
@@ -37,14 +37,14 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     worker: usize,
     client: IpAddr,
-    /// An answer that a delay holds back.
+    /// An answer held back by a delay.
     held: Option<Answer>,
-    /// Of the message that is coming; kept only where a rule or the store will want it.
+    /// Envelope of the current message; kept only if a rule or the store needs it.
     envelope: Option<Envelope>,
     recipients: u64,
     octets: u64,
     kept: MessageSoFar,
-    /// The message does not fit into the memory for all of them.
+    /// True if the message exceeds the memory for all messages.
     overflow: bool,
 }
 
@@ -55,12 +55,12 @@ enum Answer {
     Drop,
 }
 
-/// The message so far, where it is needed whole.
+/// The message so far, if it is needed whole.
 #[derive(Default)]
 enum MessageSoFar {
     #[default]
     Nothing,
-    /// A slice of the read buffer, which has to be free again when the step is over.
+    /// A slice of the read buffer, which must be released by the end of the step.
     Borrowed(Bytes),
     Copied(Vec<u8>),
 }
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    /// The first step: greets, or does not.
+    /// The first step: sends the greeting, a refusal, or nothing.
     pub fn open(&mut self) -> NextStep {
         let verdict = self.shared.rules.judge_session(Stage::Connect);
         let answer = match verdict.action {
@@ -92,7 +92,7 @@ impl Session {
         self.give(answer, verdict.delay).unwrap_or(NextStep::GoOn)
     }
 
-    /// Goes on with what was read. Of `input` nothing is kept but what stays in it.
+    /// Processes `input`; octets that cannot be processed yet stay in it. The session keeps no reference to its buffer.
     pub fn step(&mut self, input: &mut BytesMut) -> NextStep {
         let step = self.advance(input);
         if let MessageSoFar::Borrowed(bytes) = &self.kept {
@@ -101,7 +101,7 @@ impl Session {
         step
     }
 
-    /// The replies that wait to be written.
+    /// The replies to be written.
     pub fn output(&mut self) -> &mut Vec<u8> {
         self.machine.output_mut()
     }
@@ -111,7 +111,7 @@ impl Session {
         self.machine.waiting() == posthaste_smtp::server::Waiting::Body
     }
 
-    /// The handshake is done.
+    /// Continues after a completed handshake.
     pub fn tls_started(&mut self) {
         self.machine.tls_started();
     }
@@ -272,7 +272,7 @@ impl Session {
         };
     }
 
-    /// The message is whole: decides about it.
+    /// Decides about a complete message.
     fn end(&mut self) -> Option<NextStep> {
         if self.overflow {
             return self.give(Answer::Message(overflow()), Duration::ZERO);
@@ -297,7 +297,8 @@ impl Session {
         self.give(outcome.map_or(Answer::Drop, Answer::Message), delay)
     }
 
-    /// Stores, enters into the account, counts, replies; in this order, so that what the client was told yes is there.
+    /// Stores the message, enters it into the account, counts it and replies, in this order: an acknowledged message is
+    /// always in the store.
     fn finish(&mut self, mut outcome: MessageOutcome) {
         let refusals: Vec<u16> = match &outcome {
             MessageOutcome::All(reply) => vec![reply.code()],
@@ -370,7 +371,7 @@ fn accepted() -> MessageOutcome {
     MessageOutcome::accepted("OK")
 }
 
-/// `None`: the connection is to be dropped.
+/// The reply for an action; `None` if the connection is to be dropped.
 fn verdict_reply(action: Action) -> Option<Reply> {
     match action {
         Action::Accept => Some(Reply::ok("OK")),

@@ -21,23 +21,23 @@ pub(super) struct Shared {
     pub ledger: Option<Ledger>,
     pub tls: Option<TlsAcceptor>,
     pub tls_mode: TlsMode,
-    /// One for each thread.
+    /// Counters, one set for each thread.
     pub tallies: Vec<Tally>,
-    /// Octets of messages in memory, and their bound.
+    /// Octets of messages in memory, which are limited.
     pub held_octets: AtomicUsize,
     pub held_octets_max: usize,
     pub connections_max: u64,
     pub idle_timeout: Duration,
-    /// Connections given to threads so far minus those that ended.
+    /// Connections handed to threads so far, minus ended ones.
     pub open: AtomicU64,
-    /// The most of them at a time.
+    /// The most open at the same time.
     pub open_max: AtomicU64,
-    /// Connections given to each thread, for the acceptor.
+    /// Connections handed to each thread, for the acceptor.
     pub opened: Vec<AtomicU64>,
 }
 
 impl Shared {
-    /// True if messages are needed whole; otherwise their octets are only examined in passing.
+    /// True if messages are needed whole; otherwise their octets are checked as they pass.
     pub fn keeps_bodies(&self) -> bool {
         self.store.is_some() || self.ledger.is_some()
     }

@@ -1,9 +1,9 @@
 //! The stages of a session at which an answer is given.
 
-/// Where in a session an answer is given.
+/// A stage of a session at which an answer is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// Instead of the greeting.
+    /// In place of the greeting.
     Connect,
     /// HELO, EHLO or LHLO.
     Ehlo,
@@ -18,7 +18,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in their order.
+    /// All stages, in their order.
     pub const ALL: [Self; 6] = [Self::Connect, Self::Ehlo, Self::Mail, Self::Rcpt, Self::Data, Self::EndOfData];
 
     /// Name in rule files, options and reports.

@@ -1,4 +1,4 @@
-//! Where accepted messages are kept, if they are. Nothing is synced: the sink is a test tool and promises nothing.
+//! Storage of accepted messages. It is never synced: the sink is a test tool and promises nothing.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IoSlice, Write};
@@ -17,12 +17,12 @@ use crate::stamp;
 /// Format and place of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreKind {
-    /// A Maildir, made if it is not there; names and line ends as the server's own.
+    /// A Maildir, created if missing; names and line ends as the server's own.
     Maildir(PathBuf),
     /// One file in mboxrd format, appended to.
     Mbox(PathBuf),
     /// A directory with one file for each message, `00000001.eml` and so on with the octets as received, and
-    /// `index.jsonl`, which tells sender and recipients of each.
+    /// `index.jsonl` with sender and recipients of each.
     Dir(PathBuf),
 }
 
@@ -40,10 +40,10 @@ impl std::str::FromStr for StoreKind {
     }
 }
 
-/// Tells sender and recipients of each message in a directory, beside them.
+/// File with sender and recipients of each message in a directory, beside them.
 pub(crate) const DIR_INDEX: &str = "index.jsonl";
 
-/// An open store, shared by all threads. Writing blocks the thread that does it.
+/// An open store, shared by all threads. A write blocks its thread.
 #[derive(Debug)]
 pub(super) enum Store {
     Maildir { maildir: Maildir, names: NameSource },
@@ -95,7 +95,7 @@ impl Store {
         }
     }
 
-    /// Hands what is buffered to the kernel.
+    /// Flushes buffers to the kernel.
     pub fn flush(&self) -> io::Result<()> {
         match self {
             Self::Maildir { .. } | Self::Mbox(_) => Ok(()),
@@ -109,7 +109,7 @@ impl Store {
 pub(super) struct Ledger(Lines);
 
 impl Ledger {
-    /// An account of an earlier run is replaced; no other file is.
+    /// Creates the account. The account of an earlier run is replaced, any other file is not.
     pub fn create(path: &Path) -> io::Result<Self> {
         must_begin_with(path, r#"{"id":"#, "the account of a sink")?;
         Ok(Self(Lines::new(File::create(path)?)))
@@ -124,7 +124,7 @@ impl Ledger {
     }
 }
 
-/// A file that grows by whole lines: who reads it meanwhile finds no half one between two writes.
+/// A file that grows by whole lines, so that a reader finds no partial line between two writes.
 #[derive(Debug)]
 pub(super) struct Lines(Mutex<BufWriter<File>>);
 
@@ -147,7 +147,7 @@ impl Lines {
     }
 }
 
-/// Lines that are held back at most.
+/// Limit on octets of buffered lines.
 const LINES_OCTETS: usize = 64 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -158,7 +158,7 @@ fn append_to(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// The highest number of a file in the directory, 0 for none.
+/// The highest file number in the directory, 0 for none.
 fn last_number(dir: &Path) -> io::Result<u64> {
     let mut last = 0;
     for entry in std::fs::read_dir(dir)? {
@@ -200,7 +200,7 @@ fn mbox_entry(envelope: &Envelope, message: &[u8], now: SystemTime) -> Vec<u8> {
     out
 }
 
-/// As C's `asctime`, in UTC: `Sun Nov  6 08:49:37 1994`.
+/// A time as C's `asctime` formats it, in UTC: `Sun Nov  6 08:49:37 1994`.
 fn asctime(now: SystemTime) -> String {
     let secs = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let date = DateTime::from_unix(secs as i64).to_string();

@@ -8,13 +8,13 @@ use tokio_rustls::TlsAcceptor;
 
 use super::SinkError;
 
-/// When a session is encrypted.
+/// Start of encryption in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
     /// Never.
     #[default]
     Off,
-    /// When the client asks for it (RFC 3207).
+    /// At the client's request (RFC 3207).
     StartTls,
     /// From the first octet on (RFC 8314).
     Implicit,
@@ -23,7 +23,7 @@ pub enum TlsMode {
 /// The sink's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Certificate {
-    /// Made at the start, signed by itself, for the host name, `localhost` and 127.0.0.1.
+    /// Made at the start, self-signed, for the host name, `localhost` and 127.0.0.1.
     #[default]
     SelfSigned,
     /// PEM files: the chain, leaf first, and its private key.

@@ -7,25 +7,25 @@ use posthaste_smtp::{EnhancedCode, Reply};
 /// Decision at a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Wait this long first.
+    /// Delay before the action.
     pub delay: Duration,
-    /// Then do this.
+    /// Action after it.
     pub action: Action,
 }
 
 /// An answer, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Say yes.
+    /// A positive answer.
     Accept,
-    /// Say no.
+    /// A negative answer.
     Refuse(Reply),
     /// Close the connection.
     Drop,
 }
 
 impl Verdict {
-    /// Yes, at once.
+    /// A positive answer without delay.
     pub const YES: Self = Self { delay: Duration::ZERO, action: Action::Accept };
 
     pub(super) fn refuse(reply: Reply) -> Self {
@@ -33,8 +33,8 @@ impl Verdict {
     }
 }
 
-/// Reads `CODE [ENHANCED] TEXT`; line feeds in the text make a reply of several lines. An enhanced code of another class
-/// than the code is taken for text.
+/// Parses `CODE [ENHANCED] TEXT`; line feeds in the text make a reply of several lines. An enhanced code of another
+/// class than the code counts as text.
 pub(super) fn parse_reply(text: &str) -> Option<Reply> {
     let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
     let code = code.parse::<u16>().ok().filter(|code| (200..600).contains(code) && text.is_char_boundary(3))?;

@@ -26,7 +26,7 @@ use super::session::{NextStep, Session};
 use super::shared::Shared;
 use super::tls::TlsMode;
 
-/// Octets of one read. Fewer with delays, since a session may have to put all of them aside.
+/// Octets of one read. Fewer with delays, since a session may have to keep all of them.
 const READ_BYTES: usize = 128 << 10;
 const READ_BYTES_WITH_DELAYS: usize = 16 << 10;
 /// Time for which a closed connection is still read, so that the last reply is not lost to a reset.
@@ -38,10 +38,10 @@ thread_local! {
     static BUFFER: RefCell<BytesMut> = RefCell::default();
 }
 
-/// A connection on its way to its thread.
+/// A connection being handed to its thread.
 pub(super) type Accepted = (std::net::TcpStream, IpAddr);
 
-/// Serves what comes through `accepted` until `stop` says true. The sessions that are open then are cut off.
+/// Serves the connections from `accepted` until `stop` is true. Sessions still open then are cut off.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     worker: usize,
@@ -61,7 +61,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Accepts and hands each connection to the thread that has the fewest. Runs on the first thread.
+/// Accepts connections and hands each to the thread with the fewest. Runs on the first thread.
 pub(super) async fn accept(
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -145,7 +145,7 @@ async fn converse_with(mut stream: TcpStream, shared: &Arc<Shared>, worker: usiz
     Box::pin(converse(&mut stream, &mut session, first, shared, worker)).await.map(drop)
 }
 
-/// Talks until the end, `false`, or until the client wants TLS, `true`.
+/// Runs a session until its end (`false`) or until the client wants TLS (`true`).
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     session: &mut Session,
@@ -210,7 +210,7 @@ async fn write_output<S: AsyncWrite + Unpin>(stream: &mut S, session: &mut Sessi
 }
 
 /// Shuts down the sending side and reads on for a moment: closing with unread input would reset the connection, and the
-/// client might never see the last replies. A client may have sent more after its QUIT.
+/// client could miss the last replies. A client may have sent more after its QUIT.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     if stream.shutdown().await.is_err() {
         return;
@@ -231,7 +231,7 @@ enum ReadOutcome {
 
 /// The reading side of one session.
 struct Reader {
-    /// Input that the session did not take yet.
+    /// Input not processed by the session yet.
     left: BytesMut,
     read_bytes: usize,
     slow_read: Option<SlowReadRule>,
@@ -274,8 +274,8 @@ impl Reader {
     }
 }
 
-/// Notices silence without setting a timer for every read: one timer runs, and when it ends, what counts is whether
-/// anything came since it was set. So a silent client is noticed after one to two times the limit.
+/// Detects silence without a timer for each read: one timer runs, and at its end it checks for input since it was set.
+/// So a silent client is noticed after one to two times the limit.
 struct Idle {
     limit: Duration,
     timer: Pin<Box<Sleep>>,
@@ -291,7 +291,7 @@ impl Idle {
         self.came = true;
     }
 
-    /// Ready when nothing came for too long.
+    /// Ready after too long a silence.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if !std::mem::take(&mut self.came) {

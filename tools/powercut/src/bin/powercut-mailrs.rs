@@ -1,6 +1,8 @@
-//! `powercut-mailrs ADDRESS DIR`: takes mail over SMTP and hands it to `mailrs-delivery-executor` for `DIR/<user>/Maildir`, so that the rig can cut its power.
+//! `powercut-mailrs ADDRESS DIR`: takes mail over SMTP and hands it to `mailrs-delivery-executor` for
+//! `DIR/<user>/Maildir`, so that the rig can cut its power.
 //!
-//! As little of a server as the rig's own client needs: 250 for a message is what the executor's `Ok` is for every recipient.
+//! A server with only the commands of the rig's own client. It answers 250 to a message when the executor returned `Ok`
+//! for every recipient.
 #![forbid(unsafe_code)]
 
 use std::io::{self, BufRead, BufReader, Write};

@@ -84,7 +84,7 @@ fn mail_fails(environment: &Environment, kill: bool) -> Result<Problems, RigErro
     Ok(problems)
 }
 
-/// The file system has given up by the time that its disk is well again: what it holds is found once it has been mounted again.
+/// The file system has shut down by the time its disk works again: its mail is found after the next mount.
 pub fn mail_flushes_fail(environment: &Environment) -> Result<Problems, RigError> {
     let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let load = Load::mixed(26);

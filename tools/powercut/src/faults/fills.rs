@@ -1,7 +1,8 @@
-//! The spool's file system fills up while a server sends its mail on.
+//! The spool's file system fills up while a server relays.
 //!
-//! Below its floor the spool takes no mail, so notices to senders have to wait, and what becomes of mail is recorded all the same. Without a free block nothing moves
-//! out of the ring, which fills with records to its last segment. The server is killed in both states and starts in both; what waits costs little memory and few lines.
+//! Below its floor the spool takes no mail. Notices to senders have to wait, but outcomes are still recorded. Without a
+//! free block nothing moves out of the ring, which fills with records to its last segment. The server is killed and
+//! started in both states; waiting mail costs little memory and few log lines.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::relay::recorded;
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::{Running, Setup};
 
-/// Below the floor: mail leaves, its senders are told when there is space.
+/// Below the floor: mail leaves, and its senders get their notices when there is space.
 pub fn spool_short(environment: &Environment) -> Result<Problems, RigError> {
     let mut world = World::new(environment, 61)?;
     let mut server = world.start()?;
@@ -38,7 +39,7 @@ pub fn spool_short(environment: &Environment) -> Result<Problems, RigError> {
     world.end(server)
 }
 
-/// Not one record more fits: nothing is sent until there is space.
+/// No room for one more record: nothing is sent until there is space.
 pub fn ring_full(environment: &Environment) -> Result<Problems, RigError> {
     let mut world = World::new(environment, 62)?;
     let mut server = world.start()?;
@@ -69,7 +70,7 @@ struct World {
     sent: Sent,
     /// Recipients that the next hop takes.
     expected: u64,
-    /// Copies too many before the last kill.
+    /// Extra copies before the last kill.
     doubled: u64,
     memory_before: u64,
     problems: Problems,
@@ -120,7 +121,7 @@ impl World {
         self.problems.extend(super::unexpected(&self.sent, ""));
     }
 
-    /// Takes the space until the server refuses mail.
+    /// Takes space until the server refuses mail.
     fn fill(&mut self, server: &Running, leave: u64) -> Result<(), RigError> {
         let filler = Filler::new(self.rig.mount_point(), leave)?;
         let mut next = MESSAGES;
@@ -142,7 +143,7 @@ impl World {
         Ok(())
     }
 
-    /// Neither memory nor the log grows with what waits.
+    /// Checks that neither memory nor the log grows with the waiting mail.
     fn look(&mut self, server: &Running) {
         let grown = anonymous_octets(server.pid()).unwrap_or(u64::MAX).saturating_sub(self.memory_before);
         if grown > GROWN_MAX {
@@ -162,7 +163,8 @@ impl World {
         Ok(server)
     }
 
-    /// Copies too many that have come since the last call: after a kill no more than outcomes may be unrecorded.
+    /// Checks the extra copies since the last call: after a kill there may be as many as there may be unrecorded
+    /// outcomes.
     fn note_copies(&mut self) {
         let doubled = copies_too_many(&self.hop.copies());
         if doubled - self.doubled > UNRECORDED_MAX {
@@ -171,7 +173,7 @@ impl World {
         self.doubled = doubled;
     }
 
-    /// There is space again: everything comes, and everybody is told.
+    /// Frees the space: all mail arrives, and all notices are sent.
     fn end(mut self, server: Running) -> Result<Problems, RigError> {
         self.note_copies();
         self.filler = None;
@@ -200,5 +202,5 @@ const MESSAGES: u64 = 1000;
 /// The floor of the rig's servers is 1 MiB.
 const BELOW_FLOOR: u64 = 512 << 10;
 const GROWN_MAX: u64 = 64 << 20;
-/// Of a life.
+/// Limit on log lines of one run of the server.
 const LINES_MAX: usize = 60;

@@ -13,7 +13,8 @@ use crate::relay::{recorded, told};
 use crate::rig::{Environment, RigError};
 use crate::server::{Running, Setup};
 
-/// The wall clock jumps by years, forth and back, under load and between two lives. Timers go by another clock.
+/// The wall clock jumps by years, forwards and back, under load and between two runs of the server. Timers use another
+/// clock.
 pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
     let mut problems = local_mail_while_the_clock_jumps(environment)?;
     problems.extend(relayed_mail_while_the_clock_jumps(environment)?);
@@ -60,8 +61,8 @@ fn local_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problem
     Ok(problems)
 }
 
-/// Mail that the next hop defers is retried on schedule and does not expire, however the clock jumps: while it waits,
-/// and between two runs of the server.
+/// Mail deferred by the next hop is retried on schedule and does not expire when the clock jumps. It jumps while the mail
+/// waits, and between two runs of the server.
 fn relayed_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-clock-").tempdir_in(&environment.scratch)?;
     let clock = WallClock::new(scratch.path())?;
@@ -115,7 +116,7 @@ struct WallClock {
 }
 
 impl WallClock {
-    /// It goes right.
+    /// Starts with the right time.
     fn new(dir: &Path) -> Result<Self, RigError> {
         let library = faketime().ok_or_else(|| RigError::Unavailable("libfaketime is not installed".to_owned()))?;
         let clock = WallClock { library, file: dir.join("clock") };
@@ -154,7 +155,8 @@ fn files(mail: &Path) -> impl Iterator<Item = String> {
     new.map(|file| file.file_name().to_string_lossy().into_owned())
 }
 
-/// Connections take every descriptor that the server may have; those who are connected send on, and when the others go all is as before.
+/// Connections take every descriptor of the server; connected clients go on sending, and once the others leave all is
+/// as before.
 pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-descriptors-").tempdir_in(&environment.scratch)?;
     let limit = format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}");
@@ -197,7 +199,7 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
     Ok(problems)
 }
 
-/// True if all descriptors are in use, or a client was told so.
+/// True if all descriptors are in use, or a client got a reply that says so.
 fn have_run_out(server: &Running, idle: &[TcpStream]) -> Result<bool, RigError> {
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count();
     let was_told = idle.iter().any(|stream| {
@@ -208,14 +210,14 @@ fn have_run_out(server: &Running, idle: &[TcpStream]) -> Result<bool, RigError> 
     Ok(was_told || open >= DESCRIPTORS)
 }
 
-/// A server on a directory of its own, on no disk of the rig's.
+/// A server on a directory of its own, outside the disks of the rig.
 fn plain(environment: &Environment, scratch: &Path) -> Setup {
     Setup::plain(environment.program.clone(), scratch)
 }
 
-/// Enough to start with and to serve a handful of clients.
+/// Enough for the start and a handful of clients.
 const DESCRIPTORS: usize = 100;
-/// A smaller body is kept in memory: only one above this may be put off for want of a file.
+/// A smaller body is kept in memory: only a larger one can be deferred for want of a file.
 const IN_MEMORY_BYTES: usize = 1 << 20;
 /// In the year 2033: later than the real clock, earlier than the one that has jumped ten years.
 const FAR_SECS: u64 = 2_000_000_000;

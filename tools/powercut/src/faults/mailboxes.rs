@@ -1,4 +1,4 @@
-//! Mailboxes that are no longer what they were, and a second server.
+//! Changed mailboxes, and a second server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::mount::{FileSystem, run};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::{ServerError, Setup};
 
-/// A mailbox is moved away while mail comes in; afterwards what is in both is all.
+/// A mailbox is moved away while mail arrives; in the end the two together hold all mail.
 pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
     let away = |mailbox: &Path| mailbox.with_file_name("away");
     happens_to_a_mailbox(
@@ -29,7 +29,7 @@ pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
     )
 }
 
-/// A mailbox and all that is in it is removed, again and again, while mail comes in. What was removed was its owner's to remove.
+/// A mailbox is removed with its mail, repeatedly, while mail arrives. The removed mail was its owner's to remove.
 pub fn removed(environment: &Environment) -> Result<Problems, RigError> {
     let rig = Rig::new(environment, FileSystem::Ext4, 512 << 20)?;
     let _mounted = rig.mount()?;
@@ -61,7 +61,7 @@ pub fn removed(environment: &Environment) -> Result<Problems, RigError> {
     Ok(problems)
 }
 
-/// `chattr +i` holds root, too.
+/// `chattr +i` stops even root.
 pub fn immutable(environment: &Environment) -> Result<Problems, RigError> {
     let chattr = |how: &str, mailbox: &Path| run(Command::new("chattr").arg(how).arg(mailbox.join("Maildir/tmp")));
     happens_to_a_mailbox(
@@ -96,12 +96,13 @@ pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
 
 /// Fate of a mailbox's mail during the fault.
 enum Meanwhile {
-    /// It goes into another that is made.
+    /// It goes into a newly made mailbox.
     MakesAnother,
     Waits,
 }
 
-/// Something happens to the mailbox of `u1` in the midst of the load and is put right after it; the mail of all others comes meanwhile.
+/// Applies a fault to the mailbox of `u1` in the middle of the load and undoes it soon after; the mail of all others
+/// arrives meanwhile.
 fn happens_to_a_mailbox(
     environment: &Environment,
     meanwhile: Meanwhile,

@@ -1,4 +1,4 @@
-//! Faults without a power cut: no space, errors, no answer, a mailbox that has changed.
+//! Faults without a power cut: full, failing or hanging disks, changed mailboxes, limits of the machine.
 //!
 //! Each fault happens under load to a server of its own. In every case acknowledged mail is found exactly once at the end.
 
@@ -23,14 +23,14 @@ use crate::server::Setup;
 
 /// A fault to inject.
 pub struct Fault {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// The promise that must hold.
     pub promise: &'static str,
     run: fn(&Environment) -> Result<Problems, RigError>,
 }
 
-/// Broken promises, in words; empty if all held.
+/// Descriptions of broken promises; empty if all held.
 pub type Problems = Vec<String>;
 
 /// Result of one fault.
@@ -38,13 +38,13 @@ pub type Problems = Vec<String>;
 pub struct Shown {
     pub fault: &'static str,
     pub promise: &'static str,
-    /// Why this machine could not try it.
+    /// The reason why this machine cannot try it.
     pub skipped: Option<String>,
     pub problems: Problems,
 }
 
 impl Fault {
-    /// Lets it happen. What this machine lacks for it makes it a skipped one.
+    /// Runs the fault. It counts as skipped if this machine lacks something for it.
     ///
     /// # Errors
     /// See [`RigError`]; a promise that does not hold is no error, nor is a server that does not start or stop.
@@ -58,7 +58,7 @@ impl Fault {
     }
 }
 
-/// All faults, in the order in which they are tried.
+/// All faults, in the order of their runs.
 pub const ALL: [Fault; 21] = [
     Fault {
         name: "spool-full",
@@ -186,7 +186,7 @@ impl TwoDisks {
         Ok(())
     }
 
-    /// The power goes, and with it whatever neither disk was told to flush; then it comes back.
+    /// Cuts the power, dropping all unflushed writes of both disks, and restores it.
     fn cut(&mut self) -> Result<(), RigError> {
         // Looked at before the file systems are unmounted, which would flush it all.
         let images = [&self.spool, &self.mail].map(|rig| rig.disk.after_a_cut());
@@ -198,7 +198,7 @@ impl TwoDisks {
         self.mount()
     }
 
-    /// The spool's disk is another one when the machine is switched on again. No server runs.
+    /// Exchanges the spool's disk while the machine is off. No server runs.
     fn exchange_spool(&mut self, change: impl FnOnce(&mut Image)) -> Result<(), RigError> {
         // Unmounting flushes all of it.
         self.spool_mount = None;
@@ -229,7 +229,7 @@ impl Filler {
         Ok(filler)
     }
 
-    /// Takes what has become free since.
+    /// Takes the space freed since.
     fn fill(&self, leave: u64) -> Result<(), RigError> {
         let file = std::fs::File::options().write(true).open(&self.0)?;
         let (space, len) = (rustix::fs::fstatvfs(&file).map_err(std::io::Error::from)?, file.metadata()?.len());
@@ -255,7 +255,7 @@ impl Drop for Filler {
     }
 }
 
-/// Waits until something holds; says what did not if it does not in time.
+/// Waits until a condition holds. Returns a description of it if it does not in time.
 fn until(what: &str, mut holds: impl FnMut() -> Result<bool, RigError>) -> Result<Option<String>, RigError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -276,7 +276,7 @@ fn wrong(when: &str, found: &Account) -> Option<String> {
     (!found.is_clean()).then(|| format!("{when}: {found}"))
 }
 
-/// Replies to messages that are not among those expected, and connections that ended.
+/// Replies to messages that are not among the expected ones, and broken connections.
 fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
     let refused = sent.refused.iter().find(|(_, reply)| expected.is_empty() || !reply.starts_with(expected));
     let refused = refused.map(|(number, reply)| format!("message {number} was refused with {reply:?}"));

@@ -1,4 +1,4 @@
-//! The spool's disk fails while a server sends its mail on.
+//! The spool's disk fails while a server relays.
 
 use posthaste_consumer::UNRECORDED_MAX;
 
@@ -13,8 +13,8 @@ use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::Setup;
 
-/// Mail waits, is sent on, and the disk fails meanwhile: from then on nothing is sent. After a power cut and a restart all of it comes, and what comes twice is what was
-/// sent and not recorded.
+/// Mail waits and is relayed when the disk fails: from then on nothing is sent. After a power cut and a restart all of
+/// it arrives; only mail sent without a record arrives twice.
 pub fn spool_fails(environment: &Environment) -> Result<Problems, RigError> {
     let mut problems = Problems::new();
     for faults in

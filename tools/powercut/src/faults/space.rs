@@ -1,4 +1,4 @@
-//! Disks that are full.
+//! Full disks.
 
 use super::{Filler, Problems, TwoDisks, unexpected, until, wrong};
 use crate::load::{Load, send};

@@ -1,4 +1,4 @@
-//! The spool's disk fails while a server gives mail to a program and an LMTP server, and posts events to a webhook.
+//! The spool's disk fails while a server delivers mail to a program and an LMTP server, and posts events to a webhook.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,8 +22,9 @@ use crate::relay::lines;
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::{NOBODY, Setup};
 
-/// Mail waits at a slow LMTP server, a slow program and a slow webhook; the disk fails meanwhile. From then on none of them gets more than is under way. After a power cut and a restart
-/// all of it comes, and what comes twice is within the bound of what may be unrecorded.
+/// Mail waits at a slow LMTP server, a slow program and a slow webhook; the disk fails meanwhile. From then on none of
+/// them gets more than the deliveries in flight. After a power cut and a restart all of it arrives. The number of
+/// copies is within the bound on unrecorded deliveries.
 pub fn spool_fails(environment: &Environment) -> Result<Problems, RigError> {
     let mut problems = Problems::new();
     for faults in
@@ -90,11 +91,12 @@ fn fails_by(environment: &Environment, faults: Faults) -> Result<Problems, RigEr
 /// Deliveries to each taker: mail by LMTP, mail by the program, events.
 type Counts = [u64; 3];
 
-/// An LMTP server for half of the mailboxes, a program for the others, and a webhook, on no disk of the rig's.
+/// The receivers: an LMTP server for half of the mailboxes, a program for the others, and a webhook, all outside the
+/// disks of the rig.
 struct Takers {
     lmtp: NextHop,
     hook: HttpServer,
-    /// A file for each run of the program that came to its end.
+    /// Directory with a file for each completed run of the program.
     out: PathBuf,
     script: PathBuf,
     mailboxes: u64,
@@ -114,7 +116,7 @@ impl Takers {
         Ok(Takers { lmtp, hook: HttpServer::start()?, out, script, mailboxes: load.mailboxes })
     }
 
-    /// Where mail and events go, as tables of the configuration.
+    /// Configuration tables that route mail and events to them.
     fn tables(&self) -> String {
         let (lmtp, script, hook) = (self.lmtp.address, self.script.display(), self.hook.address);
         let program = |mailbox| format!("{} = \"|/bin/sh {script}\"\n", user(mailbox));
@@ -125,7 +127,7 @@ impl Takers {
         )
     }
 
-    /// The messages that the program has got, each whole, and how often.
+    /// Messages received whole by the program, with the number of copies.
     fn by_program(&self) -> io::Result<BTreeMap<u64, u64>> {
         let mut found = BTreeMap::new();
         for entry in std::fs::read_dir(&self.out)? {
@@ -153,7 +155,7 @@ impl Takers {
         Ok(acknowledged.iter().all(has))
     }
 
-    /// Compares what was posted with the log's files.
+    /// Compares the posted events with the log's files.
     fn have_events(&self, dir: &Path) -> Result<bool, RigError> {
         let posted = self.hook.events();
         for entry in std::fs::read_dir(dir)? {
@@ -173,7 +175,7 @@ impl Takers {
         Ok(true)
     }
 
-    /// Copies too many of each kind.
+    /// Extra copies of each kind.
     fn copies(&self) -> io::Result<[(&'static str, u64); 3]> {
         let too_many = |copies: &mut dyn Iterator<Item = u64>| copies.map(|copies| copies - 1).sum::<u64>();
         Ok([
@@ -188,11 +190,11 @@ fn is_for_program(mailbox: u64) -> bool {
     mailbox % 2 == 1
 }
 
-/// An HTTP server that takes every event, slowly at first. Its threads end with the connections, which are the server's.
+/// An HTTP server that accepts every event, slowly at first. Its threads end with the connections of the mail server.
 struct HttpServer {
     address: SocketAddr,
     is_slow: Arc<AtomicBool>,
-    /// Posts of each event, by its `event_id`.
+    /// Number of posts of each event, by its `event_id`.
     posted: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
@@ -221,7 +223,7 @@ fn lock(posted: &Mutex<BTreeMap<String, u64>>) -> MutexGuard<'_, BTreeMap<String
     posted.lock().expect("events that were posted")
 }
 
-/// The requests of a connection.
+/// Answers the requests of a connection.
 fn take_posts(mut stream: TcpStream, is_slow: &AtomicBool, posted: &Mutex<BTreeMap<String, u64>>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
@@ -253,9 +255,9 @@ const MESSAGES: u64 = 1500;
 const SOME: u64 = 100;
 /// Events in a request.
 const BATCH: u64 = 20;
-/// So that events wait when the disk fails.
+/// Time to answer a post, so that events wait when the disk fails.
 const POST_TAKES: Duration = Duration::from_millis(400);
-/// Lines of the log, one each.
+/// Lines expected in the log, once each.
 const STOPPED: [&str; 2] = [
     "nothing is delivered to transports until the server is restarted",
     "a webhook is told nothing more until a restart",

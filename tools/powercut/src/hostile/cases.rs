@@ -1,4 +1,4 @@
-//! One client, at its worst.
+//! Attacks by one client.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use super::{Attack, PATIENCE};
 use crate::load::{DOMAIN, user};
 use crate::rig::RigError;
 
-/// A client that says exactly what it is told to.
+/// A client that sends exactly the given octets.
 struct Raw(BufReader<TcpStream>);
 
 impl Raw {
@@ -21,7 +21,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Within a message's body.
+    /// Connects and proceeds into a message's body.
     fn in_data(attack: &Attack, mailbox: u64) -> Result<Self, RigError> {
         let mut raw = Self::connect(attack)?;
         for line in begin(mailbox).split_inclusive('\n') {
@@ -48,7 +48,7 @@ impl Raw {
     }
 }
 
-/// Up to the body of a message.
+/// The commands up to the body of a message.
 fn begin(mailbox: u64) -> String {
     format!("EHLO hostile.example\r\nMAIL FROM:<hostile@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\nDATA\r\n", user(mailbox))
 }
@@ -112,7 +112,7 @@ pub fn nested(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(expect("MIME nested 10,000 deep", &raw.reply()?, "250"))
 }
 
-/// Like [`nested`], for a server that indexes its mail: what parses it must come through, too.
+/// Like [`nested`], for a server that indexes its mail: the index's parser must survive it, too.
 pub fn nested_indexed(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut problems = nested(attack)?;
     let deadline = Instant::now() + INDEX_PATIENCE;
@@ -181,7 +181,7 @@ pub fn half_closed(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(problems)
 }
 
-/// Messages with some text in them in the `new/` of a mailbox.
+/// Number of messages that contain a text in the `new/` of a mailbox.
 fn delivered(attack: &Attack, mailbox: u64, text: &str) -> std::io::Result<usize> {
     let mut count = 0;
     let new = attack.setup.mail().join(DOMAIN).join(user(mailbox)).join("Maildir/new");
@@ -251,8 +251,9 @@ pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(Vec::new())
 }
 
-/// Each look-alike in front of a second transaction that it would let out if it ended the message. The sequences are those of
-/// the scanners for SMTP smuggling of SEC Consult (The-Login/SMTP-Smuggling-Tools) and hannob/smtpsmug, and some more.
+/// Each look-alike in front of a second transaction, which would be accepted if it ended the message. The sequences are
+/// those of the scanners for SMTP smuggling of SEC Consult (The-Login/SMTP-Smuggling-Tools) and hannob/smtpsmug, and
+/// some more.
 pub fn look_alikes(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut problems = Vec::new();
     for fake in LOOK_ALIKES {
@@ -298,10 +299,10 @@ const LOOK_ALIKES: [&[u8]; 18] = [
 ];
 
 const PIECE: usize = 64 << 10;
-/// The index is made at the lowest priority, so that a busy machine lets it wait.
+/// Time limit for the index, which has the lowest priority and so waits on a busy machine.
 const INDEX_PATIENCE: Duration = Duration::from_secs(120);
 const HALF_CLOSED: &str = "half closed";
-/// Clients that read nothing. The kernel alone keeps some MiB for each.
+/// Number of clients that read nothing. The kernel alone buffers some MiB for each.
 const DEAF: usize = 8;
-/// Reading ends after this time without input.
+/// Time without input after which reading ends.
 const QUIET: Duration = Duration::from_secs(2);

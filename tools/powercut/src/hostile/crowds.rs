@@ -1,4 +1,4 @@
-//! Many at once.
+//! Attacks by many clients at once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use super::{Attack, PATIENCE};
 use crate::load::{Client, DOMAIN, Load, Protocol, user};
 use crate::rig::RigError;
 
-/// Where a slow sender stands.
+/// Position of a slow sender in the protocol.
 struct State {
     protocol: Protocol,
     /// Input sent at once.
@@ -196,10 +196,10 @@ pub fn flood(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(problems)
 }
 
-/// Connections of a burst at most.
+/// Limit on connections of a burst.
 const BURST: u64 = 500;
 /// Threads of a flood, and how many times each connects before it rests.
 const FLOODERS: usize = 8;
 const FLOOD_STEP: u32 = 12;
-/// Problems of one kind that are told.
+/// Limit on reported problems of one kind.
 const SHOWN_MAX: usize = 5;

@@ -1,5 +1,5 @@
-//! Hostile clients, and clients that look hostile. Each case has a server of its own and an honest client that only
-//! sends mail.
+//! Hostile clients, and clients that look hostile. Each case has its own server and an honest client that only sends
+//! mail.
 //!
 //! In every case the honest client is served, and none of its waits reaches a second. On a busy machine the limit is a
 //! hundred times the time of a message without an attack. The server's memory stays below the case's ceiling. When the
@@ -21,13 +21,13 @@ use crate::load::{Client, Load, Sent};
 use crate::rig::{Environment, RigError};
 use crate::server::{Running, Setup};
 
-/// A way to be hostile.
+/// A case: an attack, or clients that look like one.
 pub struct Case {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The promise beyond those of every case.
+    /// The promise in addition to those of every case.
     pub promise: &'static str,
-    /// The server's memory at most (VmHWM), in MiB.
+    /// Limit on the server's memory (VmHWM), in MiB.
     pub memory_mib_max: u64,
     /// True if the server indexes its mail meanwhile.
     indexed: bool,
@@ -116,7 +116,7 @@ pub const ALL: [Case; 13] = [
 pub struct Shown {
     pub case: &'static str,
     pub promise: &'static str,
-    /// The most memory that the server had, in KiB.
+    /// Peak memory of the server, in KiB.
     pub memory_kib: u64,
     pub memory_mib_max: u64,
     /// Time of a message of the honest client without an attack, connecting included: median, in microseconds.
@@ -124,9 +124,9 @@ pub struct Shown {
     /// Messages of the honest client during the attack, and the longest time of one.
     pub honest_messages: u64,
     pub honest_wait_ms_max: u64,
-    /// The longest wait of a member of a crowd that is to be served too, connecting included; 0 without such a crowd.
+    /// The longest wait of a member of a crowd that must be served too, connecting included; 0 without such a crowd.
     pub crowd_wait_ms_max: u64,
-    /// Longest wait allowed.
+    /// Limit on waits.
     pub wait_ms_allowed: u64,
     pub problems: Vec<String>,
 }
@@ -134,7 +134,7 @@ pub struct Shown {
 /// Intensity of the attacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Connections of a crowd.
+    /// Connections in a crowd.
     pub crowd: usize,
     /// Time that a crowd stays.
     pub stay: Duration,
@@ -145,7 +145,7 @@ pub(crate) struct Attack {
     pub server: Running,
     pub setup: Setup,
     pub size: Size,
-    /// The longest wait of a member of a crowd that is to be served.
+    /// The longest wait of a member of a crowd that must be served.
     pub wait_max: Mutex<Duration>,
 }
 
@@ -154,7 +154,7 @@ impl Attack {
         self.server.address
     }
 
-    /// One of the crowd who is to be served like anybody has waited so long.
+    /// Records the wait of a member of the crowd that must be served.
     pub fn waited(&self, wait: Duration) {
         let mut longest = self.wait_max.lock().expect("a wait");
         *longest = wait.max(*longest);
@@ -162,10 +162,10 @@ impl Attack {
 }
 
 impl Case {
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Errors
-    /// See [`RigError`]; a promise that does not hold is no error.
+    /// See [`RigError`]; a broken promise is no error.
     pub fn run(&self, environment: &Environment, size: Size) -> Result<Shown, RigError> {
         let scratch = tempfile::Builder::new().prefix("powercut-hostile-").tempdir_in(&environment.scratch)?;
         let setup = Setup {
@@ -236,7 +236,7 @@ struct Honest<'a> {
 }
 
 impl Honest<'_> {
-    /// Sends one, and says how long that took.
+    /// Sends one message, and returns the time it took.
     fn send(&mut self) -> Duration {
         let number = (self.sent.acknowledged.len() + self.sent.refused.len()) as u64;
         let begun = Instant::now();
@@ -252,7 +252,7 @@ impl Honest<'_> {
         (0..count).map(|_| self.send_and_rest()).collect()
     }
 
-    /// Until told to stop, and at least one.
+    /// Sends until `done`, at least one message.
     fn send_until(&mut self, done: &AtomicBool) -> Vec<Duration> {
         let mut waits = vec![self.send_and_rest()];
         while !done.load(Ordering::Acquire) {
@@ -279,7 +279,7 @@ fn peak_memory_kib(server: &Running) -> Result<u64, RigError> {
     line.trim().trim_end_matches(" kB").parse().map_err(|_| std::io::Error::other("no VmHWM in status").into())
 }
 
-/// An attack that the server did not let come to its end has found something, unless it is this machine that has run out.
+/// An attack that the server interrupts is a finding, unless this machine ran out of resources.
 fn broken_off(outcome: Result<Vec<String>, RigError>) -> Result<Vec<String>, RigError> {
     let ours = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL].map(|errno| Some(errno.raw_os_error()));
     match outcome {
@@ -290,7 +290,7 @@ fn broken_off(outcome: Result<Vec<String>, RigError>) -> Result<Vec<String>, Rig
     }
 }
 
-/// Once everybody has gone the server has the sockets that it had before anybody came.
+/// Checks that the server has as many sockets as before once all clients have gone.
 fn still_open(server: &Running, before: usize) -> Result<Option<String>, RigError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -305,7 +305,7 @@ fn still_open(server: &Running, before: usize) -> Result<Option<String>, RigErro
     }
 }
 
-/// Sockets that the server has open. Mailboxes that it keeps open do not count.
+/// Number of the server's open sockets. Mailboxes that it keeps open do not count.
 fn sockets(server: &Running) -> Result<usize, RigError> {
     let dir = Path::new("/proc").join(server.pid().to_string()).join("fd");
     let links = std::fs::read_dir(dir)?.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

@@ -1,4 +1,4 @@
-//! Power cuts of a server that sends its mail on.
+//! Power cuts of a relaying server.
 //!
 //! During the recording the next hop takes part of the mail. After a cut the server meets one that takes everything.
 //! Mail acknowledged before the cut, or sent in part, must arrive whole, before or after it. A second copy is allowed
@@ -16,9 +16,11 @@ use crate::recorded::{Plan, Recorded, RecoveryError, Waiting, wait_for_mark};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::{Running, ServerError, Setup};
 
-/// Runs the server under load on a fresh file system and records what reaches the disk and what comes to the next hop.
+/// Runs the server under load on a fresh file system, and records all requests to the disk and all mail at the next
+/// hop.
 ///
-/// That refuses a half at first; then the server is killed, the next hop is closed for a quarter of the mail, and at last it takes everything.
+/// The next hop refuses half of the mail at first. Then the server is killed, and the next hop is closed for a quarter of
+/// the mail. Finally it takes everything.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -74,10 +76,11 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
     Ok(Recorded { recording, load, waiting, is_relayed: true })
 }
 
-/// Switches the machine on with this disk: mount, start, wait for an empty queue, stop; then once more, when nothing may come.
+/// Starts the machine with this disk: mount, start, wait for an empty queue, stop; then once more, when no mail may
+/// arrive.
 ///
 /// # Errors
-/// The reason why the machine did not come up again, or why its queue did not become empty.
+/// The reason why the machine did not start, or why its queue did not become empty.
 pub fn recover(rig: &Rig, load: &Load, image: Image, known: &Known) -> Result<(Recording, Account), RecoveryError> {
     rig.disk.exchange(image);
     rig.disk.record();
@@ -110,7 +113,7 @@ fn start(rig: &Rig, setup: &Setup) -> Result<Running, ServerError> {
     setup.start()
 }
 
-/// Waits until nothing is in the queue, then has the server end.
+/// Waits until the queue is empty, then ends the server.
 fn empty(server: Running, rig: &Rig, setup: &Setup) -> Result<(), RigError> {
     if !queue::is_emptied(&setup.data)? {
         return Err(ServerError::Slow { what: "sent all of its mail", log: server.read_log() }.into());
@@ -118,7 +121,7 @@ fn empty(server: Running, rig: &Rig, setup: &Setup) -> Result<(), RigError> {
     end(server, rig)
 }
 
-/// Has the server end in order: then all that the next hop has taken is recorded.
+/// Ends the server in order: everything that the next hop has taken is then recorded.
 fn end(server: Running, rig: &Rig) -> Result<(), RigError> {
     server.stop()?;
     rig.disk.ended();

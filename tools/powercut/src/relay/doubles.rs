@@ -1,4 +1,4 @@
-//! The judge of copies at the next hop of a server that is killed again and again.
+//! Judges the copies at the next hop of a server that is killed repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -6,29 +6,31 @@ use std::time::{Duration, SystemTime};
 use super::sink::Arrived;
 use crate::load::Load;
 
-/// Copies too many. A recipient that is recorded as delivered is never sent to again; one that is not may be, once after each kill.
+/// Extra copies. A recipient whose delivery is recorded never gets another; an unrecorded one may get one more after
+/// each kill.
 ///
-/// Copies of messages to several recipients are not counted, as they may go to each by itself.
+/// Copies of messages to several recipients are not counted, as each recipient may get its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubles {
-    /// Number of the copies too many.
+    /// Number of extra copies.
     pub copies: u64,
-    /// The most of these that came in one life: after one kill.
+    /// The most of these in one run of the server, and so after one kill.
     pub copies_max: u64,
-    /// The longest time between a copy and the kill after it, of messages that came again.
+    /// The longest time between a copy and the next kill, of messages that arrived again.
     pub before_kill_max: Duration,
-    /// Messages that came again, although a delivery to each of their recipients was recorded.
+    /// Messages that arrived again, although a delivery to each of their recipients was recorded.
     pub recorded: BTreeSet<u64>,
-    /// Messages that came twice without a kill in between.
+    /// Messages that arrived twice without a kill in between.
     pub in_one_life: BTreeSet<u64>,
-    /// Copies of each message at the last kill, and how long before it the newest came.
+    /// Copies of each message at the last kill, and the age of the newest then.
     known: BTreeMap<u64, (u64, Duration)>,
-    /// Messages that all of their recipients had had by the last kill, as recorded.
+    /// Messages with a recorded delivery to each of their recipients at the last kill.
     settled: BTreeSet<u64>,
 }
 
 impl Doubles {
-    /// Takes note at the end of a life, which was at `ended`, of all that has `arrived` and is recorded as delivered (`settled`).
+    /// Judges a run of the server that ended at `ended`, by all that has `arrived` and all that is recorded as
+    /// delivered (`settled`).
     pub fn note(
         &mut self,
         load: &Load,

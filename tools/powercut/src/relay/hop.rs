@@ -1,4 +1,4 @@
-//! The next hop: a small mail server in this process, for SMTP and LMTP. What it takes is on record before its 250 leaves.
+//! The next hop: a small mail server in this process, for SMTP and LMTP. It records each message before its 250 leaves.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,29 +16,30 @@ use crate::account::front;
 use crate::disk::Disk;
 use crate::load::{DOMAIN, Entry, Load, user};
 
-/// How it answers. Recipients with `permfail-` in front are refused for good, unless it is busy.
+/// Manner of its answers. Recipients that begin with `permfail-` are refused permanently, unless it is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// It takes everything.
     Open,
-    /// It refuses half of the recipients and an eighth of the messages with 4yz, and silently closes the connection after a sixteenth of them.
+    /// It refuses half of the recipients and an eighth of the messages with 4yz, and silently closes the connection
+    /// after a sixteenth of them.
     Moody,
-    /// Like `Moody`, and it takes its time over each message.
+    /// Like `Moody`, with a delay before the reply to each message.
     Slow,
-    /// It takes everything, and its time over each message.
+    /// It takes everything, with a delay before the reply to each message.
     Unhurried,
-    /// It puts every recipient off.
+    /// It defers every recipient.
     Busy,
-    /// It takes one recipient in 64, and puts off the others with many words, so that records of that take much space.
+    /// It takes one recipient in 64, and defers the others with long replies, so that their records take much space.
     Reluctant,
-    /// 421 instead of a greeting.
+    /// 421 in place of a greeting.
     Closed,
 }
 
 /// Listens on a port of loopback until it is dropped.
 pub struct NextHop {
     shared: Arc<Shared>,
-    /// Where it listens.
+    /// Address of its listener.
     pub address: SocketAddr,
 }
 
@@ -53,17 +54,17 @@ struct State {
     manner: Manner,
     rng: Random,
     connections: u64,
-    /// Recipients put off because it was busy.
+    /// Recipients deferred because it was busy.
     put_off: u64,
     /// Copies taken of each recipient's mail.
     taken: BTreeMap<Entry, u64>,
-    /// Sessions at work.
+    /// Open sessions.
     sessions: u64,
     altered: Vec<String>,
 }
 
 impl NextHop {
-    /// For the messages of `load`; each recipient taken is noted in the disk's recording.
+    /// Starts it for the messages of `load`; each recipient taken is noted in the disk's recording.
     ///
     /// # Errors
     /// Errors of the socket.
@@ -99,7 +100,7 @@ impl NextHop {
         Ok(NextHop { shared, address })
     }
 
-    /// How it answers from now on.
+    /// Sets the manner of its answers from now on.
     pub fn set(&self, manner: Manner) {
         self.shared.state().manner = manner;
     }
@@ -114,7 +115,8 @@ impl NextHop {
         self.shared.state().sessions
     }
 
-    /// Waits until it has read all that a killed server had sent: only then is what it took of that server's life. False after a minute.
+    /// Waits until it has read all that a killed server had sent: only then it has taken all mail of that server. False
+    /// after a minute.
     pub fn is_left_alone(&self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.sessions() > 0 {
@@ -136,7 +138,7 @@ impl NextHop {
         self.shared.state().taken.clone()
     }
 
-    /// Messages that have come and are not whole as they were sent, or not for whom they were sent, in words.
+    /// Descriptions of messages that are not whole as sent, or arrived for other recipients.
     pub fn altered(&self) -> Vec<String> {
         self.shared.state().altered.clone()
     }
@@ -215,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// The reply to a RCPT that is refused.
+    /// The reply to a refused RCPT; `None` if it is not refused.
     fn refusal(&self, line: &str) -> Option<&'static str> {
         let mut state = self.state();
         let manner = state.manner;
@@ -229,13 +231,13 @@ impl Shared {
         Some(reply)
     }
 
-    /// Draws whether a moody host refuses this one: true for one in `many`.
+    /// Draws the refusals of a moody host: true once in `many`.
     fn is_one_in(&self, many: u64) -> bool {
         let mut state = self.state();
         matches!(state.manner, Manner::Moody | Manner::Slow) && state.rng.one_in(many)
     }
 
-    /// The reply to a whole message; an error where there is none.
+    /// The reply to a whole message; an error if there is to be none.
     fn end(&self, recipients: &mut Vec<String>, body: Vec<u8>) -> io::Result<&'static str> {
         let recipients = std::mem::take(recipients);
         if matches!(self.state().manner, Manner::Slow | Manner::Unhurried) {
@@ -271,7 +273,7 @@ impl Shared {
     }
 }
 
-/// A command line without its end.
+/// A command line without its line end.
 fn line(reader: &mut impl BufRead) -> io::Result<String> {
     let mut octets = Vec::new();
     reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut octets)?;
@@ -281,7 +283,7 @@ fn line(reader: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// A body up to its dot, without the doubled ones.
+/// A body up to its final dot, with doubled dots undone.
 fn data(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -310,7 +312,7 @@ fn chunk(reader: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
 }
 
 const LOOK: Duration = Duration::from_millis(1);
-/// Before the reply to a message.
+/// Delay before the reply to a message.
 const SLOWNESS: Duration = Duration::from_millis(20);
 const NOT_NOW: &str = "451 4.2.1 not now";
 const NOT_NOW_AT_LENGTH: &str = concat!(
@@ -322,7 +324,7 @@ const NOT_NOW_AT_LENGTH: &str = concat!(
     "451 4.2.1 not now"
 );
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// Twice the largest message of a [`Load`].
+/// Limit on a body: twice the largest message of a [`Load`].
 const BODY_BYTES_MAX: usize = 4 << 20;
 
 #[cfg(test)]

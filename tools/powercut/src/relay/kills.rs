@@ -1,5 +1,5 @@
-//! kill -9 in a loop while the server sends mail on. All acknowledged mail reaches the next hop whole, and mail on
-//! record as delivered is never delivered again. The next hop outlives the kills.
+//! kill -9 in a loop while the server relays. All acknowledged mail reaches the next hop whole, and mail recorded as
+//! delivered is never delivered again. The next hop outlives the kills.
 //!
 //! Copies too many are counted: they came between the next hop's 250 and our record of it. Findings are these copies:
 //! - of a message that was recorded as delivered;
@@ -29,9 +29,10 @@ use crate::server::Setup;
 /// Treatment of the queue's snapshots between a kill and the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotCare {
-    /// They stay as they are: then nothing may be uncertain, and all doubles are judged.
+    /// They stay intact: no mail may become uncertain, and all extra copies are judged.
     Whole,
-    /// Before every fourth start the last one is damaged or removed. Once mail is held as uncertain doubles are only counted, as its operator sends it again.
+    /// Before every fourth start the last one is damaged or removed. Once mail is held as uncertain, extra copies are
+    /// only counted, as the operator releases it.
     Spoiled,
 }
 
@@ -40,53 +41,56 @@ pub enum SnapshotCare {
 pub struct Relayed {
     pub times: u64,
     pub acknowledged: u64,
-    /// Acknowledged, and not at the next hop.
+    /// Acknowledged, but missing at the next hop.
     pub lost: u64,
-    /// Copies too many of messages to one recipient.
+    /// Extra copies of messages to one recipient.
     pub duplicated: u64,
-    /// The most of these that came after one kill.
+    /// The most of these after one kill.
     pub duplicated_max: u64,
-    /// The longest time between a copy and the kill after it, in milliseconds, of messages that came again.
+    /// The longest time between a copy and the next kill, in milliseconds, of messages that arrived again.
     pub before_kill_ms_max: u64,
-    /// Messages that came again, although their delivery was recorded.
+    /// Messages that arrived again, although their delivery was recorded.
     pub sent_though_recorded: u64,
-    /// Messages that came twice without a kill in between.
+    /// Messages that arrived twice without a kill in between.
     pub twice_in_one_life: u64,
     /// Recipients whose delivery is recorded twice.
     pub recorded_twice: u64,
-    /// Altered on the way.
+    /// Messages altered on the way.
     pub half: u64,
-    /// Recipients of which senders were told: delivered (NOTIFY=SUCCESS) or refused.
+    /// Recipients for which senders got a notice: delivered (NOTIFY=SUCCESS) or refused.
     pub told: u64,
-    /// Recipients of acknowledged messages of which their senders were owed a word, and not told.
+    /// Recipients of acknowledged messages for which a due notice is missing.
     pub untold: u64,
-    /// Told once more.
+    /// Recipients for which the sender got a second notice.
     pub told_twice: u64,
-    /// Starts without the last snapshot of the queue, which was damaged or removed: from the one before.
+    /// Starts without the last snapshot of the queue, which was damaged or removed: they used the one before.
     pub without_last: u64,
-    /// Lives in which the spool was short of space from the start.
+    /// Runs of the server in which the spool was short of space from the start.
     pub short_of_space: u64,
-    /// Recipients, and among them notices, that were held at the last start: at work in several crashes, or uncertain. They were released.
+    /// Recipients, including those of notices, that were held at the last start: in flight in several crashes, or
+    /// uncertain. They were released.
     pub held: u64,
     pub held_notices: u64,
-    /// Recipients that still waited at the end.
+    /// Recipients still waiting at the end.
     pub left: u64,
-    /// Starts after which recipients were held, since it is not known that they have had their mail. Nobody releases them before the end, so all starts after the first count.
+    /// Starts after which recipients were held because their delivery is uncertain. Nobody releases them before the
+    /// end, so all starts after the first count.
     pub uncertain: u64,
-    /// In words, whatever was wrong.
+    /// Descriptions of all findings.
     pub findings: Vec<String>,
 }
 
 impl Relayed {
-    /// True if nothing was wrong, and there was something to look for.
+    /// True if there were no findings, and some mail was expected.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.acknowledged > 0
     }
 }
 
-/// Starts the server, lets it receive and send on, and kills it at a random moment, `times` times; then accounts for
-/// all. The next hop refuses some recipients for good and others for now, and ends sessions with 421 or silently. In
-/// some lives the spool's disk is full. Notices go into a mailbox, with an odd seed to the next hop.
+/// Starts the server, lets it receive and relay, and kills it at a random moment, `times` times; then accounts for all
+/// mail. The next hop refuses some recipients permanently and others temporarily, and ends sessions with 421 or
+/// silently. In some runs of the server the spool's disk is full. Notices go into a mailbox, or with an odd seed to the
+/// next hop.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -158,7 +162,8 @@ pub fn kill_relay(
     Ok(relayed)
 }
 
-/// Releases what is held until all that was promised has come and senders know of it, or for as long as that may take. Returns the notices.
+/// Releases held mail until all promised mail and all notices have arrived, or until the time limit. Returns the
+/// notices.
 fn send_the_rest(
     setup: &Setup,
     load: &Load,
@@ -184,7 +189,8 @@ fn send_the_rest(
     }
 }
 
-/// Damages, cuts off or removes all snapshots of the queue but the oldest, if there are several: of the newest the checkpoint may know nothing yet.
+/// Damages, truncates or removes all snapshots of the queue but the oldest, if there are several: the checkpoint may
+/// not refer to the newest yet.
 fn spoil_snapshots(dir: &Path, rng: &mut Random) -> io::Result<()> {
     let mut snapshots = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -215,7 +221,7 @@ impl Relayed {
         self.uncertain += u64::from(log.contains("nobody knows whether they have had their mail"));
     }
 
-    /// `waiting`: what waits after the last start.
+    /// Counts the held recipients. `waiting`: the queue after the last start.
     fn note_held(&mut self, waiting: &[Value]) {
         let held = waiting.iter().filter(|line| line["held_by"].is_string());
         self.held = held.clone().count() as u64;
@@ -233,7 +239,7 @@ impl Relayed {
         }
     }
 
-    /// `twice`: deliveries that are recorded twice.
+    /// Adds the findings. `twice`: deliveries that are recorded twice.
     fn judge(&mut self, load: &Load, care: SnapshotCare, doubles: &Doubles, twice: &[(u64, u64)]) {
         self.duplicated = doubles.copies;
         self.duplicated_max = doubles.copies_max;
@@ -270,12 +276,12 @@ impl Relayed {
     }
 }
 
-/// Lines of the queue in a finding.
+/// Limit on lines of the queue in a finding.
 const LEFT_SHOWN: usize = 10;
 const CONNECTIONS: usize = 6;
-/// Messages of one life at most; it is too short for that many.
+/// Limit on messages of one run of the server, which is too short for that many.
 const ROUND_MAX: u64 = 100_000;
-/// Timeout for the deliveries left at the end.
+/// Time limit for the deliveries left at the end.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
 

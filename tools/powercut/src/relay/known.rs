@@ -1,4 +1,4 @@
-//! Promises and deliveries up to a moment of a recording, and the recoveries that they allow.
+//! Promises and deliveries up to a moment of a recording, and the results that they allow of a recovery.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,22 +9,22 @@ use crate::log::Event;
 /// Facts at the moment of a cut.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// The 250s that clients had, as [`mark`] has them.
+    /// The 250s that clients received, as [`mark`]s.
     pub acknowledged: Vec<u64>,
-    /// Entries that the next hop had taken, each with the count of flushes before its last copy.
+    /// Entries that the next hop had taken, each with the number of flushes before its last copy.
     pub taken: BTreeMap<Entry, u64>,
-    /// Entries of `taken` that are certainly on record: the server that sent them has since ended in order.
+    /// Entries of `taken` that are certainly recorded: the server that sent them has since ended in order.
     pub recorded: BTreeSet<Entry>,
     /// Entries taken since the last start.
     since: BTreeSet<Entry>,
-    /// Entries that were taken again although they were on record.
+    /// Entries taken again although they were recorded.
     pub doubled: Vec<Entry>,
-    /// Flushes so far.
+    /// Number of flushes so far.
     pub flushes: u64,
 }
 
 impl Known {
-    /// At the end of these events, from the beginning of a run on.
+    /// The facts at the end of these events, which begin with the run.
     pub fn after(load: &Load, events: &[Event]) -> Self {
         let mut known = Self::default();
         known.go_on(load, events);
@@ -52,7 +52,7 @@ impl Known {
         }
     }
 
-    /// Events after which the same is known.
+    /// Events that lead to the same facts.
     pub fn events(&self, load: &Load) -> Vec<Event> {
         let taken = |entries: Vec<&Entry>| -> Vec<Event> {
             entries.into_iter().map(|entry| Event::Taken(mark_of(load, *entry))).collect()
@@ -67,10 +67,11 @@ impl Known {
         events
     }
 
-    /// Accounts for the mail that came to the next hop in `events`, which end with an empty queue and have no kill or
-    /// power cut between them.
+    /// Accounts for the mail that reached the next hop in `events`. They end with an empty queue and contain no kill or
+    /// power cut.
     ///
-    /// A message is owed whole if it was acknowledged, or if a recipient of it has come: nothing leaves before it is durable.
+    /// A message must arrive whole if it was acknowledged, or if one of its recipients got it: nothing leaves before it
+    /// is durable.
     pub fn account(&self, load: &Load, events: &[Event], altered: Vec<String>) -> Account {
         let mut arrived: BTreeMap<Entry, u64> = BTreeMap::new();
         for event in events {
@@ -104,7 +105,7 @@ mod tests {
         Load { several_one_in: 1, ..Load::mixed(3) }
     }
 
-    /// A message to several, and one of it for each.
+    /// A message to several recipients, and the event of its delivery to each.
     fn several(load: &Load, least: u64) -> (u64, Vec<Event>) {
         let number = (least..).find(|number| load.recipients(*number).len() > 1).unwrap();
         (number, load.promised(number).into_iter().map(|entry| Event::Taken(mark_of(load, entry))).collect())

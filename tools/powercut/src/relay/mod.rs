@@ -1,4 +1,4 @@
-//! A server that sends its mail on, under kills and power cuts.
+//! A relaying server, under kills and power cuts.
 
 pub mod cuts;
 mod doubles;
@@ -16,7 +16,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Records of delivery in the event log for each recipient: by number of the message and of the recipient.
+/// Number of delivery records in the event log for each recipient, by the numbers of message and recipient.
 pub(crate) fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
     told(events, "delivered")
 }

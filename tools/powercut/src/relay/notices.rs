@@ -1,4 +1,4 @@
-//! Notices to senders, as the files of their mailbox have them.
+//! Notices to senders, read from the files of their mailbox.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ impl Notices {
         Ok(notices)
     }
 
-    /// One notification (RFC 3464).
+    /// Adds one notification (RFC 3464).
     fn add(&mut self, text: &str) {
         let value = |line: &str, name: &str| Some(line.strip_prefix(name)?.trim().to_owned());
         let (mut message, mut recipient) = (None, None);
@@ -55,7 +55,7 @@ impl Notices {
         }
     }
 
-    /// Recipients of these messages of whom the sender was not told, and the number of notices beyond the first.
+    /// Recipients of these messages without a notice to the sender, and the number of notices beyond the first.
     pub fn account(&self, load: &Load, messages: impl Iterator<Item = u64>) -> (Vec<(u64, String)>, u64) {
         let mut missing = Vec::new();
         for message in messages {
@@ -71,7 +71,7 @@ impl Notices {
         (missing, twice)
     }
 
-    /// Recipients of which the sender was told.
+    /// Number of recipients with a notice.
     pub fn len(&self) -> u64 {
         (self.relayed.len() + self.failed.len()) as u64
     }

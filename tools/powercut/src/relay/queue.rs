@@ -1,4 +1,4 @@
-//! The queue of a running server, asked through its control socket.
+//! The queue of a running server, read through its control socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_loadgen::process::PATIENCE;
 use serde_json::Value;
 
-/// Has all that waits tried now, and waits until nothing waits. False if that takes longer than a minute.
+/// Retries all waiting mail now, and waits until the queue is empty. False if that takes longer than a minute.
 pub(super) fn is_emptied(data: &Path) -> io::Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     release_held(data)?;
@@ -27,7 +27,7 @@ pub(super) fn release_held(data: &Path) -> io::Result<()> {
     act(data, r#"{"ask":"act","of":{"held":true},"action":"release","reason":""}"#)
 }
 
-/// All that waits, notices as well.
+/// All waiting mail, notices included.
 pub(super) fn all(data: &Path) -> io::Result<Vec<Value>> {
     waiting(data, r#"{"ask":"list","of":{}}"#)
 }
@@ -48,7 +48,7 @@ fn act(data: &Path, request: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The lines of the answer without the last, which says that it is whole.
+/// The lines of the answer without the last, which marks it as complete.
 fn ask(socket: &Path, request: &str) -> io::Result<Vec<Value>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,5 @@
-//! The sink that a relaying server sends to: a process of its own that outlives the server, and keeps all that it takes in a Maildir.
+//! The sink that a relaying server sends to: a process of its own that outlives the server, and keeps all accepted mail
+//! in a Maildir.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,9 +18,9 @@ use crate::server::ServerError;
 /// A running sink.
 pub(super) struct SinkHost {
     _process: Process,
-    /// Where it listens.
+    /// Address of its listener.
     pub address: SocketAddr,
-    /// The Maildir of all that it has taken: each message is in it before the reply to it leaves.
+    /// The Maildir of all accepted mail: each message is in it before its reply leaves.
     pub taken: PathBuf,
     seen: BTreeSet<OsString>,
     arrived: BTreeMap<u64, Arrived>,
@@ -30,7 +31,7 @@ pub(super) struct SinkHost {
 pub(super) struct Arrived {
     pub copies: u64,
     pub is_intact: bool,
-    /// The newest copy.
+    /// Time of the newest copy.
     pub last: SystemTime,
 }
 
@@ -55,7 +56,7 @@ impl SinkHost {
         Ok(Self { _process: process, address, taken, seen: BTreeSet::new(), arrived: BTreeMap::new() })
     }
 
-    /// Everything taken so far, by the number of the message. Notices have none.
+    /// All mail accepted so far, by the number of the message. Notices have none.
     ///
     /// # Errors
     /// Errors of reading.
@@ -76,7 +77,8 @@ impl SinkHost {
         Ok(&self.arrived)
     }
 
-    /// Waits until it has read all that a killed server had sent: only then is all of that server's life in [`look`](Self::look).
+    /// Waits until it has read all that a killed server had sent: only then [`look`](Self::look) returns all mail of
+    /// that server.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] after a minute.
@@ -92,7 +94,7 @@ impl SinkHost {
     }
 }
 
-/// True if the kernel's table of sockets has one at this port that can still be read from.
+/// True if the kernel's table of sockets has a connection at this port that can still be read from.
 fn has_connections(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -101,10 +103,11 @@ fn has_connections(table: &str, port: u16) -> bool {
     })
 }
 
-/// States of TCP as `/proc/net/tcp` has them.
+/// TCP states as in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 const CLOSE_WAIT: &str = "08";
-/// Answers beside those to addresses that it refuses: greylisting, 421, later, and no answer at all.
+/// Options for its answers besides the refusals by address: greylisting, temporary refusals, no answer, and 421 after
+/// many messages.
 const MOODS: [&str; 13] = [
     "--seed=1",
     "--greylist",

@@ -1,4 +1,4 @@
-//! Deliveries that the event log of a server tells of, read while it grows.
+//! Deliveries recorded in a server's event log, read while it grows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,23 +14,23 @@ use crate::load::{Load, number_of};
 #[derive(Debug)]
 pub(super) struct DeliveriesTold {
     dir: PathBuf,
-    /// Length of each file that was read.
+    /// Octets read of each file.
     read: BTreeMap<PathBuf, u64>,
     /// The number of each message, by its id in the server.
     numbers: BTreeMap<u64, u64>,
     /// Number of `delivered` lines of each recipient: id of the message, number of the recipient.
     times: BTreeMap<(u64, u64), u64>,
-    /// The recipients of each message that have had it, by its number.
+    /// Recipients of each message with a recorded delivery, by its number.
     told: BTreeMap<u64, BTreeSet<u64>>,
 }
 
 impl DeliveriesTold {
-    /// Names the directory of the event log, which may not exist yet.
+    /// Reads the event log in this directory, which may not exist yet.
     pub fn of(dir: PathBuf) -> Self {
         Self { dir, read: BTreeMap::new(), numbers: BTreeMap::new(), times: BTreeMap::new(), told: BTreeMap::new() }
     }
 
-    /// Reads what the files tell beyond the last look.
+    /// Reads the new lines of the files.
     ///
     /// # Errors
     /// Errors of reading.
@@ -68,12 +68,12 @@ impl DeliveriesTold {
         }
     }
 
-    /// Recipients whose delivery is told more than once: id of the message, number of the recipient.
+    /// Recipients with more than one recorded delivery: id of the message, number of the recipient.
     pub fn twice(&self) -> Vec<(u64, u64)> {
         self.times.iter().filter(|(_, times)| **times > 1).map(|(key, _)| *key).collect()
     }
 
-    /// Messages that all of their recipients have had: none of them may be sent again.
+    /// Messages with a recorded delivery to each of their recipients: none of them may be sent again.
     pub fn settled<'a>(&'a self, load: &'a Load) -> impl Iterator<Item = u64> + 'a {
         let is_settled = |number: u64, told: &BTreeSet<u64>| told.len() == load.recipients(number).len();
         self.told.iter().filter(move |(number, told)| is_settled(**number, told)).map(|(number, _)| *number)

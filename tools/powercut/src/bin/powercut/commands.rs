@@ -1,4 +1,4 @@
-//! The commands, step by step; each step is shown as soon as it is done.
+//! The commands; the result of each step is shown as soon as it is done.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -21,13 +21,13 @@ use posthaste_powercut::{kill, relay, selftest};
 use crate::show::Show;
 use crate::{Cuts, Peers};
 
-/// Context of all commands. Each command returns true if it found nothing.
+/// Context of all commands. Each command returns true if it has no findings.
 pub struct Rigged {
     pub environment: Environment,
     pub show: Show,
 }
 
-/// A cut of a recording that was kept.
+/// A cut of a kept recording.
 pub struct At {
     pub file_system: FileSystem,
     pub seed: u64,
@@ -78,7 +78,7 @@ impl Rigged {
         Ok(outcome)
     }
 
-    /// So that `replay` can make each cut again in which something was found.
+    /// Keeps recording and outcome, so that `replay` can repeat each cut with findings.
     fn keep(&self, dir: &Path, plan: &Plan, recorded: &Recorded, outcome: &Outcome) -> Result<(), RigError> {
         std::fs::create_dir_all(dir)?;
         let kind = if plan.is_relayed { "relay-" } else { "" };
@@ -166,7 +166,7 @@ impl Rigged {
         self.faults_where(wanted, !only.is_empty())
     }
 
-    /// Some at once: each has disks and a server of its own, and most of the time waits for a timer of the server's.
+    /// Runs several faults at once: each has disks and a server of its own, and mostly waits for a timer of the server.
     fn faults_where(&self, wanted: impl Fn(&str) -> bool, must_run: bool) -> Result<bool, RigError> {
         let faults: Vec<&Fault> = faults::ALL.iter().filter(|fault| wanted(fault.name)).collect();
         let next = AtomicUsize::new(0);
@@ -216,7 +216,7 @@ impl Rigged {
         mounted.map(|()| true)
     }
 
-    /// Others lose mail or not; that is the answer and no failure of ours.
+    /// Never a failure of ours: the losses of other servers are the result.
     pub fn peers(&self, peers: &Peers) -> Result<bool, RigError> {
         let file_systems = all_unless(&peers.fs);
         self.environment.check(&file_systems)?;
@@ -256,7 +256,7 @@ impl Rigged {
         })
     }
 
-    /// A little of everything, on the file systems whose tools are there.
+    /// Everything briefly, on the file systems whose tools are installed.
     pub fn ci(&self, require_all: bool, keep: &Path) -> Result<bool, RigError> {
         if require_all {
             self.environment.check(&FileSystem::ALL)?;
@@ -291,8 +291,8 @@ impl Rigged {
         self.each(steps, |step| step())
     }
 
-    /// Does one thing after the other, to the end of all or to what keeps this machine from going on. What was found before that
-    /// outweighs it: then it is only told.
+    /// Runs one step after the other, to the end of all or to an error of this machine. Findings until then take
+    /// precedence: the error is then only reported.
     fn each<T>(
         &self,
         things: impl IntoIterator<Item = T>,

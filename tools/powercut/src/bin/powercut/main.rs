@@ -1,4 +1,4 @@
-//! `powercut`: the command line of the rig. What it is told is here, what it does about it in `commands`, how it tells in `show`.
+//! `powercut`: the command line of the rig. Options are here, the commands in `commands`, the output in `show`.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False where something was found.
+/// Runs a command. Returns false if it has findings.
 fn run(cli: &Cli) -> Result<bool, RigError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -13,7 +13,7 @@ use posthaste_powercut::relay::kills::Relayed;
 use posthaste_powercut::rig::RigError;
 use posthaste_powercut::selftest::SelfTest;
 
-/// How to show.
+/// Format of the output.
 #[derive(Default)]
 pub enum Show {
     /// Tables.
@@ -26,7 +26,7 @@ pub enum Show {
 }
 
 impl Show {
-    /// Tables without `json`; JSON instead of them where it is `-`; otherwise JSON after what its file has already.
+    /// Tables without `json`; JSON instead of them if it is `-`; otherwise JSON appended to the file, too.
     pub fn new(json: Option<&Path>) -> std::io::Result<Self> {
         Ok(match json {
             None => Self::Tables,
@@ -35,7 +35,7 @@ impl Show {
         })
     }
 
-    /// Writes `{"what": {...}}` where that is asked for. Returns whether there is no table.
+    /// Writes `{"what": {...}}` if JSON was asked for. Returns true if no table is wanted.
     fn as_json(&self, what: &str, value: &impl serde::Serialize) -> bool {
         let line = || serde_json::json!({ what: value });
         match self {
@@ -212,7 +212,7 @@ impl Show {
         println!("so is one under a server that relays: {}", verdict(test.lying_disk_found_relaying));
     }
 
-    /// Quiet for people if all is well, and said by the caller if not.
+    /// Prints nothing for people if all is well; the caller reports an error.
     pub fn check(&self, lacks: Option<&RigError>) {
         let lacks = lacks.map(ToString::to_string);
         let is_told = self.as_json("check", &serde_json::json!({ "available": lacks.is_none(), "lacks": lacks }));
