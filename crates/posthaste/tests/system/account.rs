@@ -1,4 +1,4 @@
-//! `posthaste account`: logins are added, changed and deleted, and a running server knows it at once.
+//! `posthaste account`: logins are added, changed and deleted, and a running server applies it at once.
 
 use std::fs;
 use std::io::Write;

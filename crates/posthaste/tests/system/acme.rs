@@ -1,4 +1,4 @@
-//! Certificates from an authority, and the files that it and other programs ask for.
+//! Certificates from an authority, and their files for the server and for other programs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Logins at listeners: what a client may do with one, and what it cannot do without.
+//! Logins at listeners: permissions with and without one.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ pub(crate) fn printed(dir: &Path, args: &[&str], password: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// In base64, without a crate.
+/// Encodes in base64, without a crate.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
@@ -57,7 +57,7 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// [`MESSAGE`] of an author.
+/// [`MESSAGE`] with a From field of `author`.
 pub fn written_by(author: &str) -> Vec<u8> {
     [format!("From: {author}\r\n").as_bytes(), MESSAGE].concat()
 }
@@ -411,7 +411,7 @@ fn onlookers_see_no_password_and_the_queue_is_there_without_networks() {
     server.stop();
 }
 
-/// Shows a password by SCRAM-SHA-256, up to the server's last reply.
+/// Logs in by SCRAM-SHA-256. Returns the code of the server's last reply.
 fn scram(client: &mut Client, user: &str, password: &str) -> u16 {
     let said = |text: &str| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
     let mut scram = ScramClient::new(user, password, None, "abcdef".to_owned());

@@ -1,4 +1,4 @@
-//! Mail that is acknowledged and cannot be delivered: bounded for each mailbox, listed, and delivered when it can be.
+//! Acknowledged mail that cannot be delivered: bounded for each mailbox, listed, and delivered once that is possible.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::{ANYBODY, PATIENCE, Server, command};
 
-/// With more keys of `[storage]`. What is delivered is listed until a checkpoint, so one comes each second.
+/// A configuration with more keys of `[storage]`. Delivered mail stays listed until a checkpoint, so one comes each
+/// second.
 fn config(more: &str) -> String {
     format!("{ANYBODY}\n[storage]\ncheckpoint_secs = 1\n{more}")
 }
 
-/// Something in the place of a mailbox, so that nothing can be put into it.
+/// Puts an obstacle in place of a mailbox, so that deliveries to it fail.
 fn obstruct(dir: &Path, user: &str) {
     let user = dir.join("posthaste-data/mail/example.org").join(user);
     std::fs::create_dir_all(&user).unwrap();
@@ -31,7 +32,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Damages each copy of `text` in the spool's ring, also those left by a server's end. Returns where they are.
+/// Damages each copy of `text` in the spool's ring, also copies left when a server stopped. Returns their places.
 fn flip_octets_of(dir: &Path, text: &[u8]) -> Vec<(String, usize)> {
     let mut places = Vec::new();
     for entry in std::fs::read_dir(dir.join("posthaste-data/spool/ring")).unwrap().map(Result::unwrap) {

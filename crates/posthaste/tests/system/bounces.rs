@@ -1,4 +1,4 @@
-//! Classes of replies, the suppression list, and reports that come back, with running servers.
+//! Classes of replies, the suppression list, and incoming reports, with running servers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ fn config(port: u16, more: &str) -> String {
     relaying::config(port, &format!("{more}{EVENTS}"))
 }
 
-/// The status, and what is printed.
+/// Runs a command. Returns its exit status and output.
 fn run(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, args).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -25,7 +25,7 @@ fn suppressed(dir: &Path, more: &[&str]) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The lines of the event log of a server that has stopped, of one kind.
+/// Lines of one kind in the event log of a stopped server.
 fn events(dir: &Path, kind: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(dir.join("posthaste-data/events/events-00000001.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -141,7 +141,7 @@ fn rules_for_classes_are_read_again_on_a_reload() {
     assert!(status == 2 && text.contains("relay.bounces.classes_file"), "{text}");
 }
 
-/// A message that reports a failure, and what is wrong.
+/// A report of a failure, with its cause.
 fn report(to: &str, kind: &str) -> Vec<u8> {
     let part = match kind {
         "abuse" => {
@@ -223,7 +223,7 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
     assert_eq!(told, expected);
 }
 
-/// A mail host that takes nothing: tells of each MAIL, and never answers it.
+/// A mail host that reports each MAIL and never answers it.
 fn silent_host() -> (u16, std::sync::mpsc::Receiver<String>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -189,7 +189,7 @@ fn crowded(dir: &Path, clients: usize) -> (Server, Vec<Client>, usize) {
     (server, crowd, before)
 }
 
-/// Sends a chunk that is not the last. When it is answered, all of it has been read.
+/// Sends a chunk other than the last. Once it is answered, all of it has been read.
 fn send_chunk(client: &mut Client, octets: &[u8]) {
     client.send(format!("BDAT {}\r\n", octets.len()).as_bytes()).unwrap();
     client.send(octets).unwrap();

@@ -17,14 +17,14 @@ use crate::http::token;
 use crate::imap::address_of;
 use crate::support::{Client, PATIENCE, Server, command};
 
-/// A client that takes every certificate, and asks for a name or for none.
+/// A client that accepts every certificate, with or without SNI.
 pub fn unverified(asks_by_name: bool) -> Arc<ClientConfig> {
     let mut config = ClientConfig::clone(&client_config(&TlsTrust::Anything).unwrap());
     config.enable_sni = asks_by_name;
     Arc::new(config)
 }
 
-/// The certificate that a listener with implicit TLS shows for `name`; `None`: no name is sent.
+/// The certificate of a listener with implicit TLS for `name`; `None`: without SNI.
 pub fn shown(at: SocketAddr, name: Option<&str>) -> CertificateDer<'static> {
     let asked: ServerName = name.unwrap_or("localhost").to_owned().try_into().unwrap();
     let mut session = rustls::ClientConnection::new(unverified(name.is_some()), asked).unwrap();

@@ -1,4 +1,4 @@
-//! The command line: what is printed where, and the exit status.
+//! The command line: output, and exit status.
 
 use std::fs;
 

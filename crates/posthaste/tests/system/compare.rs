@@ -1,7 +1,8 @@
 //! The hits of a hundred queries beside those of mu and notmuch over the same mail, where they are installed.
 //!
-//! Each row of `compare.txt` names a query and, for either program, why its hits may differ: `>` that we may find more, `<` that it may, and
-//! how many at most. More than that, and what no reason allows, fails. The reasons, by their letters, are explained in `docs/search.md`.
+//! Each row of `compare.txt` is a query with reasons for differing hits of either program: `>` if we may find more, `<`
+//! if it may, and the largest number. A larger difference, or one without a reason, fails. The letters of the reasons
+//! are explained in `docs/search.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,7 @@ use std::process::{Command, Output};
 use crate::corpus::{corpus_dir, messages_in};
 use crate::support::command;
 
-/// Set where a comparison that is not made is a failure.
+/// Set if a missing comparison is a failure.
 const REQUIRED: &str = "CI_REQUIRE_PEERS";
 const ROWS: &str = include_str!("compare.txt");
 
@@ -31,7 +32,7 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// Hits that the reasons with this sign allow: in `>E12 >P <S3` it is 12 for `>`.
+/// Number of hits that the reasons with this sign allow: in `>E12 >P <S3` it is 12 for `>`.
 fn allowed(reasons: &str, sign: char) -> usize {
     let counts = reasons.split_whitespace().filter_map(|reason| reason.strip_prefix(sign));
     counts.map(|reason| reason.trim_start_matches(char::is_alphabetic).parse().unwrap_or(0)).sum()
@@ -42,7 +43,7 @@ fn names(output: &Output) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(Path::new(line).file_name()?.to_string_lossy().into_owned())).collect()
 }
 
-/// `None` if the program is not there.
+/// Runs a program; `None` if it is not installed.
 pub fn run(dir: &Path, program: &str, args: &[&str]) -> Option<Output> {
     let mut command = Command::new(program);
     command.args(args).env("XDG_CACHE_HOME", dir.join("cache")).env("NOTMUCH_CONFIG", dir.join("notmuch.conf"));
@@ -65,7 +66,7 @@ fn prepare(dir: &Path) -> usize {
     files.len()
 }
 
-/// Compares with one program and says what was found; the differences that no reason allows.
+/// Compares with one program and prints the result. Returns the differences without a reason.
 fn compare(dir: &Path, program: &str, args: &[&str], reasons: fn(&Row) -> &'static str) -> Vec<String> {
     let mut unexplained = Vec::new();
     let (mut same, mut different) = (0, 0);

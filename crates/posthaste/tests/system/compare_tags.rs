@@ -26,7 +26,7 @@ fn tags(dump: &[u8]) -> BTreeSet<String> {
 }
 
 enum Step {
-    /// notmuch's arguments and ours.
+    /// Arguments of notmuch, and ours.
     Run(&'static [&'static str], &'static [&'static str]),
     /// Another program renames a file.
     Rename(&'static str, &'static str),

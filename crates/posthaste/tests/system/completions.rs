@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::search::Place;
 
-/// Set where a shell that is missing is a failure.
+/// Set if a missing shell is a failure.
 const REQUIRED: &str = "CI_REQUIRE_PEERS";
 
 fn place() -> Place {

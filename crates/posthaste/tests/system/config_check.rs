@@ -1,4 +1,4 @@
-//! `config check` and `serve` read the same: one refuses what the other does.
+//! `config check` and `serve` agree: one refuses exactly the configurations that the other refuses.
 
 use std::fs;
 use std::path::Path;

@@ -73,12 +73,13 @@ fn send_until_killed(address: SocketAddr, sender: usize, ledger: &Ledger) {
     }
 }
 
-/// Every fifth goes to two mailboxes.
+/// Every fifth message goes to two mailboxes.
 fn users_of(number: usize) -> &'static [&'static str] {
     if number % 5 == 4 { &USERS[1..] } else { &USERS[..1] }
 }
 
-/// From 100 octets to some hundred thousand, now and then more than is kept in memory. Its content follows from its names.
+/// A message of 100 octets to some hundred thousand, sometimes larger than the memory for bodies. Its content is
+/// derived from its numbers.
 fn message(sender: usize, number: usize) -> Vec<u8> {
     let lines = match number % 23 {
         22 => 20_000,
@@ -112,7 +113,7 @@ fn found(dir: &Path) -> HashMap<(&'static str, usize, usize), usize> {
     found
 }
 
-/// Recovery may still be at work when the server is ready, so this waits; that nothing comes twice is seen at the end.
+/// Waits, as recovery may continue after the server is ready; duplicates are detected at the end.
 fn assert_all_there(dir: &Path, ledger: &Ledger) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -143,7 +144,7 @@ fn expected(ledger: &Ledger) -> Vec<(&'static str, usize, usize)> {
     entries.collect()
 }
 
-/// However slow the machine, as long as messages are acknowledged at all.
+/// Waits however slow the machine is, as long as messages are acknowledged.
 fn wait_until_more_than(count: usize, ledger: &Ledger) {
     let (mut last, mut since) = (0, Instant::now());
     loop {

@@ -1,4 +1,4 @@
-//! Mail with a detail goes into a folder, where the domain says so and the folder is there.
+//! Mail with a detail goes into a folder, if the domain allows it and the folder exists.
 
 use crate::imap::{CONFIG, Imap, serve};
 use crate::support::MESSAGE;

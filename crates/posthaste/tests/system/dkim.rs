@@ -1,4 +1,4 @@
-//! Signatures of mail that is sent from here, verified at the next hop.
+//! Signatures of outgoing mail, verified at the next hop.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl Rig {
         client
     }
 
-    /// One message for a user there, as it has arrived.
+    /// The one message that has arrived for a user there.
     fn arrived(&self, user: &str) -> Vec<u8> {
         to_crlf(&self.next.wait_for_mail("there.example", user, 1)[0].bytes)
     }
@@ -83,7 +83,7 @@ fn text(message: &[u8]) -> String {
     String::from_utf8_lossy(message).into_owned()
 }
 
-/// Each of the records verifies one signature: the field of the other is taken out.
+/// Checks that each record verifies one signature, with the field of the other removed.
 fn assert_signed(message: &[u8], records: &[KeyRecord]) {
     // Others may have signed it before.
     let count = text(message).matches("d=here.example;").count();

@@ -1,4 +1,5 @@
-//! `posthaste dns`: the records of a domain, beside those that a DNS server has, and their check at the domain's own servers.
+//! `posthaste dns`: the records of a domain, compared with those at a DNS server, and their check at the domain's own
+//! servers.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -85,7 +86,7 @@ fn server_with_key(dir: &Path, cache: &Dns) -> (String, String) {
 const TOP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const OWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// The zone of the domain but for its MX.
+/// The zone of the domain without its MX.
 fn without_mx((selector, key): &(String, String)) -> Zone {
     Zone::default()
         .txt("example.org", "v=spf1 mx -all")
@@ -99,7 +100,7 @@ fn without_mx((selector, key): &(String, String)) -> Zone {
         .a("mx.example.org", [192, 0, 2, 10].into())
 }
 
-/// The servers of `org` and of `arpa`, which know where the domain's are.
+/// The servers of `org` and of `arpa`, which refer to the domain's servers.
 fn top() -> Zone {
     Zone::default().delegate("example.org", "ns1.example.org", Some(OWN)).delegate(
         "2.0.192.in-addr.arpa",
@@ -108,7 +109,7 @@ fn top() -> Zone {
     )
 }
 
-/// A caching resolver that still has what was there before.
+/// A caching resolver with the old records.
 fn stale_cache() -> Zone {
     let zone = Zone::default().ns("org", "ns.top.example").ns("arpa", "ns.top.example").a("ns.top.example", TOP);
     zone.mx("example.org", 10, "mail.old.example")

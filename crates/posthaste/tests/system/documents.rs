@@ -12,7 +12,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Where what the documents name by its path lies.
+/// Directories of the paths that documents name.
 const PLACES: [&str; 6] = ["crates/", "tools/", "testkit/", "docs/", "tests/", "fuzz/"];
 
 #[test]
@@ -172,7 +172,7 @@ fn the_examples_of_the_documents_are_valid() {
     assert!(examples.len() > 6, "{examples:?}");
 }
 
-/// Blocks of TOML, also those within a list.
+/// Blocks of TOML, also those inside lists.
 fn toml_blocks(document: &str) -> Vec<String> {
     let blocks = document.split("```toml\n").skip(1);
     blocks.filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::relaying::{config, unused_port};
 use crate::support::{PATIENCE, Server, command};
 
-/// The TOML of the page, but for the first block, which is of `posthaste.toml`.
+/// The TOML of the page without the first block, which belongs to `posthaste.toml`.
 fn files_of_the_page() -> Vec<&'static str> {
     let page = include_str!("../../../../docs/shaping.md");
     page.split("```toml\n").skip(2).map(|rest| rest.split("```").next().unwrap()).collect()

@@ -1,4 +1,5 @@
-//! The commands that do what mu's and notmuch's do, beside notmuch's own output over the same mail where it is installed.
+//! Our equivalents of mu's and notmuch's commands, compared with notmuch's output over the same mail if it is
+//! installed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::search::Place;
 
-/// Set where a comparison that is not made is a failure.
+/// Set if a missing comparison is a failure.
 const REQUIRED: &str = "CI_REQUIRE_PEERS";
 
 const THIRD: &str = "From: me@example.org\nSubject: Re: Rye bread\nMessage-ID: <3@example.org>\nReferences: <1@example.org>\n <2@example.net>\n\
@@ -21,7 +22,7 @@ fn place() -> Place {
     place
 }
 
-/// notmuch over the same mail; `None` if it is not there.
+/// Runs notmuch over the same mail; `None` if it is not installed.
 fn notmuch(dir: &Path) -> Option<impl Fn(&[&str]) -> String> {
     let config = dir.join("notmuch.conf");
     let mail = dir.join("mail");
@@ -43,7 +44,7 @@ fn notmuch(dir: &Path) -> Option<impl Fn(&[&str]) -> String> {
     Some(move |args: &[&str]| run(args).unwrap())
 }
 
-/// Without the number that each program gives a thread.
+/// A line without the program's own number of the thread.
 fn without_thread(line: &str) -> String {
     line.split_once(' ').map(|(_, rest)| rest.to_owned()).unwrap_or_default()
 }

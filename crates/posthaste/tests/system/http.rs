@@ -1,4 +1,4 @@
-//! HTTP through the real server: health, tokens, who may ask, what is shown.
+//! HTTP through the real server: health, tokens, permissions, output.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::{ANYBODY, MESSAGE, PATIENCE, Server, command};
 
 pub const CONFIG: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n";
 
-/// Where the page is, as the server says it.
+/// Address of the page, from the server's banner.
 pub fn page_of(server: &Server) -> SocketAddr {
     let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("page "));
     let address = told.and_then(|told| told.trim().strip_prefix("http://")?.strip_suffix('/')?.parse().ok());
@@ -24,7 +24,7 @@ pub fn serve(dir: &Path) -> (Server, SocketAddr) {
     (server, address)
 }
 
-/// Makes a token and returns its secret.
+/// Creates a token and returns its secret.
 pub fn token(dir: &Path, name: &str, scopes: &str) -> String {
     let file = dir.join(format!("{name}.token"));
     let made = command(dir, &["token", "add", name, "--scope", scopes, "--output"]).arg(&file).output().unwrap();
@@ -32,7 +32,7 @@ pub fn token(dir: &Path, name: &str, scopes: &str) -> String {
     std::fs::read_to_string(file).unwrap().trim_end().to_owned()
 }
 
-/// The status of an answer, and its body.
+/// Sends a request. Returns the status and the body of the answer.
 pub fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,7 +104,7 @@ fn what_the_server_does_is_shown() {
     assert_eq!((&queue["recipients"], &queue["oldest"]), (&0.into(), &Value::Null));
 }
 
-/// The value of a key of JSON in the answer to a request with this body.
+/// Sends a login with this body. Returns the status and the JSON of the answer.
 fn log_in(address: SocketAddr, body: &str) -> (u16, Value) {
     let head = format!(
         "POST /api/session/v1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n"

@@ -1,4 +1,4 @@
-//! Rules of HTTP that no other test of a part shows: which passwords open nothing, where secrets stand, what a request of mail costs.
+//! Further rules of HTTP: passwords that give no access, places of secrets, and the cost of requests for mail.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Mail that came by SMTP is read by IMAP.
+//! Mail received by SMTP is read by IMAP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ pub(crate) const CONFIG: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = 
     [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\n";
 pub(crate) const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
 
-/// A server for ann, whose password is `secret`, at any free port, and where her mail is read by `protocol`.
+/// A server for ann with the password `secret` at a free port, and the address of its listener for `protocol`.
 pub(crate) fn serve(dir: &Path, more: &str, protocol: &str) -> (Server, SocketAddr) {
     std::fs::write(dir.join("passwords"), line(dir, "ann@example.org", "secret")).unwrap();
     let server = Server::start(dir, &format!("{CONFIG}{more}"));
@@ -28,7 +28,7 @@ pub(crate) fn serve(dir: &Path, more: &str, protocol: &str) -> (Server, SocketAd
     (server, address)
 }
 
-/// Where mail is read by `protocol`.
+/// Address of the listener for `protocol`.
 pub(crate) fn address_of(server: &Server, protocol: &str) -> SocketAddr {
     let told = server.banner.lines().find_map(|line| line.trim().strip_prefix(&format!("{protocol} ")));
     let address = told.and_then(|told| told.trim().parse().ok());
@@ -39,7 +39,7 @@ pub(crate) trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
 
-/// An IMAP client that does as it is told.
+/// An IMAP client that sends exactly the given commands.
 pub struct Imap {
     stream: BufReader<Box<dyn Stream>>,
     tcp: TcpStream,
@@ -84,7 +84,7 @@ impl Imap {
         String::from_utf8_lossy(&line).into_owned()
     }
 
-    /// All that is said up to the tagged line, and that without its tag.
+    /// Sends a command. Returns all output before the tagged line, and that line without its tag.
     pub fn command(&mut self, command: &str) -> (Vec<u8>, String) {
         self.tags += 1;
         let tag = format!("t{} ", self.tags);
@@ -112,7 +112,7 @@ impl Imap {
         tagged.starts_with("OK").then_some(client)
     }
 
-    /// All that is said up to the tagged line, and that without its tag; `None` if the connection ends before.
+    /// Like [`command`](Self::command), as text; `None` if the connection ends before the tagged line.
     pub fn attempt(&mut self, command: &str) -> Option<(String, String)> {
         self.tags += 1;
         let tag = format!("t{} ", self.tags);
@@ -149,7 +149,7 @@ impl Imap {
     }
 }
 
-/// Runs a program that a machine for tests has.
+/// Runs a program that is installed on test machines.
 pub(crate) fn run(command: &mut Command, input: &str) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -273,7 +273,8 @@ fn an_open_session_hears_of_new_mail_and_of_the_end() {
     assert!(server.wait().success());
 }
 
-/// UIDVALIDITY, the next UID, and each message's UID and flags with its subject; `\Recent` is of a session.
+/// UIDVALIDITY, the next UID, and each message's UID and flags with its subject, without `\Recent`, which belongs to a
+/// session.
 fn numbers(address: SocketAddr) -> (String, Vec<String>) {
     let mut imap = Imap::logged_in(address);
     let selected = imap.ok("SELECT INBOX");

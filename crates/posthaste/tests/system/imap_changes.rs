@@ -1,4 +1,4 @@
-//! Mail is flagged, copied, moved, saved and deleted by IMAP clients, and all of that is there after a kill.
+//! IMAP clients flag, copy, move, save and delete mail, and all of that survives a kill.
 
 use std::process::Command;
 
@@ -79,7 +79,7 @@ for box in ["INBOX", "Work"]:
 imap.logout()
 "#;
 
-/// The mailstore's directory is removed; only the Maildir's files are left.
+/// The mailstore's directory is removed, so that only the Maildir's files are left.
 #[test]
 fn internal_dates_stay_without_the_table() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn internal_dates_stay_without_the_table() {
     assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
 }
 
-/// The files have left, and the kill comes before delivery has noted that they were visible.
+/// The files are removed, and the kill comes before delivery has recorded that they were visible.
 const EXPUNGE: &str = r#"
 import imaplib, os, signal, smtplib, sys
 pid, smtp_port, imap_port = (int(number) for number in sys.argv[1:4])
@@ -142,7 +142,7 @@ fn expunged_mail_does_not_come_back_into_the_maildir() {
     server.stop();
 }
 
-/// Scenarios 15 and 16: messages come into a folder that is renamed, made again and deleted.
+/// Scenarios 15 and 16: messages arrive in a folder that is renamed, created again and deleted.
 const RACE: &str = r#"
 import imaplib, sys, threading
 port, step = int(sys.argv[1]), sys.argv[2]

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::imap::{CONFIG, Imap, serve};
 use crate::support::PATIENCE;
 
-/// A literal that the client does not wait with.
+/// A non-synchronising literal.
 fn literal(text: &str) -> String {
     format!("{{{}+}}\r\n{text}", text.len())
 }

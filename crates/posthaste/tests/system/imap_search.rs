@@ -10,7 +10,7 @@ use crate::support::{PATIENCE, Server, command};
 
 const MESSAGES: usize = 400;
 const INDEX: &str = "posthaste-data/search";
-/// Of each message, so that reading it shows.
+/// Octets of padding in each message, so that reading it shows in the counters.
 const PADDING: usize = 8 << 10;
 
 fn mail(n: usize) -> String {
@@ -61,7 +61,7 @@ const SEARCHES: [&str; 12] = [
     "UID SEARCH 5:300 TEXT \"spelt number3\"",
 ];
 
-/// A busy machine may take longer for one than a search may take.
+/// Repeats a search that exceeds its time limit on a busy machine.
 fn searched(imap: &mut Imap, search: &str) -> String {
     loop {
         let (said, tagged) = imap.command(search);

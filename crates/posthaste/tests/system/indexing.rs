@@ -95,7 +95,7 @@ fn a_watch_says_what_it_does_and_ends_when_told() {
     assert_eq!(count(dir.path(), "idx", "tag:inbox tag:hooked"), "1");
 }
 
-/// Killed wherever it happens to be; what is left is told as it is, and the next run mends it.
+/// Killed at any moment, the index is reported as it is, and the next run repairs it.
 #[test]
 fn an_index_survives_kills() {
     let dir = tempfile::tempdir().unwrap();

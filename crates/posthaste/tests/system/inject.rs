@@ -12,7 +12,7 @@ use crate::http::{CONFIG, page_of, serve, token};
 use crate::relaying::{self, ANYWHERE, next_hop};
 use crate::support::{ANYBODY, PATIENCE, Server, mailbox};
 
-/// A request, with fields of its own.
+/// A request with additional header fields.
 pub fn request(secret: &str, fields: &str, body: &str) -> String {
     let head = format!("POST /api/inject/v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n");
     let length = body.len();
@@ -21,7 +21,7 @@ pub fn request(secret: &str, fields: &str, body: &str) -> String {
 
 pub const JSON: &str = "Content-Type: application/json\r\n";
 
-/// Head and body of the answer; an error if there is none, or half of one.
+/// Head and body of the answer; an error if it is missing or incomplete.
 pub fn try_ask(address: SocketAddr, request: &str) -> std::io::Result<(String, Value)> {
     try_ask_octets(address, request.as_bytes())
 }
@@ -44,7 +44,7 @@ pub fn status(head: &str) -> u16 {
     head[9..12].parse().unwrap()
 }
 
-/// The status and the body of the answer.
+/// Sends a message. Returns the status and the body of the answer.
 fn inject(address: SocketAddr, secret: &str, body: &Value) -> (u16, Value) {
     let (head, answer) = try_ask(address, &request(secret, JSON, &body.to_string())).unwrap();
     (status(&head), answer)

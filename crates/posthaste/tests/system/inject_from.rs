@@ -1,4 +1,4 @@
-//! Mail by HTTP from clients that need no token, and everything that a browser there could be made to send.
+//! Mail by HTTP from clients without a token, and requests that a browser on their network can be made to send.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `Idempotency-Key` through the real server: a request that is repeated is received once, whatever happens in between.
+//! `Idempotency-Key` through the real server: a repeated request is received once, whatever happens in between.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,7 +18,7 @@ struct Client<'a> {
     key: &'a str,
 }
 
-/// Status, whether it was answered before, and the body.
+/// Status, true for a repeated answer, and the body.
 type Answer = (u16, bool, Value);
 
 impl Client<'_> {
@@ -33,7 +33,7 @@ impl Client<'_> {
     }
 }
 
-/// A message of its own for each recipient, whose order is that of the numbers.
+/// A message for each recipient, in the order of their numbers.
 fn mailing(recipients: usize) -> Value {
     let all: Vec<Value> = (0..recipients).map(|n| json!({ "email": format!("u{n}@example.org") })).collect();
     json!({ "envelope_sender": "shop@example.net", "recipients": all, "content": "Subject: to {{ email }}\n\nx\n" })
@@ -120,7 +120,8 @@ fn kills_between_the_appends_of_a_request_double_nothing() {
     assert!(cut_short > 0, "no request was cut short");
 }
 
-/// Recipients of a request that is killed again and again. `POSTHASTE_KILL_RECIPIENTS=10000` is the full form, which takes minutes.
+/// Recipients of a request that is killed repeatedly. `POSTHASTE_KILL_RECIPIENTS=10000` is the full form, which takes
+/// minutes.
 fn kill_recipients() -> usize {
     std::env::var("POSTHASTE_KILL_RECIPIENTS").map_or(30, |text| text.parse().unwrap())
 }

@@ -1,4 +1,4 @@
-//! The requests of docs/kumomta-inject.md, with the answers that stand there, and bodies that come compressed.
+//! The requests of docs/kumomta-inject.md with their documented answers, and compressed bodies.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Tags that are keywords of a Maildir, which Dovecot keeps too.
+//! Tags that are keywords of a Maildir, as Dovecot stores them too.
 
 use std::fs;
 use std::io::Write;
@@ -106,7 +106,7 @@ fn a_table_that_is_none_or_full_is_told() {
     assert_eq!(fs::read_to_string(place.path().join("mail/dovecot-keywords")).unwrap(), full);
 }
 
-/// Dovecot serves no mail of root.
+/// Runs doveadm. Dovecot serves no mail of root.
 fn doveadm(home: &Path, line: &[&str], input: &str) -> Option<Output> {
     let is_root = rustix::process::getuid().is_root();
     let mut command = Command::new(if is_root { "setpriv" } else { "doveadm" });

@@ -1,11 +1,11 @@
-//! Settings of one listener, or for one network, act there and nowhere else, also after a reload.
+//! Settings of one listener, or for one network, apply there and nowhere else, also after a reload.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use crate::support::{Client, MESSAGE, PATIENCE, Reply, Server};
 
-/// A listener, by its number, and the address that a client comes from: 127.0.0.`last`.
+/// A listener by its number, and the client's address 127.0.0.`last`.
 #[derive(Clone, Copy)]
 struct At<'a> {
     server: &'a Server,
@@ -14,7 +14,7 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    /// A client, and what it was greeted with.
+    /// A connected client, and the greeting.
     fn open(self) -> (Client, Reply) {
         let from = Ipv4Addr::new(127, 0, 0, self.last);
         let mut client = Client::open_from(from, self.server.addresses[self.listener]).expect("connect");
@@ -22,7 +22,7 @@ impl At<'_> {
         (client, greeting)
     }
 
-    /// A client that has said hello, and the answer to that.
+    /// A client after EHLO, and the answer to it.
     fn hello(self) -> (Client, Reply) {
         let (mut client, greeting) = self.open();
         assert_eq!(greeting.code, 220, "{greeting:?}");
@@ -43,12 +43,12 @@ impl At<'_> {
     }
 }
 
-/// A message whose body this is.
+/// A message with this body.
 fn with_body(body: &[u8]) -> Vec<u8> {
     [b"Subject: x\r\n\r\n", body, b"\r\n"].concat()
 }
 
-/// Limits of a session, each far from what applies elsewhere.
+/// Limits of a session, each far from the value elsewhere.
 const LIMITS: &str = "limits = { message_bytes = 4096, header_bytes = 1024, recipients = 2, messages_per_session = 1, \
                       command_line_bytes = 600, text_line_bytes = 2000, discard_bytes = 100000, errors = 2, \
                       deferred_recipients = 1, idle_commands = 5, hops = 1 }";
@@ -136,7 +136,7 @@ fn is_open_behind_a_long_refused_message(at: At<'_>) -> bool {
     client.send(b"NOOP\r\n").is_ok() && client.try_reply().is_ok_and(|reply| reply.code == 250)
 }
 
-/// Policies, each the opposite of what applies elsewhere.
+/// Policies, each the opposite of the value elsewhere.
 const POLICY: &str = "policy = { bare_newlines = \"accept\", nul_octets = \"accept\", long_lines = \"accept\", forbidden_commands = [] }";
 
 /// Replies of a listener with [`POLICY`].

@@ -124,7 +124,7 @@ fn interrupted_it_still_prints_its_summary() {
     server.stop();
 }
 
-/// A server that takes messages and never gives its verdict on one.
+/// A server that accepts messages and never answers to their data.
 fn stalled_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -148,7 +148,7 @@ fn stalled_server() -> SocketAddr {
     address
 }
 
-/// The summary of a run that was told twice to end, which it has to do with exit status 1.
+/// The summary of a run after two signals to end, which must give exit status 1.
 fn summary(mut run: Child) -> String {
     let begun = Instant::now();
     let mut summary = String::new();

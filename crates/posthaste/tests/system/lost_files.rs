@@ -39,7 +39,7 @@ pub fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Mail was delivered here and there, and some waits; then the server has stopped.
+/// A server delivers mail here and to the next hop, and some mail waits; then it is stopped.
 fn used(dir: &Path, next: &Server) {
     let hook = "[[webhook]]\nname = \"crm\"\nurl = \"http://127.0.0.1:9/\"\n[search]\nindex = true\n";
     let config = relaying::config(next.addresses[0].port(), &format!("{EVENTS}{hook}"));
@@ -61,13 +61,13 @@ fn used(dir: &Path, next: &Server) {
     Server::start_as_it_is(dir).stop();
 }
 
-/// How a file is spoiled.
+/// Kinds of damage to a file.
 #[derive(Debug, Clone, Copy)]
 pub enum How {
     Removed,
     Cut,
     Emptied,
-    /// One bit in the midst of what was written is another.
+    /// One bit in the middle is flipped.
     Flipped,
     /// Reading it ends with EIO.
     Unreadable,
@@ -100,7 +100,7 @@ fn is_held_or_waits(line: &Value) -> bool {
     line["recipient"] == "slow@there.example"
 }
 
-/// Starts the server, and has mail delivered: how many messages ann has at the next hop now.
+/// Starts the server and sends mail. Returns the number of ann's messages at the next hop.
 fn serves(dir: &Path, next: &Server, ann_before: usize, what: &str) -> usize {
     let server = Server::start_as_it_is(dir);
     let mut client = server.hello();
@@ -272,10 +272,12 @@ fn a_queue_whose_disk_fails_is_stuck_until_a_repair() {
     next.stop();
 }
 
-/// Messages of the spool that was killed; each for one recipient that got it at another host, one that waits, and one here.
+/// Messages in the spool of the killed server, each with three recipients: one delivered to another host, one waiting,
+/// and one here.
 const KILLED: usize = 24;
 
-/// Mail was delivered here and there, in several segments of the log, and some waits; then the server was killed.
+/// A server delivers mail here and to the next hop, in several segments of the log, and some mail waits; then it is
+/// killed.
 fn killed(dir: &Path, next: &Server) {
     let config = relaying::config(next.addresses[0].port(), EVENTS);
     let server = Server::start(dir, &config);
@@ -308,7 +310,7 @@ fn killed(dir: &Path, next: &Server) {
     server.wait();
 }
 
-/// The numbers of messages that a text says are lost: `batches A to B`, `batch N` and `batch=N`.
+/// The numbers of the messages that a text reports as lost: `batches A to B`, `batch N` and `batch=N`.
 fn told_lost(text: &str) -> Vec<std::ops::RangeInclusive<u64>> {
     let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok();
     let ranges =
@@ -345,7 +347,7 @@ fn message_of(line: &Value) -> u64 {
     line["id"].as_str().unwrap().split_once('.').unwrap().0.parse().unwrap()
 }
 
-/// Starts it, after the command that it asks for if need be, and accounts for every recipient.
+/// Starts the server, after the command that it asks for if any, and accounts for every recipient.
 fn accounts(dir: &Path, next: &Server, ids: &[u64], what: &str) -> bool {
     let (mut told, mut is_refused) = (String::new(), false);
     let server = Server::try_start(dir).unwrap_or_else(|_| {

@@ -54,7 +54,7 @@ fn used_by_all(dir: &Path, next: &Server) -> String {
     secret
 }
 
-/// Sends a request with a key by HTTP: true if the server has had it before.
+/// Sends a request with a key by HTTP. Returns true if the server answers that it is a repetition.
 fn is_repeated(server: &Server, secret: &str) -> bool {
     let fields = format!("{JSON}Idempotency-Key: one\r\n");
     let mail = to(&["eve@here.example"], "Subject: x\n\nx\n").to_string();
@@ -63,7 +63,7 @@ fn is_repeated(server: &Server, secret: &str) -> bool {
     head.contains("\r\nidempotent-replayed: true")
 }
 
-/// Parts of a line of the log that tell of a file, of those that cost something.
+/// Expected parts of the log line about a file whose loss has consequences.
 fn expected(name: &str, how: How) -> Option<[&'static str; 2]> {
     let told = match (name, how) {
         ("suppression.redb" | "return-paths.redb", _) => "put this file back, or remove it",
@@ -81,7 +81,7 @@ fn expected(name: &str, how: How) -> Option<[&'static str; 2]> {
     Some([name, told])
 }
 
-/// Until the index, which is made anew beside the server, finds the mail or names the command that helps.
+/// Waits until the index, which is rebuilt beside the server, finds the mail or names the command for its repair.
 fn wait_for_an_answer(dir: &Path, what: &str) {
     let began = Instant::now();
     loop {
@@ -144,7 +144,7 @@ fn a_lost_file_of_any_stream_is_told_with_its_remedy() {
     next.stop();
 }
 
-/// Both checkpoints of a stopped server are lost, and its spool is rebuilt.
+/// Removes both checkpoints of a stopped server and rebuilds its spool.
 fn lose_and_rebuild(dir: &Path) {
     let spool = dir.join("posthaste-data/spool");
     ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| spoil(&spool.join(name), How::Emptied));

@@ -1,4 +1,5 @@
-//! kill -9 under two IMAP clients that race, while mail comes in: UIDs, flags and messages that were acknowledged are there after each start.
+//! kill -9 under two concurrent IMAP clients, while mail arrives: acknowledged UIDs, flags and messages survive each
+//! start.
 //!
 //! `POSTHASTE_MAILBOX_KILLS` is the number of kills.
 
@@ -14,22 +15,22 @@ use crate::mailbox_verify::verify;
 use crate::support::{Client, PATIENCE};
 
 const MAILBOXES: [&str; 3] = ["INBOX", "A", "B"];
-/// Each client has a flag that the other leaves alone.
+/// A flag for each client, which the other does not change.
 const FLAGS: [&str; 2] = ["\\Flagged", "blue"];
 
-/// A message of a mailbox, as far as its acknowledged changes go.
+/// A message of a mailbox, by its acknowledged changes.
 #[derive(Debug, Clone, Default)]
 struct Known {
     subject: String,
-    /// A change that may take it away has begun.
+    /// True after the start of a change that may remove it.
     may_be_gone: bool,
-    /// It was acknowledged that it is gone.
+    /// True after an acknowledged removal.
     is_gone: bool,
-    /// The flag of each client; `None`: not known.
+    /// The flag of each client; `None` if unknown.
     flags: [Option<bool>; 2],
 }
 
-/// A mailbox as clients were told of it.
+/// A mailbox as reported to clients.
 #[derive(Debug, Default)]
 struct Told {
     validity: u32,
@@ -41,15 +42,15 @@ struct Told {
 #[derive(Debug, Default)]
 struct Model {
     mailboxes: [Told; 3],
-    /// Subjects of mail that was acknowledged by SMTP.
+    /// Subjects of mail acknowledged by SMTP.
     delivered: BTreeSet<String>,
     changes: usize,
-    /// The server is to be killed.
+    /// True before the server is killed.
     is_over: bool,
 }
 
 impl Model {
-    /// A UID has one content, for ever.
+    /// Checks that a UID always has the same content.
     fn saw(&mut self, mailbox: usize, uid: u32, subject: &str) -> &mut Known {
         let known = self.mailboxes[mailbox]
             .messages
@@ -60,7 +61,7 @@ impl Model {
     }
 }
 
-/// A small generator: each run makes the same choices.
+/// A small random generator: each run makes the same choices.
 pub(crate) struct Choices(u64);
 
 impl Choices {
@@ -84,7 +85,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split(|octet: char| !octet.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// UID, flags and subject of each message that a FETCH has told.
+/// UID, flags and subject of each message in FETCH responses.
 fn fetched(told: &str) -> Vec<(u32, String, String)> {
     let each = told.split("* ").filter(|part| part.contains(" FETCH ") && part.contains("Subject: "));
     let row = |part: &str| {
@@ -98,7 +99,7 @@ fn fetched(told: &str) -> Vec<(u32, String, String)> {
 
 const FETCH_ALL: &str = "UID FETCH 1:* (UID FLAGS BODY.PEEK[HEADER.FIELDS (SUBJECT)])";
 
-/// One of the clients that race. It ends with its connection.
+/// Runs one of the concurrent clients until its connection ends.
 fn race(address: SocketAddr, (round, client): (usize, usize), model: &Mutex<Model>) -> Option<()> {
     let mut choices = Choices::new((round * 2 + client) as u64);
     let mut imap = Imap::attempt_login(address)?;
@@ -215,7 +216,7 @@ fn deliver(address: SocketAddr, round: usize, model: &Mutex<Model>) -> Option<()
     None
 }
 
-/// The server has what was acknowledged, and no number has gone back.
+/// Checks that the server has all that it acknowledged, and that no number has decreased.
 fn check(address: SocketAddr, round: usize, model: &mut Model) {
     let mut imap = Imap::logged_in(address);
     let mut inbox = BTreeSet::new();

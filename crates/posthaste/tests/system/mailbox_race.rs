@@ -1,6 +1,8 @@
-//! Two IMAP clients that race on the same mailboxes, against a model: UIDs, flags, MODSEQ and message numbers as the sessions are told of them.
+//! Two concurrent IMAP clients on the same mailboxes, against a model: UIDs, flags, MODSEQ and message numbers as
+//! reported to the sessions.
 //!
-//! `POSTHASTE_MAILBOX_RACE_SECS` is the time; `POSTHASTE_MAILBOX_RACE_SEED` repeats the choices of a run, though not how the clients meet.
+//! `POSTHASTE_MAILBOX_RACE_SECS` is the duration; `POSTHASTE_MAILBOX_RACE_SEED` repeats the choices of a run, but not
+//! its interleaving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,11 +14,11 @@ use crate::mailbox_kills::Choices;
 use crate::mailbox_verify::verify;
 
 const MAILBOXES: [&str; 3] = ["INBOX", "A", "B"];
-/// Each client has a flag that the other leaves alone; both change the last one.
+/// A flag for each client, which the other does not change; both change the last one.
 const FLAGS: [&str; 3] = ["\\Flagged", "blue", "\\Answered"];
 const SHARED: usize = 2;
 const STEPS: usize = 40;
-/// With more messages in a mailbox, some are expunged.
+/// Limit on messages in a mailbox, above which some are expunged.
 const MESSAGES_MAX: usize = 25;
 
 type Flags = BTreeSet<String>;
@@ -29,18 +31,18 @@ struct SharedChange {
     is_on: bool,
 }
 
-/// A message, as far as its acknowledged changes go.
+/// A message, by its acknowledged changes.
 #[derive(Debug, Clone, Default)]
 struct Known {
     subject: String,
     is_gone: bool,
-    /// Acknowledged moves of it to another mailbox.
+    /// Number of its acknowledged moves to another mailbox.
     moves: usize,
-    /// `None`: copied while it may have been changed.
+    /// `None` if it was copied during a possible change.
     flags: [Option<bool>; 3],
-    /// Since all clients rested.
+    /// Changes since the last time that all clients were idle.
     shared: Vec<SharedChange>,
-    /// Flags by MODSEQ, as any session was told of them.
+    /// Flags by MODSEQ, as reported to any session.
     told: BTreeMap<u64, Flags>,
 }
 
@@ -58,7 +60,7 @@ impl Model {
         self.time
     }
 
-    /// A UID has one content, for ever.
+    /// Checks that a UID always has the same content.
     fn saw(&mut self, at: usize, uid: u32, subject: &str) -> &mut Known {
         let new = || Known { subject: subject.to_owned(), ..Known::default() };
         let known = self.mailboxes[at].entry(uid).or_insert_with(new);
@@ -69,7 +71,7 @@ impl Model {
         known
     }
 
-    /// A MODSEQ stands for one state of a message.
+    /// Checks that a MODSEQ always stands for the same state of a message.
     fn told(&mut self, at: usize, uid: u32, modseq: u64, flags: &Flags) {
         let known = self.mailboxes[at].entry(uid).or_default();
         let first = known.told.entry(modseq).or_insert_with(|| flags.clone());
@@ -77,7 +79,7 @@ impl Model {
     }
 }
 
-/// The mailbox as a session was told of it: by number, the UID if it is known, and the flags that were told last.
+/// The mailbox as reported to a session: by number, the UID if known, and the last reported flags.
 #[derive(Debug, Default)]
 struct Seen {
     numbers: Vec<Option<u32>>,
@@ -103,7 +105,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split(|octet: char| !octet.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Untagged answers with their literals. No literal of this test has a line that begins with `* `.
+/// Untagged responses with their literals. No literal of this test has a line that begins with `* `.
 fn answers(told: &str) -> impl Iterator<Item = &str> {
     let told = told.strip_prefix("* ").unwrap_or(told);
     told.split("\r\n* ").filter(|answer| !answer.is_empty())
@@ -114,7 +116,7 @@ fn flags_of(answer: &str) -> Option<Flags> {
     Some(listed.split(' ').filter(|flag| !flag.is_empty() && *flag != "\\Recent").map(str::to_owned).collect())
 }
 
-/// A set of UIDs, as VANISHED and COPYUID have it.
+/// A set of UIDs, in the form of VANISHED and COPYUID.
 fn uids_of(set: &str) -> Vec<u32> {
     let set = set.trim_end();
     let ranges = set.split(',').map(|range| range.split_once(':').unwrap_or((range, range)));
@@ -142,7 +144,7 @@ impl<'m> Racer<'m> {
         self.random.below(bound)
     }
 
-    /// Gives a command, and takes in all that is told.
+    /// Sends a command, and processes all responses.
     #[track_caller]
     fn ask(&mut self, command: &str) -> (String, String) {
         let (told, tagged) = self.imap.command(command);
@@ -257,7 +259,7 @@ impl<'m> Racer<'m> {
         known.flags[SHARED] = Some(false);
     }
 
-    /// Sets a flag or takes it away, by UID or by number.
+    /// Sets or removes a flag, by UID or by number.
     fn store(&mut self, uid: u32, flag: usize, by_number: bool) {
         let (at, client, is_on) = (self.at, self.client, self.below(2) == 0);
         let begun = self.model().now();
@@ -319,7 +321,7 @@ impl<'m> Racer<'m> {
         model.mailboxes[at].get_mut(&uid).expect("it was seen").is_gone = true;
     }
 
-    /// The session has been told of all that both have done.
+    /// Checks that the session has been told of all changes by both.
     fn check_view(&mut self) {
         self.ask("NOOP");
         let (at, client) = (self.at, self.client);
@@ -340,7 +342,7 @@ impl<'m> Racer<'m> {
     }
 }
 
-/// While both rest, another session sees what the model has.
+/// Checks that another session sees the state of the model while both are idle.
 fn check(imap: &mut Imap, model: &mut Model) {
     for (at, mailbox) in MAILBOXES.into_iter().enumerate() {
         let told = imap.ok(&format!("SELECT {mailbox} (CONDSTORE)"));

@@ -15,7 +15,7 @@ fn output(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// The exit status, and JSON.
+/// Runs `mailbox verify`. Returns its exit status and JSON.
 pub(crate) fn verify(dir: &Path) -> (Option<i32>, Value) {
     let (code, text, error) = output(dir, &["mailbox", "verify", "--json"]);
     (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{error}")))
@@ -108,7 +108,7 @@ fn a_missing_file_is_found_and_a_mailbox_is_rebuilt() {
     assert_eq!(verify(dir.path()).0, Some(0));
 }
 
-/// Numbers of a new spool begin above those of the table, or UIDs would be given twice.
+/// Numbers of a new spool begin above those of the table; otherwise UIDs would be assigned twice.
 #[test]
 fn a_new_spool_is_not_begun_beside_a_table_that_cannot_be_read() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! UIDs of mail that comes while IMAP is served, kills in between, and `posthaste mailbox`.
+//! UIDs of mail that arrives while IMAP is served, with kills in between, and `posthaste mailbox`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::imap::{Imap, serve};
 use crate::support::{Client, MESSAGE, PATIENCE, command};
 
-/// UIDs of ann's INBOX and her folder Lists by mailbox and subject; a subject that comes twice ends the test.
+/// UIDs of ann's INBOX and her folder Lists by mailbox and subject; a duplicate subject fails the test.
 fn uids(address: SocketAddr) -> BTreeMap<String, u32> {
     let mut uids = BTreeMap::new();
     ["INBOX", "Lists"].into_iter().for_each(|mailbox| uids_in(address, mailbox, &mut uids));
@@ -51,7 +51,7 @@ fn mail_is_seen_by_imap_as_soon_as_it_is_acknowledged() {
     server.stop();
 }
 
-/// The second of two recipients: her file is known by her number in the batch.
+/// The second of two recipients: her file is identified by her number in the batch.
 #[test]
 fn mail_by_lmtp_has_its_uid_before_its_file() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests through the real server process. One program, so that what they share is compiled once.
+//! Tests through the real server process. One program, so that shared code is compiled once.
 
 mod account;
 mod acme;

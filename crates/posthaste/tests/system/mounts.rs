@@ -1,4 +1,4 @@
-//! A mail directory that is not the one that mail was delivered to before. Directories that change places stand for disks.
+//! A mail directory other than the one of earlier deliveries. Exchanged directories stand for disks.
 
 use std::path::Path;
 

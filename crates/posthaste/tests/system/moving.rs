@@ -1,4 +1,5 @@
-//! `posthaste import` and `export`: mail of other programs comes in and goes out, octet for octet, once each whatever happens in between.
+//! `posthaste import` and `export`: mail is imported from and exported to other programs unchanged and exactly once,
+//! whatever happens in between.
 
 use std::collections::BTreeMap;
 use std::fs;

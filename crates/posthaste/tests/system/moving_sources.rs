@@ -1,4 +1,4 @@
-//! `posthaste import` and `export`: names of targets, sources of other programs, and what both leave alone.
+//! `posthaste import` and `export`: names of targets, sources of other programs, and files that both leave unchanged.
 
 use std::fs;
 

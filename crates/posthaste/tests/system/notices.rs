@@ -145,7 +145,7 @@ fn a_refusal_survives_a_kill_and_its_notice_is_owed() {
     next.stop();
 }
 
-/// libfaketime, which shows another time to a program.
+/// Path of libfaketime, which fakes a program's clock.
 fn faketime() -> Option<PathBuf> {
     let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     dirs.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|file| file.exists())
@@ -194,5 +194,5 @@ fn dates_are_right_after_a_first_start_with_a_wrong_clock() {
 
 const AHEAD_DAYS: i64 = 7300;
 const YEAR_SECS: i64 = 31_556_952;
-/// The monotonic clock stays as it is.
+/// Leaves the monotonic clock unchanged.
 const REAL_MONOTONIC: &str = "FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1";

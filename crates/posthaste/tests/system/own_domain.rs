@@ -1,4 +1,4 @@
-//! Fields that are added to mail and taken out of it, and the authors that a login may name.
+//! Fields added to and removed from mail, and the authors allowed for a login.
 
 use crate::auth::{hello, line, plain};
 use crate::http::{CONFIG, page_of, token};

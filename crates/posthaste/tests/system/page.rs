@@ -1,4 +1,4 @@
-//! The requests of the page: the queue, the event log, messages, the system, events as they happen.
+//! The requests of the page: the queue, the event log, messages, the system, live events.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::http::{CONFIG, ask, page_of, serve, token};
 use crate::relaying::{config, list, unused_port, wait_until_unreachable};
 use crate::support::{ANYBODY, MESSAGE, PATIENCE, Server, command};
 
-/// A server whose next hop is not there, with three recipients of there.example and one of other.example in its queue.
+/// A server with an unreachable next hop, with three recipients of there.example and one of other.example in its queue.
 fn waiting(dir: &Path) -> (Server, SocketAddr) {
     let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
     let server = Server::start(dir, &format!("{relay}{CONFIG}"));
@@ -26,7 +26,7 @@ fn waiting(dir: &Path) -> (Server, SocketAddr) {
     (server, address)
 }
 
-/// The answer to a request of the control socket that comes by HTTP.
+/// Sends a control request by HTTP. Returns the answer.
 pub fn control(address: SocketAddr, secret: &str, request: &Value) -> (u16, Value) {
     let body = request.to_string();
     let head = format!(

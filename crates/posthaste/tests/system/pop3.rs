@@ -1,4 +1,4 @@
-//! Mail that came by SMTP is read by POP3.
+//! Mail received by SMTP is read by POP3.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::imap::{Stream, TLS, run, serve};
 use crate::support::{MESSAGE, PATIENCE};
 use crate::tls::{certify, tls13};
 
-/// A POP3 client that does as it is told.
+/// A POP3 client that sends exactly the given commands.
 pub(crate) struct Pop3 {
     stream: BufReader<Box<dyn Stream>>,
     tcp: TcpStream,
@@ -24,7 +24,7 @@ impl Pop3 {
         Self::open_with(address, "")
     }
 
-    /// As [`open`](Self::open), with a header of a proxy.
+    /// Like [`open`](Self::open), with a header of a proxy.
     fn open_with(address: SocketAddr, header: &str) -> Self {
         let mut tcp = TcpStream::connect(address).unwrap();
         tcp.write_all(header.as_bytes()).unwrap();

@@ -14,7 +14,7 @@ fn recipients(dir: &Path, args: &[&str]) -> Vec<String> {
     list(dir, args).iter().map(|line| line["recipient"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A server, and the port of a next hop that is not there and is not tried again soon.
+/// A server, and the port of an unreachable next hop without a retry soon.
 fn waiting(dir: &Path) -> (Server, u16) {
     let port = unused_port();
     let server = Server::start(dir, &config(port, "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n"));

@@ -23,7 +23,7 @@ fn mail_is_under_way_while_its_session_waits_for_a_greeting() {
     server.stop();
 }
 
-/// A host that has no answer to RCPT before it is released. Then it takes the recipients `…-ok` and puts the others off.
+/// A host that does not answer RCPT until it is released. Then it accepts the recipients `…-ok` and defers the others.
 struct SlowHost {
     address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,
@@ -32,7 +32,7 @@ struct SlowHost {
 #[derive(Default)]
 struct State {
     is_released: bool,
-    /// The recipients of RCPT, as they came.
+    /// The recipients of RCPT, in their order.
     asked: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Quotas of accounts where nobody reads mail by IMAP or POP3, and at LMTP.
+//! Quotas of accounts without IMAP or POP3, and at LMTP.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -44,7 +44,7 @@ impl Lmtp {
         self.reply()
     }
 
-    /// Replies to RCPT for ann and bob, and to the message for each who was taken.
+    /// Replies to RCPT for ann and bob, and to the message for each accepted one.
     fn deliver(&mut self) -> ([String; 2], Vec<String>) {
         assert!(self.ask("MAIL FROM:<>").starts_with("250"));
         let taken = ["ann", "bob"].map(|user| self.ask(&format!("RCPT TO:<{user}@example.org>")));
@@ -60,7 +60,7 @@ impl Lmtp {
     }
 }
 
-/// Mail may come for a second before its size is looked up again.
+/// Repeats a request until it is refused: mail is accepted for up to a second before its size is looked up again.
 fn until_refused(mut ask: impl FnMut() -> String) -> String {
     let begun = Instant::now();
     loop {
@@ -73,7 +73,7 @@ fn until_refused(mut ask: impl FnMut() -> String) -> String {
     }
 }
 
-/// Offers a message to ann and bob, who takes all. The reply is that for ann.
+/// Offers a message to ann, and to bob, whose RCPT must be accepted. Returns the reply for ann.
 fn offer(smtp: &mut Client) -> Reply {
     smtp.expect("MAIL FROM:<s@example.net>", 250);
     let reply = smtp.command("RCPT TO:<ann@example.org>");

@@ -1,4 +1,4 @@
-//! Readers of mail show their password by SCRAM-SHA-256, by IMAP and by POP3.
+//! Mail readers log in by SCRAM-SHA-256, over IMAP and over POP3.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use crate::auth::printed;
 use crate::imap::{CONFIG, address_of};
 use crate::support::{PATIENCE, Server};
 
-/// A client that says lines and hears lines.
+/// A client that sends and reads lines.
 struct Reader(BufReader<TcpStream>);
 
 impl Reader {
-    /// Connects, and asks what is offered.
+    /// Connects, and requests the capabilities.
     fn open(address: SocketAddr, capability: &str) -> (Self, String) {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -40,7 +40,7 @@ impl Reader {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
     }
 
-    /// Begins with `command`; the reply to the last step.
+    /// Begins with `command`. Returns the reply to the last step.
     fn show(&mut self, command: &str, user: &str, password: &str) -> String {
         let mut scram = ScramClient::new(user, password, None, "abcdef".to_owned());
         self.say(&format!("{command} {}", STANDARD.encode(scram.first())));
@@ -54,13 +54,14 @@ impl Reader {
     }
 }
 
-/// The text of a challenge, if the line is one.
+/// The text of a challenge; `None` for other lines.
 fn challenge(line: &str) -> Option<String> {
     let base64 = line.strip_prefix("+ ")?.strip_suffix("\r\n")?;
     String::from_utf8(STANDARD.decode(base64).ok()?).ok()
 }
 
-/// Protocol; how it asks what is offered; how that says SCRAM; how a login begins; how one is refused, and taken.
+/// Protocol, its capability command, its offer of SCRAM, its login command, and its replies to a refused and an
+/// accepted login.
 const DOORS: [[&str; 6]; 2] = [
     [
         "imap",

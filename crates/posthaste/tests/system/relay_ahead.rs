@@ -12,7 +12,7 @@ fn config(port: u16) -> String {
     relaying::config(port, &format!("domains = [\"there.example\"]\n{recipients}"))
 }
 
-/// A client without special rights, that has said MAIL.
+/// A client without special rights, after MAIL.
 fn client(server: &Server) -> Client {
     let mut client = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
     assert_eq!(client.reply().code, 220);

@@ -1,4 +1,4 @@
-//! A queue that has as much mail as it may.
+//! A queue at its limit.
 
 use crate::relaying::{self, queue, unused_port, wait_until_unreachable};
 use crate::support::{Client, Server};

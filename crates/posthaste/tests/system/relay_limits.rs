@@ -1,4 +1,4 @@
-//! Limits of a running server change with a reload.
+//! Limits of a running server are changed by a reload.
 
 use rustix::process::Signal;
 

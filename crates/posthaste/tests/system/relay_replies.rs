@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::relaying::{self, list, queue, unused_port, wait_for_queue};
 use crate::support::{Server, command};
 
-/// A host at a port of loopback that ends the session with 421: at RCPT or at DATA, as the recipient's name says. It takes all other mail.
+/// A host at a port of loopback that ends the session with 421: at RCPT or at DATA, depending on the recipient's name.
+/// It accepts all other mail.
 struct Closing {
     port: u16,
     is_gone: Arc<AtomicBool>,

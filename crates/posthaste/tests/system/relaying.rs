@@ -34,10 +34,10 @@ pub const EVENTS: &str = "[events]\nenabled = true\n";
 /// Any port of loopback, for [`next_hop`].
 pub const ANYWHERE: &str = "127.0.0.1:0";
 
-/// A port of loopback at which nobody listens before a server of this test does.
+/// An unused port of loopback, reserved for a server of this test.
 ///
-/// A socket that does not listen has it until this program ends, so it is given to no server of another test that asks for any port.
-/// With SO_REUSEADDR, which servers set, it can be bound again by its number.
+/// A bound socket that does not listen holds it until this program ends, so no other test gets it as a free port. With
+/// SO_REUSEADDR, which servers set, it can be bound again by its number.
 pub fn unused_port() -> u16 {
     static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -49,7 +49,7 @@ pub fn unused_port() -> u16 {
     port
 }
 
-/// `posthaste queue`: the status, and what is printed.
+/// Runs `posthaste queue`. Returns its exit status and output.
 pub fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -62,7 +62,8 @@ pub fn list(dir: &Path, args: &[&str]) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Waits until the queue satisfies a condition. Mail that a next hop has is still under way until its outcome is recorded.
+/// Waits until the queue satisfies a condition. Mail accepted by a next hop stays in flight until its outcome is
+/// recorded.
 pub fn wait_for_queue(dir: &Path, what: &str, holds: impl Fn(&[Value]) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -75,7 +76,7 @@ pub fn wait_for_queue(dir: &Path, what: &str, holds: impl Fn(&[Value]) -> bool) 
     }
 }
 
-/// Waits until the hosts of so many sites could not be reached, and none of the mail for them is under way any more.
+/// Waits until the hosts of this many sites could not be reached, and no mail for them is in flight.
 pub fn wait_until_unreachable(server: &Server, dir: &Path, sites: usize) {
     server.wait_for_log_again("mail waits for these hosts", sites);
     wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));

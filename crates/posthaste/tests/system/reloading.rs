@@ -82,7 +82,7 @@ fn a_reload_applies_what_it_can_beside_changed_sockets() {
     server.stop();
 }
 
-/// The server's replies to a client that a proxy passes on.
+/// The server's replies to a client behind a proxy.
 fn passed_on(port: u16, from: &str) -> String {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! Aliases, patterns and what is discarded or refused, from the client's command to the mailbox.
+//! Aliases, patterns, discarded and refused mail, from the client's command to the mailbox.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

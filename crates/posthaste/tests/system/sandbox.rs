@@ -1,4 +1,4 @@
-//! The server where a sandbox forbids system calls.
+//! The server in a sandbox that forbids system calls.
 #![allow(unsafe_code, reason = "only the C library's prctl sets a filter")]
 
 use std::io::{Read, Write};

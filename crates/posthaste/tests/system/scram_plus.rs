@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256-PLUS by SMTP, IMAP and POP3: a proof is good for the TLS connection that it was made for.
+//! SCRAM-SHA-256-PLUS by SMTP, IMAP and POP3: a proof is valid only on the TLS connection that it was made for.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,18 +14,18 @@ use crate::imap::{CONFIG, TLS, address_of};
 use crate::support::{PATIENCE, Server};
 use crate::tls::{certify, tls12, tls13};
 
-/// A protocol's words.
+/// Commands and replies of a protocol.
 struct Door {
     protocol: &'static str,
-    /// Begins TLS, after commands that come before it.
+    /// Commands that begin TLS.
     upgrade: &'static [&'static str],
-    /// Asks what is offered, and the last line of the answer begins so.
+    /// The capability command, and the beginning of the last line of its answer.
     ask: [&'static str; 2],
     /// The offer over TLS 1.3, and over TLS 1.2.
     offers: [&'static str; 2],
     begin: &'static str,
     challenge: &'static str,
-    /// Replies to a wrong proof, to a first message that is none of the mechanism, and to a login.
+    /// Replies to a wrong proof, to an invalid first message, and to a login.
     replies: [&'static str; 3],
 }
 
@@ -59,7 +59,7 @@ const DOORS: [Door; 3] = [
     },
 ];
 
-/// A client that says lines and hears lines, over TLS.
+/// A client that sends and reads lines, over TLS.
 struct Encrypted {
     door: &'static Door,
     stream: StreamOwned<ClientConnection, TcpStream>,
@@ -87,7 +87,7 @@ fn last_line(stream: &mut impl Read) -> String {
 }
 
 impl Encrypted {
-    /// Connects, begins TLS and asks what is offered.
+    /// Connects, begins TLS and requests the capabilities.
     fn open(door: &'static Door, address: SocketAddr, config: &Arc<ClientConfig>) -> (Self, String) {
         let mut tcp = TcpStream::connect(address).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -119,13 +119,13 @@ impl Encrypted {
         self.stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     }
 
-    /// Begins a mechanism with this message; the reply.
+    /// Begins a mechanism with this message. Returns the reply.
     fn begin(&mut self, mechanism: &str, first: &str) -> String {
         self.say(&format!("{}{mechanism} {}", self.door.begin, STANDARD.encode(first)));
         self.line()
     }
 
-    /// The text of a challenge, if the line is one.
+    /// The text of a challenge; `None` for other lines.
     fn challenge(&self, line: &str) -> Option<String> {
         let base64 = line.strip_prefix(self.door.challenge)?.strip_suffix("\r\n")?;
         String::from_utf8(STANDARD.decode(base64).ok()?).ok()

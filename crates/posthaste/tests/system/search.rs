@@ -1,4 +1,4 @@
-//! Index, find, threads, view, extract, addresses, tag, info: what is printed where, and the exit status.
+//! Index, find, threads, view, extract, addresses, tag, info: output, and exit status.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Place {
             .unwrap()
     }
 
-    /// Standard output; the exit status must be `code`.
+    /// Runs a command. Returns standard output; the exit status must be `code`.
     pub fn says(&self, code: i32, line: &[&str]) -> String {
         let output = self.run(line);
         assert_eq!(output.status.code(), Some(code), "{line:?}: {output:?}");

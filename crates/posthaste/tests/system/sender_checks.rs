@@ -1,4 +1,4 @@
-//! Checks of strangers' mail: SPF, DKIM, DMARC and Authentication-Results, with a DNS server on loopback.
+//! Checks of incoming mail: SPF, DKIM, DMARC and Authentication-Results, with a DNS server on loopback.
 
 use posthaste_dkim::{Algorithm, Draft, KeyRecord, Signer, generate};
 use posthaste_dns_stub::{Server as Dns, Zone};
@@ -7,13 +7,13 @@ use crate::support::{Client, Server};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Clients say by PROXY protocol where they come from: what comes from this machine is not checked.
+/// Clients give their address by the PROXY protocol, as mail from this machine is not checked.
 const CONFIG: &str = "host_name = \"mx.example.org\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\n\
     [[domain]]\nname = \"example.org\"\nusers = \"any\"\n[[network]]\ncidr = \"198.51.100.7\"\nrelay = true\n";
 
-/// The client that the policies let send.
+/// The client that the policies permit.
 const GOOD: &str = "192.0.2.1";
 const BAD: &str = "203.0.113.9";
 
@@ -47,7 +47,7 @@ impl Rig {
         Self { dir, dns, server, signer }
     }
 
-    /// Sends a message from this client and gives it as it lies in the mailbox of `user`.
+    /// Sends a message from this client. Returns it as stored in the mailbox of `user`.
     fn arrived(&self, client: &str, from: &str, user: &str, message: &str) -> String {
         let mut session = self.session(client);
         let reply = session.try_message(from, &[&format!("{user}@example.org")], message.as_bytes()).unwrap();

@@ -31,7 +31,7 @@ fn sends(dir: &Path, args: &[&str], input: &[u8]) {
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{args:?}: {output:?}");
 }
 
-/// Names in the pickup directory, without that of what was refused.
+/// Names in the pickup directory, without refused files.
 fn waiting(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir.join(PICKUP)).unwrap().map(|entry| entry.unwrap().file_name());
     entries.map(|name| name.into_string().unwrap()).filter(|name| name != "refused").collect()
@@ -42,7 +42,7 @@ fn refused(dir: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Waits until nothing is left to be taken.
+/// Waits until the pickup directory is empty.
 fn wait_for_none(server: &Server, dir: &Path) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while !waiting(dir).is_empty() {

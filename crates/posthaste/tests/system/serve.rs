@@ -1,4 +1,4 @@
-//! How the server starts and stops.
+//! Start and stop of the server.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::{UnixDatagram, UnixStream};

@@ -129,7 +129,7 @@ fn mail_that_waits_for_a_mailbox_is_told_of() {
 /// A server whose output and log go to one pipe, of which only the banner is read. Killed when dropped.
 struct UnreadServer {
     child: Child,
-    /// Open as long as the server lives.
+    /// Held open during the life of the server.
     _output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
@@ -151,7 +151,7 @@ impl UnreadServer {
         Self { child, _output: output, address }
     }
 
-    /// Ends it as an operator does, and expects that it ends well.
+    /// Stops it as an operator does, and expects success.
     fn stop(&mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! `posthaste setup`: a server of one's own, made twice, interrupted, and refused where a port is taken.
+//! `posthaste setup`: a new server, a second run, an interrupted one, and a refusal because of a port in use.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::support::command;
 
-/// A place of one's own, and a DNS server that has these records.
+/// A scratch directory, and a DNS server with these records.
 struct Rig {
     dir: tempfile::TempDir,
     dns: Dns,
     offset: u16,
 }
 
-/// Ports that setup needs, with a number added that makes them free.
+/// Ports that setup needs; an offset turns them into free ones.
 const PORTS: [u16; 5] = [25, 443, 465, 587, 993];
 
 fn free_offset() -> u16 {

@@ -1,4 +1,4 @@
-//! `posthaste sink` and `posthaste doctor` as commands: how they end and what they print.
+//! `posthaste sink` and `posthaste doctor` as commands: exit status and output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! `posthaste spool …` on spools that are whole, damaged and in use.
+//! `posthaste spool …` on intact spools, damaged ones and spools in use.
 
 use std::path::Path;
 use std::process::Output;

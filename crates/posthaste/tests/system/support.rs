@@ -1,6 +1,6 @@
-//! A real server process, a plain SMTP client, and a look into Maildirs.
+//! A real server process, a plain SMTP client, and access to Maildirs.
 //!
-//! The client knows no SMTP library: what it sends is what the test says, octet for octet.
+//! The client uses no SMTP library: it sends exactly the octets that a test gives.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ users = "any"
 /// A server process; killed when dropped.
 pub struct Server {
     process: Process,
-    /// Where it listens, in the order of the configuration.
+    /// Addresses of its listeners, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
     /// Output before it was ready.
     pub banner: String,
@@ -48,7 +48,7 @@ impl Server {
         Self::launch(dir, &mut command(dir, &["serve"]))
     }
 
-    /// As [`start`](Self::start), by a shell that runs `before` first.
+    /// Like [`start`](Self::start), from a shell that runs `before` first.
     pub fn start_behind(before: &str, dir: &Path, config: &str) -> Self {
         configure(dir, config);
         let mut shell = Command::new("sh");
@@ -56,7 +56,7 @@ impl Server {
         Self::launch(dir, shell.current_dir(dir))
     }
 
-    /// As [`start_as_it_is`](Self::start_as_it_is), if it starts; otherwise what is told of that.
+    /// Like [`start_as_it_is`](Self::start_as_it_is); if it does not start, returns its output as the error.
     pub fn try_start(dir: &Path) -> Result<Self, String> {
         Self::try_launch(dir, &mut command(dir, &["serve"]))
     }
@@ -109,14 +109,14 @@ impl Server {
         self.process.wait().unwrap_or_else(|error| panic!("the server does not end: {error}"))
     }
 
-    /// Ends the server as an operator does and expects that it ends well.
+    /// Stops the server as an operator does and expects success.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let status = self.wait();
         assert!(status.success(), "{status}\n{}", self.log_text());
     }
 
-    /// The log so far, without half a line that is being written.
+    /// The complete lines of the log so far.
     pub fn log_text(&self) -> String {
         let mut log = self.process.log();
         log.truncate(log.rfind('\n').map_or(0, |at| at + 1));
@@ -128,7 +128,7 @@ impl Server {
         self.wait_for_log_again(text, 1)
     }
 
-    /// Waits until so many lines of the log hold `text` and returns the last of these.
+    /// Waits until this many lines of the log contain `text` and returns the last of them.
     pub fn wait_for_log_again(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -141,7 +141,7 @@ impl Server {
         }
     }
 
-    /// Memory that the process asked for.
+    /// Anonymous memory of the process, in octets.
     pub fn memory_bytes(&self) -> usize {
         let octets = posthaste_loadgen::resources::anonymous_octets(self.pid()).expect("read smaps");
         usize::try_from(octets).expect("it fits into memory")
@@ -243,7 +243,7 @@ pub fn mailbox(dir: &Path, domain: &str, user: &str) -> Vec<Stored> {
     found
 }
 
-/// An SMTP client that does as it is told.
+/// An SMTP client that sends exactly the given octets.
 pub struct Client {
     stream: BufReader<Box<dyn Stream>>,
     tcp: TcpStream,
@@ -305,7 +305,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Reads a reply, or tells that the connection ended.
+    /// Reads a reply; an error if the connection has ended.
     pub fn try_reply(&mut self) -> std::io::Result<Reply> {
         let mut texts = Vec::new();
         loop {
@@ -341,7 +341,7 @@ impl Client {
         reply
     }
 
-    /// Sends one message whose lines end in CRLF; the reply to its last dot.
+    /// Sends one message whose lines end in CRLF. Returns the reply to its final dot.
     pub fn try_message(&mut self, from: &str, to: &[&str], message: &[u8]) -> std::io::Result<Reply> {
         let mut commands = format!("MAIL FROM:<{from}>\r\n");
         for to in to {

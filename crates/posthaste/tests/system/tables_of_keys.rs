@@ -1,4 +1,4 @@
-//! The tables of `docs/configuration.md` are made of the doc comments of the structs that a configuration is read into.
+//! The tables of `docs/configuration.md` are generated from the doc comments of the configuration's structs.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
     Table { under, defaults, structs }
 }
 
-/// Of `Config` only the keys before its first section.
+/// The tables; that of `Config` has only the keys before its first section.
 const TABLES: [Table; 34] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
@@ -67,7 +67,7 @@ const TABLES: [Table; 34] = [
 ];
 
 impl Table {
-    /// Its rows, of which `shown` gives the defaults that no doc comment names.
+    /// Its rows; `shown` gives the defaults that no doc comment states.
     fn rows(&self, shown: &Value) -> String {
         let defaults = if self.defaults.is_empty() { &Value::Null } else { shown.pointer(self.defaults).unwrap() };
         let keys = self.structs.iter().flat_map(|(file, name)| {
@@ -79,7 +79,7 @@ impl Table {
             .collect()
     }
 
-    /// `document` with these rows in place of those it has.
+    /// Replaces the rows in `document`.
     fn renew(&self, document: &mut String, rows: &str) {
         let line = format!("\n{}\n", self.under);
         let from = document.find(&line).unwrap_or_else(|| panic!("no line {line}")) + line.len();
@@ -117,7 +117,7 @@ fn every_table_of_keys_is_made_of_doc_comments() {
     assert_eq!(tables, TABLES.len());
 }
 
-/// A default as the tables have it.
+/// A default in the form of the tables.
 fn default_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,4 +1,4 @@
-//! Tags by rule, tags that are flags, dumps, and the only changes to a Maildir.
+//! Tags by rule, tags that are flags, dumps, and the few changes that are made to a Maildir.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Tokens of tenants: for each, no other tenant's mail exists, whatever it asks.
+//! Tokens of tenants: mail of other tenants is invisible in the answers to all requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,10 +12,10 @@ use crate::relaying::{config, list, queue, unused_port};
 use crate::support::{PATIENCE, Server, command};
 
 const SCOPES: &str = "inject,queue:read,queue:write,suppression,events:read,mail:read";
-/// Every text of bravo's mail has one of these.
+/// One of these is in every text of bravo's mail.
 const OF_BRAVO: [&str; 2] = ["bravo", "bsecret"];
 
-/// Makes a token with bounds and returns its secret.
+/// Creates a token with bounds and returns its secret.
 pub fn token(dir: &Path, name: &str, scopes: &str, bounds: &[&str]) -> String {
     let file = dir.join(format!("{name}.token"));
     let words = [&["token", "add", name, "--scope", scopes], bounds, &["--output"]].concat();
@@ -66,7 +66,7 @@ impl World {
         (status(&head), answer)
     }
 
-    /// Asks until the answer is the expected one: the event log is written a moment later.
+    /// Repeats a request until the answer is the expected one: the event log is written a moment later.
     fn until(&self, secret: &str, request: &Value, is_it: impl Fn(&Value) -> bool) -> Value {
         let deadline = std::time::Instant::now() + PATIENCE;
         loop {

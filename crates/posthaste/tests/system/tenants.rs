@@ -1,4 +1,4 @@
-//! Whose mail it is: by header field, sender's domain, network and listener.
+//! The tenant of mail: by header field, sender's domain, network and listener.
 
 use std::io::Write;
 use std::path::Path;
@@ -40,7 +40,7 @@ servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"] }
 "#;
 
-/// The tenants and campaigns of what waits, in the order in which it came.
+/// The tenants and campaigns of waiting mail, in the order of its arrival.
 fn labels(dir: &Path) -> Vec<(String, String)> {
     let text = |line: &Value, key| line[key].as_str().unwrap().to_owned();
     list(dir, &[]).iter().map(|line| (text(line, "tenant"), text(line, "campaign"))).collect()

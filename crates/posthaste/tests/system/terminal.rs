@@ -10,7 +10,8 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::support::command;
 
-/// Runs a command on a terminal with lines of so many cells: what it prints there, errors too, and its exit status.
+/// Runs a command on a terminal with lines of this many cells. Returns its output, errors included, and its exit
+/// status.
 pub fn on_terminal(dir: &Path, cells: u16, line: &[&str]) -> (String, i32) {
     let (bytes, code) = bytes_on_terminal(dir, cells, line);
     (String::from_utf8(bytes).expect("a terminal gets UTF-8"), code)
@@ -42,7 +43,7 @@ fn bytes_on_terminal(dir: &Path, cells: u16, line: &[&str]) -> (Vec<u8>, i32) {
     (text.map(|(_, &byte)| byte).collect(), code)
 }
 
-/// Without our colours.
+/// Text without our colours.
 fn plain(text: &str) -> String {
     let mut out = text.to_owned();
     for colour in ["0", "1", "2", "31", "32", "33", "36"] {

@@ -1,4 +1,4 @@
-//! TLS at listeners: how clients come to it, what they cannot do with it, and new certificates.
+//! TLS at listeners: its start, its limits for clients, and new certificates.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -50,13 +50,13 @@ const LISTENERS: &str = "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"
     [[listener]]\naddress = \"127.0.0.4:0\"\nprotocol = \"lmtp\"\n\
     [[domain]]\nname = \"example.org\"\nusers = \"any\"\n[events]\nenabled = true\n";
 
-/// The addresses of [`LISTENERS`]; of a name only the first.
+/// The addresses of [`LISTENERS`]; only the first one of a name.
 fn addresses(server: &Server) -> [SocketAddr; 5] {
     let of = |ip: &str| *server.addresses.iter().find(|at| at.ip().to_string() == ip).unwrap();
     [server.addresses[0], server.addresses[1], of("127.0.0.2"), of("127.0.0.3"), of("127.0.0.4")]
 }
 
-/// A client that has said hello, and the answer.
+/// A client after EHLO, and the answer.
 fn hello(at: SocketAddr, hello: &str) -> (Client, String) {
     let mut client = Client::open(at).unwrap();
     assert_eq!(client.reply().code, 220);
@@ -64,7 +64,7 @@ fn hello(at: SocketAddr, hello: &str) -> (Client, String) {
     (client, text)
 }
 
-/// A client that has said hello again after STARTTLS.
+/// A client after STARTTLS and a second EHLO.
 fn encrypted(at: SocketAddr, word: &str, config: &Arc<ClientConfig>) -> Client {
     let (mut client, text) = hello(at, word);
     assert!(text.lines().any(|line| line == "STARTTLS"), "{text}");
@@ -128,7 +128,7 @@ fn mail_comes_encrypted_at_each_kind_of_listener_and_its_trace_says_so() {
     assert!(!of("plain").contains("\"tls\""), "{events}");
 }
 
-/// All that comes until the connection ends.
+/// All input until the connection ends.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! `posthaste trace`, with the log of a server that has run.
+//! `posthaste trace`, with the log of a stopped server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::relay_events::wait_for;
 use crate::relaying::{ANYWHERE, EVENTS, config, next_hop};
 use crate::support::{Client, Server, command};
 
-/// The status, and what is printed.
+/// Runs a trace. Returns its exit status and output.
 pub fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["trace"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
 }
 
-/// A trace that looks on, killed when dropped.
+/// A trace that follows a running server, killed when dropped.
 pub struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -27,7 +27,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Once the server knows of it: a session of its own is seen.
+    /// Starts a trace and waits until the server knows it, which a session of its own shows.
     pub fn start(dir: &Path, server: &Server, args: &[&str]) -> Self {
         let mut child =
             command(dir, &[&["trace", "--live", "--json"], args].concat()).stdout(Stdio::piped()).spawn().unwrap();

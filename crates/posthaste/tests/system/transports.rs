@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{PATIENCE, Server, command};
 
-/// A directory that the server's user can use, and what the configuration begins with: programs are not run as root.
+/// A directory that the server's user can use, and the beginning of the configuration: no program runs as root.
 fn world() -> (tempfile::TempDir, String) {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
@@ -349,7 +349,7 @@ fn mail_that_a_transport_refuses_is_told_once_and_listed() {
     server.stop();
 }
 
-/// An LMTP server that offers 8BITMIME and not SMTPUTF8; what it is told is sent through the channel, line by line.
+/// An LMTP server that offers 8BITMIME and not SMTPUTF8; it sends its input through the channel, line by line.
 fn lmtp_without_utf8() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<String>) {
     use std::io::{BufRead, BufReader, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -20,7 +20,7 @@ struct Request {
     body: Vec<u8>,
 }
 
-/// An HTTP server that answers with what it is told, in order or for a text in a request, and then with 200.
+/// An HTTP server that gives the prepared answers, in order or for a text in a request, and then 200.
 struct Http {
     address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,
@@ -57,7 +57,7 @@ impl Http {
         Self { address, state }
     }
 
-    /// A server that is silent once, for a request with this text.
+    /// A server that does not answer the first request with this text.
     fn silent_for(text: &'static str) -> Self {
         let http = Self::start(&[]);
         http.state.0.lock().unwrap().silent_for = Some(text);
@@ -68,7 +68,7 @@ impl Http {
         format!("http://{}/events?key=1", self.address)
     }
 
-    /// Waits until it has had so many requests.
+    /// Waits until it has received this many requests.
     fn wait(&self, count: usize) -> Vec<Request> {
         let guard = self.state.0.lock().unwrap();
         let few = |state: &mut State| state.requests.len() < count;
@@ -77,7 +77,7 @@ impl Http {
         state.requests.clone()
     }
 
-    /// Waits until events of these recipients have come; the ids of each.
+    /// Waits for events of these recipients. Returns the ids of each.
     fn wait_for_recipients(&self, recipients: &[String]) -> BTreeMap<String, Vec<String>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -131,7 +131,7 @@ fn serve(stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
     }
 }
 
-/// Seconds, for a server that answers: however slow it is.
+/// Seconds to wait for a server that does answer, however slowly.
 const FOR_EVER: u32 = 300;
 
 fn events(request: &Request) -> Vec<Value> {
@@ -161,7 +161,7 @@ fn config(hooks: &[(&str, &str)], timeout_secs: u32) -> String {
     text
 }
 
-/// With the longest wait for an answer.
+/// Starts a server with a time limit for answers.
 fn start(dir: &Path, hooks: &[(&str, &str)], timeout_secs: u32) -> Server {
     std::fs::write(dir.join("secret"), "a secret of the tests\n").unwrap();
     let server = Server::start(dir, &config(hooks, timeout_secs));
@@ -169,7 +169,7 @@ fn start(dir: &Path, hooks: &[(&str, &str)], timeout_secs: u32) -> Server {
     server
 }
 
-/// A new webhook hears of what comes from its first look on.
+/// Waits until each webhook has its place in the event log, as a new one gets only later events.
 fn wait_for_places(dir: &Path, hooks: &[(&str, &str)]) {
     let deadline = Instant::now() + PATIENCE;
     for (name, _) in hooks {
@@ -180,7 +180,7 @@ fn wait_for_places(dir: &Path, hooks: &[(&str, &str)]) {
     }
 }
 
-/// Has recipients refused: an event each.
+/// Causes a refusal, and so an event, for each recipient.
 fn refuse(server: &Server, numbers: std::ops::Range<usize>) -> Vec<String> {
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
