@@ -15,7 +15,7 @@ use super::{DnsError, Pace};
 ///
 /// A name may have any octets in its labels. A name without such records has an empty answer.
 #[derive(Debug, Clone, Copy)]
-pub struct PlainLookup<'a>(pub(super) &'a Resolver);
+pub struct PlainLookup<'a>(pub(super) &'a Resolver, pub(super) Asker<'a>);
 
 /// An answer of more octets counts as none: strangers choose the names that are kept in the cache.
 pub const ANSWER_BYTES_MAX: usize = 8 << 10;
@@ -69,7 +69,7 @@ impl PlainLookup<'_> {
     async fn look_up(self, pace: Pace, name: &str, kind: RecordType) -> (Result<Arc<[String]>, DnsError>, Instant) {
         let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
         let client = &self.0.client;
-        let failure = match client.ask(name, kind, client.slots().slot(pace, Asker::Check).await).await {
+        let failure = match client.ask(name, kind, client.slots().slot(pace, self.1).await).await {
             Ok(records) => {
                 let found = texts_of(&records.data);
                 let until = self.0.positive_until(records.ttl_secs);
@@ -136,7 +136,7 @@ mod tests {
             .ptr("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa", "six.a.example");
         let server = Server::start(zone);
         let resolver = resolver(&server);
-        let plain = PlainLookup(&resolver);
+        let plain = resolver.plain();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for _ in 0..2 {
             assert_eq!(plain.mail_hosts("A.example").await.unwrap(), ["mx.here.example", "second.example"]);
@@ -161,7 +161,7 @@ mod tests {
             .txt("full.example", &long[1..]);
         let server = Server::start(zone);
         let resolver = resolver(&server);
-        let plain = PlainLookup(&resolver);
+        let plain = resolver.plain();
         assert_eq!(plain.texts("a.example").await.unwrap().len(), 0, "void, and the name exists");
         assert_eq!(plain.texts("no.example").await, Err(DnsError::NoSuchDomain("no.example".to_owned())));
         assert!(matches!(plain.texts("broken.example").await, Err(DnsError::Unanswered { .. })));
@@ -179,7 +179,7 @@ mod tests {
         let server = Server::start(zone);
         let resolver = resolver(&server);
         for name in names {
-            assert_eq!(PlainLookup(&resolver).texts(name).await.unwrap()[..], ["v=spf1 -all"], "{name}");
+            assert_eq!(resolver.plain().texts(name).await.unwrap()[..], ["v=spf1 -all"], "{name}");
         }
     }
 }

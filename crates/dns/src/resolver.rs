@@ -190,7 +190,12 @@ impl Resolver {
 
     /// Records as DNS has them.
     pub fn plain(&self) -> PlainLookup<'_> {
-        PlainLookup(self)
+        PlainLookup(self, Asker::Connection)
+    }
+
+    /// Like [`plain`](Self::plain), for names that strangers choose: their questions take turns with the others.
+    pub fn of_strangers(&self) -> PlainLookup<'_> {
+        PlainLookup(self, Asker::Check)
     }
 
     /// Addresses that the configuration gives to a host.

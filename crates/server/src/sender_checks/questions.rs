@@ -9,19 +9,19 @@ pub(super) struct Questions(pub Arc<Resolver>);
 
 impl Dns for Questions {
     async fn texts(&self, name: &str) -> Result<Arc<[String]>, NoAnswer> {
-        self.0.plain().texts(name).await.map_err(no_answer)
+        self.0.of_strangers().texts(name).await.map_err(no_answer)
     }
 
     async fn addresses(&self, name: &str, is_ipv6: bool) -> Result<Vec<IpAddr>, NoAnswer> {
-        self.0.plain().addresses(name, is_ipv6).await.map_err(no_answer)
+        self.0.of_strangers().addresses(name, is_ipv6).await.map_err(no_answer)
     }
 
     async fn mail_hosts(&self, name: &str) -> Result<Vec<String>, NoAnswer> {
-        self.0.plain().mail_hosts(name).await.map_err(no_answer)
+        self.0.of_strangers().mail_hosts(name).await.map_err(no_answer)
     }
 
     async fn names(&self, address: IpAddr) -> Result<Vec<String>, NoAnswer> {
-        self.0.plain().names(address).await.map_err(no_answer)
+        self.0.of_strangers().names(address).await.map_err(no_answer)
     }
 }
 
