@@ -122,14 +122,17 @@ impl<K: SpoolKind> Run<K> {
     fn new() -> Self {
         let mut place = K::new();
         let spool = place.open();
-        let streams = (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).unwrap()).collect();
+        let streams: Vec<_> = (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).unwrap()).collect();
+        // A stream begins where it is registered; some kinds have batches of their own before that.
+        let begins = |stream: &StreamId| Needs { position: spool.position(*stream).0.get(), ..Needs::default() };
+        let needs: Vec<_> = streams.iter().map(begins).collect();
         Run {
             spool: Some(spool),
             place,
             streams,
             batches: BTreeMap::new(),
-            needs: vec![Needs::default(); STREAMS],
-            durable: vec![Needs::default(); STREAMS],
+            durable: needs.clone(),
+            needs,
             through: 0,
             cancelled: BTreeMap::new(),
             count: 0,
