@@ -7,14 +7,29 @@
 #![warn(missing_docs)]
 
 mod batch;
+mod bundle;
+mod collect;
+mod entry;
+mod keeper;
+mod local;
 mod log;
+mod member;
 pub mod memory;
+mod opening;
+mod pipeline;
+mod queue;
 mod reader;
 mod record;
+mod replicated;
+mod runs;
 mod sender;
+mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
+pub use local::LocalSpool;
 pub use log::{Appended, Cells, Log, LogError, Position};
+pub use opening::OpenError;
 pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
+pub use replicated::{ReplicatedConfig, ReplicatedSpool};
 pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};

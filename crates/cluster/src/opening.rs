@@ -1,0 +1,156 @@
+//! Opening a shard: the place in the log that the local spool has, and whether the log still has the same history.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use posthaste_spool::{Lsn, ReplayError, Replayed, RestoreError, Spool, SpoolAdmin, StreamError, StreamId};
+
+use crate::entry::{Applied, Place};
+use crate::member::Member;
+use crate::reader::{Invalid, Reader};
+use crate::record::Record;
+use crate::sender::End;
+use crate::{Log, LogError, Position};
+
+/// The private stream.
+pub(crate) const LOG_STREAM: &str = "log";
+
+/// Why a shard could not be opened. Nothing was changed in the log, unless it says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The local spool has lost entries of its private stream: the member needs seeding.
+    #[error("the local spool has lost its place in the log: {0}")]
+    PlaceLost(String),
+    /// The log ends before what this member has: it was rolled back or made anew.
+    #[error("the log ends at position {end}, and this member has applied position {applied}")]
+    RolledBack {
+        /// The last position of the log.
+        end: Position,
+        /// The last position in the local spool.
+        applied: Position,
+    },
+    /// The log cannot be read on from there.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Somebody else owns it, or the log cannot be read.
+    #[error(transparent)]
+    End(#[from] End),
+    /// The engine has settings that do not keep the promise.
+    #[error("the engine must be set otherwise: {}", .0.join("; "))]
+    Settings(Vec<String>),
+    /// The engine could not be asked.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A stream of the local spool.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// See [`RestoreError`].
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// See [`ReplayError`].
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// Reading a snapshot, or starting a thread.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Reads the private stream: the place in the log that the local spool has, and its last local LSN.
+pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, Lsn), OpenError> {
+    let restored = local.restore(stream)?;
+    let mut applied = Applied::default();
+    if let Some(mut snapshot) = restored.snapshot {
+        let mut bytes = Vec::new();
+        snapshot.read_to_end(&mut bytes)?;
+        let lost = || OpenError::PlaceLost("its snapshot has no meaning".to_owned());
+        applied = Applied::decode(&bytes).ok_or_else(lost)?;
+    }
+    let mut lost = None;
+    let covered = local.replay(stream, &mut |replayed| match replayed {
+        Replayed::Entry { lsn, payload, .. } => match Place::decode(payload) {
+            // One that is not the next was cancelled when it was on the disk, and will come again.
+            Some(place) => drop(applied.push(place, lsn.get())),
+            None => lost = Some(format!("batch {lsn} has no meaning")),
+        },
+        Replayed::Damaged { lsn } => lost = Some(format!("batch {lsn} is damaged")),
+        Replayed::Uncertain { through } => lost = Some(format!("batches up to {through} are missing")),
+    })?;
+    match lost {
+        Some(what) => Err(OpenError::PlaceLost(what)),
+        None => Ok((applied, covered)),
+    }
+}
+
+/// How the log is read on.
+pub(crate) struct Resumed {
+    pub reader: Reader,
+    /// Records up to the last that the local spool has: of uploads that were not complete, and of batches that it lacks.
+    pub again: Vec<(Position, Bytes)>,
+}
+
+/// Compares the log with what the local spool has of it.
+pub(crate) fn resume(log: &dyn Log, applied: &Applied, shard: u16) -> Result<Resumed, OpenError> {
+    let (first, end) = (log.first()?, log.end()?);
+    let cut = |position| OpenError::Invalid(Invalid::Cut { position, first });
+    let Some(last) = &applied.last else {
+        let from = Position::START.next();
+        return if first > from {
+            Err(cut(from))
+        } else {
+            Ok(Resumed { reader: Reader::new(shard), again: Vec::new() })
+        };
+    };
+    if end < last.position {
+        return Err(OpenError::RolledBack { end, applied: last.position });
+    }
+    let needed = if last.is_last() { last.position.next() } else { last.position }.min(last.resume_from());
+    if first > needed {
+        return Err(cut(needed));
+    }
+    let mut again = Vec::new();
+    if first <= last.position {
+        log.follow(needed.min(last.position), &mut |position, bytes| {
+            again.push((position, bytes));
+            position < last.position
+        })?;
+        let bytes = again.last().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
+        is_same(last, &bytes)?;
+    }
+    Ok(Resumed { reader: Reader::resume(shard, last.history()), again })
+}
+
+/// Checks that the log still has the record that the last batch came from.
+fn is_same(last: &Place, bytes: &Bytes) -> Result<(), Invalid> {
+    let position = last.position;
+    match Record::decode(bytes) {
+        Ok(record) if record.crc == last.crc => Ok(()),
+        Ok(_) => Err(Invalid::OtherHistory { position, why: "it is not the record that this member has applied" }),
+        Err(error) => Err(Invalid::Hole { position, why: error.to_string() }),
+    }
+}
+
+impl Place {
+    /// The first position that is read again: of the oldest upload that was not complete, or the next one.
+    fn resume_from(&self) -> Position {
+        if self.resume < self.position { self.resume } else { self.position.next() }
+    }
+}
+
+/// Tells the member the local ids of its streams, and removes local streams that the log does not name: their registration was not acknowledged, or they were forgotten.
+pub(crate) fn register(
+    local: &impl SpoolAdmin,
+    member: &Member,
+    streams: &BTreeMap<u16, Option<String>>,
+) -> Result<(), OpenError> {
+    for (number, name) in streams {
+        let id = name.as_deref().map(|name| local.stream(name)).transpose()?;
+        member.set_id(*number, id);
+    }
+    let is_named = |name: &str| name == LOG_STREAM || streams.values().flatten().any(|known| known == name);
+    for stream in local.streams().into_iter().filter(|stream| !is_named(&stream.name)) {
+        local.forget_stream(&stream.name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! The promises of every spool, kept by a replicated one over the spool of the ring. Once the engine does all, and once it fails in every way.
+
+mod world;
+
+use posthaste_spool::Spool;
+use posthaste_spool_suite::{SpoolKind, spool_suite};
+use world::Replicated;
+
+mod without_faults {
+    use super::*;
+    spool_suite!(OnMachine<false>);
+}
+
+mod with_faults {
+    use super::*;
+    spool_suite!(OnMachine<true>);
+}
+
+/// A member on a machine whose power can be cut, and an engine that stays.
+struct OnMachine<const FAULTS: bool>(world::Place);
+
+impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
+    type Spool = Replicated;
+
+    fn new() -> Self {
+        OnMachine(world::Place::new(if FAULTS { world::faults() } else { Default::default() }))
+    }
+
+    fn open(&mut self) -> Replicated {
+        self.0.open().unwrap()
+    }
+
+    fn kill(&mut self, spool: Replicated) {
+        spool.abandon().abandon();
+    }
+
+    fn cut_power(&mut self, spool: Replicated, seed: u64) {
+        spool.abandon().abandon();
+        self.0.cut_power(seed);
+    }
+
+    /// Packs so many segments, or with 0 cleans the packs.
+    fn move_data(&self, spool: &Replicated, way: usize) {
+        match way {
+            0 => drop(spool.local().clean_packs().unwrap()),
+            segments => drop(spool.local().pack_oldest(segments).unwrap()),
+        }
+    }
+
+    fn check_empty(&self, spool: &Replicated) {
+        let is_empty = |dir: &str| std::fs::read_dir(self.0.path().join(dir)).unwrap().next().is_none();
+        // A checkpoint advances the private stream, so packs with its entries go after it; and what waited for room may come only now.
+        let is_left = || {
+            let files = spool.local().file_stats();
+            files.packs > 0
+                || files.ring.segments_in_service > 1
+                || !["packs", "bodies", "live"].iter().all(|dir| is_empty(dir))
+        };
+        while is_left() {
+            spool.local().clean_packs().unwrap();
+            spool.checkpoint().unwrap();
+        }
+        let snapshots = std::fs::read_dir(self.0.path().join("snapshots")).unwrap();
+        assert!(snapshots.count() <= 2, "its own, and the one before");
+    }
+}

@@ -1,0 +1,80 @@
+//! A member on a machine, and an engine in memory.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use bytes::Bytes;
+use posthaste_cluster::memory::{Faults, MemoryLog};
+use posthaste_cluster::{Identity, OpenError, ReaderRules, ReplicatedConfig, ReplicatedSpool, SenderRules};
+use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Spool, StreamId};
+
+pub type Replicated = ReplicatedSpool<FileSpool>;
+
+pub struct Place {
+    pub machine: Machine,
+    pub log: MemoryLog,
+    pub config: ReplicatedConfig,
+    /// The local spool makes room by itself.
+    pub keeper: bool,
+}
+
+/// Every way in which an engine that answers at once fails.
+pub fn faults() -> Faults {
+    Faults { held: 0, ..Faults::all() }
+}
+
+impl Place {
+    pub fn new(faults: Faults) -> Self {
+        Place::with(Machine::new().unwrap(), MemoryLog::new(7, faults))
+    }
+
+    pub fn with(machine: Machine, log: MemoryLog) -> Self {
+        let config = ReplicatedConfig {
+            shard: 3,
+            identity: Identity { nonce: 0, log: 0x1061d, epoch: None },
+            segment_bytes: SEGMENT_BYTES,
+            record_bytes_max: 40 << 10,
+            pending_bytes_max: 64 << 20,
+            owner_streams: vec!["of the owner".to_owned()],
+            reader_rules: ReaderRules::default(),
+            sender_rules: SenderRules::default(),
+        };
+        Place { machine, log, config, keeper: false }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.machine.path()
+    }
+
+    pub fn open(&mut self) -> Result<Replicated, OpenError> {
+        self.config.identity.nonce += 1;
+        ReplicatedSpool::open(local(self.path(), self.keeper), Arc::new(self.log.clone()), self.config.clone())
+    }
+
+    pub fn cut_power(&mut self, seed: u64) {
+        let recording = self.machine.recording();
+        let cut = Cut { position: recording.events.len(), choice: Choice::Seed(seed) };
+        self.machine = Machine::boot(&recording.cut(cut), true, seed.is_multiple_of(2)).unwrap();
+    }
+}
+
+pub const SEGMENT_BYTES: u64 = 64 << 10;
+
+pub fn local(path: &Path, keeper: bool) -> FileSpool {
+    let ring = posthaste_ring::Config { segment_bytes: SEGMENT_BYTES, max_segments: 8, ..Default::default() };
+    let config = Config { ring, keeper, pack_bytes: 200 << 10, ..Config::default() };
+    let (spool, report) = FileSpool::open(path, config).unwrap();
+    assert_eq!(report.damage, []);
+    spool
+}
+
+pub fn start(spool: &dyn Spool, stream: StreamId, body: Body, text: &str) -> Receiver<Result<Lsn, AppendError>> {
+    let needs_body = !matches!(body, Body::None);
+    let entry = Entry { stream, needs_body, payload: Bytes::copy_from_slice(text.as_bytes()) };
+    let (tell, told) = channel();
+    spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
+    told
+}
