@@ -1,6 +1,4 @@
-use std::future::Future;
 use std::net::IpAddr;
-use std::pin::Pin;
 
 use super::SpfResult;
 use super::macros::{DomainSpec, Values};
@@ -52,7 +50,7 @@ pub async fn check<D: Dns>(dns: &D, question: &Question<'_>) -> Verdict {
     let policy = check.policy(&domain).await;
     let sends_nothing = policy.as_ref().is_ok_and(|text| sends_nothing(text));
     let result = match policy {
-        Ok(text) => check.evaluate(&domain, &text).await.unwrap_or_else(|stop| stop),
+        Ok(text) => check.evaluate(&domain, text).await.unwrap_or_else(|stop| stop),
         Err(result) => result,
     };
     Verdict { result, domain, is_of_sender: !question.sender.is_empty(), sends_nothing }
@@ -81,6 +79,31 @@ struct Check<'a, D> {
     client_names: Option<Vec<String>>,
 }
 
+/// A policy during its evaluation.
+struct Level {
+    domain: String,
+    text: String,
+    /// Index of the first directive that was not looked at.
+    next: usize,
+    /// The result of the policy that the last directive includes.
+    included: Option<SpfResult>,
+}
+
+impl Level {
+    fn new(domain: String, text: String) -> Self {
+        Self { domain, text, next: 0, included: None }
+    }
+}
+
+/// The next act of an evaluation.
+enum Turn {
+    /// The policy of another domain is evaluated first.
+    Include(String),
+    /// The policy of another domain takes the place of this one.
+    Redirect(String),
+    Done(SpfResult),
+}
+
 /// `Err` ends the whole evaluation with a result.
 type Step<T> = Result<T, SpfResult>;
 
@@ -103,30 +126,58 @@ impl<D: Dns> Check<'_, D> {
         }
     }
 
-    /// The policy of another domain. It recurses only by terms that count.
-    fn other<'a>(&'a mut self, domain: &'a str) -> Pin<Box<dyn Future<Output = Step<SpfResult>> + Send + 'a>> {
-        Box::pin(async move {
-            let text = match self.policy(domain).await {
-                Err(SpfResult::None) => return Err(SpfResult::PermError),
-                policy => policy?,
-            };
-            self.evaluate(domain, &text).await
-        })
-    }
-
-    async fn evaluate(&mut self, domain: &str, text: &str) -> Step<SpfResult> {
-        let policy = Policy::parse(text).ok_or(SpfResult::PermError)?;
-        for (result, mechanism) in &policy.directives {
-            if self.matches(domain, mechanism).await? {
-                return Ok(*result);
+    /// Evaluates a policy and all that it names. Policies nest by a stranger's choice, so those that wait for an `include` stand in a list, not on the stack.
+    async fn evaluate(&mut self, domain: &str, text: String) -> Step<SpfResult> {
+        let mut level = Level::new(domain.to_owned(), text);
+        // At most TERMS_MAX, as each `include` is a term that counts.
+        let mut waiting: Vec<Level> = Vec::new();
+        loop {
+            match self.advance(&mut level).await? {
+                Turn::Include(target) => {
+                    let included = self.other(target).await?;
+                    waiting.push(std::mem::replace(&mut level, included));
+                }
+                Turn::Redirect(target) => level = self.other(target).await?,
+                Turn::Done(result) => {
+                    let Some(outer) = waiting.pop() else { return Ok(result) };
+                    level = outer;
+                    level.included = Some(result);
+                }
             }
         }
-        let Some(redirect) = &policy.redirect else { return Ok(SpfResult::Neutral) };
-        self.count_term()?;
-        let target = self.expand(domain, redirect).await?;
-        self.other(&target).await
     }
 
+    /// The policy of another domain, which must have one (RFC 7208 sections 5.2 and 6.1).
+    async fn other(&self, domain: String) -> Step<Level> {
+        match self.policy(&domain).await {
+            Err(SpfResult::None) => Err(SpfResult::PermError),
+            policy => Ok(Level::new(domain, policy?)),
+        }
+    }
+
+    /// Goes on until the policy has a result, or needs that of another.
+    async fn advance(&mut self, level: &mut Level) -> Step<Turn> {
+        let Level { domain, text, next, included } = level;
+        let policy = Policy::parse(text).ok_or(SpfResult::PermError)?;
+        if included.take() == Some(SpfResult::Pass) {
+            return Ok(Turn::Done(policy.directives[*next - 1].0));
+        }
+        for (result, mechanism) in &policy.directives[*next..] {
+            *next += 1;
+            if let Mechanism::Include(spec) = mechanism {
+                self.count_term()?;
+                return Ok(Turn::Include(self.expand(domain, spec).await?));
+            }
+            if self.matches(domain, mechanism).await? {
+                return Ok(Turn::Done(*result));
+            }
+        }
+        let Some(redirect) = &policy.redirect else { return Ok(Turn::Done(SpfResult::Neutral)) };
+        self.count_term()?;
+        Ok(Turn::Redirect(self.expand(domain, redirect).await?))
+    }
+
+    /// True if a mechanism other than `include` matches.
     async fn matches(&mut self, domain: &str, mechanism: &Mechanism<'_>) -> Step<bool> {
         match mechanism {
             Mechanism::All => return Ok(true),
@@ -134,11 +185,7 @@ impl<D: Dns> Check<'_, D> {
             _ => self.count_term()?,
         }
         match mechanism {
-            Mechanism::All | Mechanism::Network(..) => Ok(false),
-            Mechanism::Include(spec) => {
-                let target = self.expand(domain, spec).await?;
-                Ok(self.other(&target).await? == SpfResult::Pass)
-            }
+            Mechanism::All | Mechanism::Network(..) | Mechanism::Include(_) => Ok(false),
             Mechanism::A(spec, prefixes) => {
                 let target = self.target(domain, spec).await?;
                 self.has_address(&target, *prefixes).await

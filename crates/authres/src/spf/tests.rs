@@ -1,7 +1,11 @@
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Question, SpfResult, Verdict, check};
 use crate::zone::{Zone, now};
+use crate::{Dns, NoAnswer};
 
 fn verdict(zone: &Zone, ip: &str, helo: &str, sender: &str) -> Verdict {
     now(check(zone, &Question { ip: ip.parse().unwrap(), helo, sender }))
@@ -128,4 +132,66 @@ fn questions_of_one_check_are_bounded() {
     let zone = Zone::new(&zone);
     assert_eq!(verdict(&zone, "192.0.2.1", "h", "a@x.example").result, SpfResult::Fail);
     assert_eq!(zone.asked.load(Ordering::Relaxed), 1 + 10 + 100);
+}
+
+/// A zone whose questions are as large as those of a resolver.
+struct Large(Zone);
+
+impl Dns for Large {
+    async fn texts(&self, name: &str) -> Result<Arc<[String]>, NoAnswer> {
+        let state = [0_u8; 16 << 10];
+        let answer = self.0.texts(name).await;
+        black_box(&state);
+        answer
+    }
+
+    async fn addresses(&self, name: &str, is_ipv6: bool) -> Result<Vec<IpAddr>, NoAnswer> {
+        self.0.addresses(name, is_ipv6).await
+    }
+
+    async fn mail_hosts(&self, name: &str) -> Result<Vec<String>, NoAnswer> {
+        self.0.mail_hosts(name).await
+    }
+
+    async fn names(&self, address: IpAddr) -> Result<Vec<String>, NoAnswer> {
+        self.0.names(address).await
+    }
+}
+
+/// The result on a thread with a small stack; an overflow would abort the tests.
+fn result_on_a_small_stack(zone: Vec<String>) -> SpfResult {
+    let evaluation = move || {
+        let question = Question { ip: "192.0.2.1".parse().unwrap(), helo: "h", sender: "ann@n0.example" };
+        now(check(&Large(Zone::new(&zone)), &question)).result
+    };
+    std::thread::Builder::new().stack_size(384 << 10).spawn(evaluation).unwrap().join().unwrap()
+}
+
+#[test]
+fn policies_of_strangers_nest_without_the_stack() {
+    let chain = |links: usize, term: &str| {
+        let link = |number| format!("n{number}.example TXT v=spf1 {term}n{}.example", number + 1);
+        let mut zone: Vec<String> = (0..links).map(link).collect();
+        zone.push(format!("n{links}.example TXT v=spf1 +all"));
+        result_on_a_small_stack(zone)
+    };
+    for term in ["include:", "redirect=", "?ip4:192.0.2.2 +include:"] {
+        assert_eq!(chain(10, term), SpfResult::Pass, "{term}");
+        assert_eq!(chain(11, term), SpfResult::PermError, "{term}");
+    }
+    for own in ["include:n0.example", "redirect=n0.example", "include:n0.example redirect=n0.example"] {
+        assert_eq!(result_on_a_small_stack(vec![format!("n0.example TXT v=spf1 {own}")]), SpfResult::PermError, "{own}");
+    }
+}
+
+#[test]
+fn an_include_that_does_not_match_goes_on_with_the_next_term() {
+    let zone = [
+        "x.example TXT v=spf1 include:a.example ~include:b.example -all",
+        "a.example TXT v=spf1 include:soft.example include:soft.example -all",
+        "b.example TXT v=spf1 -ip4:198.51.100.1 include:soft.example redirect=c.example",
+        "c.example TXT v=spf1 ip4:192.0.2.1",
+        "soft.example TXT v=spf1 ~all",
+    ];
+    assert_eq!(result(&zone), SpfResult::SoftFail);
 }

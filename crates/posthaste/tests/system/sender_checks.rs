@@ -24,10 +24,10 @@ struct Rig {
     signer: Signer,
 }
 
-fn zone(signer: &Signer) -> Zone {
+fn zone(signer: &Signer, records: Zone) -> Zone {
     let key = KeyRecord::of(signer.key()).to_string();
     let names = ["temp.example", "_dmarc.temp.example", "k._domainkey.temp.example"];
-    let zone = names.into_iter().fold(Zone::default(), Zone::fails);
+    let zone = names.into_iter().fold(records, Zone::fails);
     zone.txt("pass.example", "v=spf1 ip4:192.0.2.1 -all")
         .txt("_dmarc.pass.example", "v=DMARC1; p=reject")
         .txt("k._domainkey.pass.example", &key)
@@ -40,8 +40,13 @@ fn zone(signer: &Signer) -> Zone {
 
 impl Rig {
     fn start(more: &str) -> Self {
+        Self::start_with(Zone::default(), more)
+    }
+
+    /// With further records.
+    fn start_with(records: Zone, more: &str) -> Self {
         let signer = Signer::new("pass.example", "k", generate(Algorithm::Ed25519).unwrap()).unwrap();
-        let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(zone(&signer)));
+        let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(zone(&signer, records)));
         let config = format!("{CONFIG}[dns]\nservers = [\"{}\"]\n{more}", dns.address());
         let server = Server::start(dir.path(), &config);
         Self { dir, dns, server, signer }
@@ -179,6 +184,22 @@ fn known_clients_and_unknown_recipients_cost_no_question() {
         assert!(!arrived.contains("Authentication-Results"), "{arrived}");
     }
     assert!(rig.dns.questions().is_empty(), "{:?}", rig.dns.questions());
+    rig.server.stop();
+}
+
+#[test]
+fn a_chain_of_ten_includes_is_followed() {
+    let chain = |zone: Zone, number: u32| {
+        zone.txt(&format!("n{number}.example"), &format!("v=spf1 include:n{}.example -all", number + 1))
+    };
+    let more = (0..10).fold(Zone::default(), chain).txt("n10.example", "v=spf1 +all");
+    let own = more.txt("own.example", "v=spf1 include:own.example -all");
+    let rig = Rig::start_with(own, "");
+    let results_of = |user: &str, from: &str| {
+        results(&rig.arrived(GOOD, from, user, &format!("From: {from}\r\n\r\nx\r\n")))[0].clone()
+    };
+    assert_eq!(results_of("ann", "a@n0.example"), "spf=pass smtp.mailfrom=a@n0.example");
+    assert_eq!(results_of("bob", "a@own.example"), "spf=permerror smtp.mailfrom=a@own.example");
     rig.server.stop();
 }
 
