@@ -67,13 +67,7 @@ fn addresses(out: &mut Answer<'_>, value: Option<&[u8]>) {
         any = true;
         match &item {
             RawAddress::Mailbox { name, address } => {
-                let (mailbox, domain) = match address.as_deref() {
-                    Some(address) => match memchr::memrchr(b'@', address) {
-                        Some(at) => (&address[..at], &address[at + 1..]),
-                        None => (address, NO_DOMAIN),
-                    },
-                    None => (NO_MAILBOX, NO_DOMAIN),
-                };
+                let (mailbox, domain) = address.as_deref().map_or((NO_MAILBOX, NO_DOMAIN), split);
                 out.nstring(name.as_deref());
                 out.raw(b" NIL ");
                 out.string(&unquoted(mailbox));
@@ -92,6 +86,13 @@ fn addresses(out: &mut Answer<'_>, value: Option<&[u8]>) {
     out.raw(if any { b") " } else { b"NIL " });
 }
 
+fn split(address: &[u8]) -> (&[u8], &[u8]) {
+    match memchr::memrchr(b'@', address) {
+        Some(at) => (&address[..at], &address[at + 1..]),
+        None => (address, NO_DOMAIN),
+    }
+}
+
 /// A local part without its quotes (RFC 3501 section 9, `addr-mailbox`).
 fn unquoted(local: &[u8]) -> Cow<'_, [u8]> {
     let Some(quoted) = local.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return local.into() };
@@ -105,6 +106,9 @@ fn unquoted(local: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_message::author_domains;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(header: &[u8], expected: &str) {
@@ -162,5 +166,33 @@ mod tests {
         let mut out = Vec::new();
         write(&mut Answer::new(&mut out), &Header::new(&header));
         assert!(out.len() < (1 << 20) + 1000 && out.ends_with(b" NIL NIL NIL NIL)"), "{}", out.len());
+    }
+
+    /// Pieces of odd From fields: comments, quotes, folding, groups, brackets, obsolete domains.
+    const PIECES: [&str; 26] = [
+        "ceo", "@", "bank", ".", "example", "<", ">", "(", ")", "\"", " ", "\\", ",", ";", ":", "a@x.example",
+        "ceo@bank.example", "<a@x.example>", "<ceo@bank.example>", "\"q\"", "(c)", "\r\n ", "=?utf-8?q?a?=", "Boss ",
+        "\"a@x.example\"", "[1]",
+    ];
+
+    proptest! {
+        /// The domain that DMARC asks for is the one that mail programs show.
+        #[test]
+        fn the_checked_author_is_the_one_that_is_shown(pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 1..8)) {
+            let value = pieces.concat();
+            let (checked, mut shown) = (author_domains(value.as_bytes()), Vec::new());
+            for item in RawAddresses::new(value.as_bytes()) {
+                if let RawAddress::Mailbox { address: Some(address), .. } = item
+                    && address.contains(&b'@')
+                {
+                    let domain = String::from_utf8_lossy(split(&address).1).trim_end_matches('.').to_lowercase();
+                    if !domain.is_empty() && !shown.contains(&domain) {
+                        shown.push(domain);
+                    }
+                }
+            }
+            shown.truncate(posthaste_message::AUTHOR_DOMAINS_MAX);
+            prop_assert!(checked.is_empty() || checked == shown, "{value:?}: {checked:?}, {shown:?}");
+        }
     }
 }

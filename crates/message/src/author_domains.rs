@@ -1,36 +1,58 @@
 use crate::author::{comment_len, quoted_len};
+use crate::mime::{RawAddress, RawAddresses};
 
-/// Returns the domains of all addresses in the value of a From field, each once and in lower case, in their order.
+/// Returns the domains of all addresses in the value of a From field, each once and in lower case, in their order. None: readers may differ about them.
 ///
-/// Reads as widely as mail programs do: a name may have signs that belong in quotes. [`sole_mailbox`](crate::sole_mailbox) is the strict form.
+/// Two readings must agree: that of [`mime`](crate::mime), which mail programs are shown in IMAP's ENVELOPE, and a simple one for brackets and the last `@`. A name may have signs
+/// that belong in quotes; quotes, comments and brackets must end. [`sole_mailbox`](crate::sole_mailbox) is the strict form.
 /// At most [`AUTHOR_DOMAINS_MAX`] are returned, and none of a value of more than 8 KiB.
 ///
 /// ```
 /// use posthaste_message::author_domains;
 ///
 /// assert_eq!(author_domains(b" [News] a@b <ann@Example.org>, \"x@y, z\" <bob@example.org>\r\n"), ["example.org"]);
+/// assert!(author_domains(b" <ann@example.org (@example.net)>\r\n").is_empty());
 /// ```
 pub fn author_domains(value: &[u8]) -> Vec<String> {
-    let mut domains: Vec<String> = Vec::new();
     // Quotes and brackets that do not end are looked for from each place.
     if value.len() > VALUE_BYTES_MAX {
-        return domains;
+        return Vec::new();
     }
+    let mut domains = Vec::new();
+    for item in RawAddresses::new(value) {
+        if let RawAddress::Mailbox { address: Some(address), .. } = item
+            && let Some(domain) = domain_of(&address)
+        {
+            // Some readers decode these.
+            if memchr::memmem::find(&address, b"=?").is_some() {
+                return Vec::new();
+            }
+            add(&mut domains, domain);
+        }
+    }
+    if simply_read(value).is_some_and(|simple| simple == domains) { domains } else { Vec::new() }
+}
+
+fn add(domains: &mut Vec<String>, domain: String) {
+    if !domains.contains(&domain) && domains.len() < AUTHOR_DOMAINS_MAX {
+        domains.push(domain);
+    }
+}
+
+/// The domains by brackets, and by the last `@` where there are none. `None`: a quote, a comment or a bracket does not end.
+fn simply_read(value: &[u8]) -> Option<Vec<String>> {
+    let mut domains = Vec::new();
     let (mut rest, mut entry) = (value, Entry::default());
     loop {
         match rest.first() {
             Some(b',' | b';') | None => {
-                for domain in std::mem::take(&mut entry).domains() {
-                    if !domains.contains(&domain) && domains.len() < AUTHOR_DOMAINS_MAX {
-                        domains.push(domain);
-                    }
-                }
+                std::mem::take(&mut entry).domains().for_each(|domain| add(&mut domains, domain));
                 if rest.is_empty() {
-                    return domains;
+                    return Some(domains);
                 }
                 rest = &rest[1..];
             }
-            Some(_) => rest = &rest[entry.take(rest)..],
+            Some(_) => rest = &rest[entry.take(rest)?..],
         }
     }
 }
@@ -49,43 +71,34 @@ struct Entry {
 }
 
 impl Entry {
-    /// Takes one token, and returns its length.
-    fn take(&mut self, rest: &[u8]) -> usize {
-        match rest[0] {
-            b'(' => match comment_len(rest) {
-                Some(len) => {
-                    self.bare.push(b' ');
-                    len
-                }
-                None => self.take_one(rest[0]),
-            },
+    /// Takes one token, and returns its length. `None`: it does not end.
+    fn take(&mut self, rest: &[u8]) -> Option<usize> {
+        let len = match rest[0] {
+            b'(' => {
+                self.bare.push(b' ');
+                comment_len(rest)?
+            }
             // A local part in quotes belongs to the address behind it.
-            b'"' => match quoted_len(rest) {
-                Some(len) => {
-                    self.bare.push(b'q');
-                    len
-                }
-                None => self.take_one(rest[0]),
-            },
-            b'<' => match rest.iter().position(|octet| *octet == b'>') {
-                Some(end) => {
-                    self.angles.push(rest[1..end].to_vec());
-                    end + 1
-                }
-                None => self.take_one(rest[0]),
-            },
+            b'"' => {
+                self.bare.push(b'q');
+                quoted_len(rest)?
+            }
+            b'<' => {
+                let end = rest.iter().position(|octet| *octet == b'>')?;
+                self.angles.push(rest[1..end].to_vec());
+                end + 1
+            }
             // The name of a group.
             b':' => {
                 self.bare.clear();
                 1
             }
-            octet => self.take_one(octet),
-        }
-    }
-
-    fn take_one(&mut self, octet: u8) -> usize {
-        self.bare.push(octet);
-        1
+            octet => {
+                self.bare.push(octet);
+                1
+            }
+        };
+        Some(len)
     }
 
     /// The domains of the addresses in brackets; without them, of the last word that has an `@`.
@@ -124,6 +137,9 @@ mod tests {
             ("<a@x.example>, <b@y.example>, <c@z.example>", &["x.example", "y.example"]),
             ("a@b\u{fc}cher.example", &["b\u{fc}cher.example"]),
             ("a@x.example <b@", &[]),
+            ("=?utf-8?q?ceo=40bank.example?= <a@x.example>", &["x.example"]),
+            ("<=?utf-8?q?ceo=40bank.example?=@x.example>", &[]),
+            ("Foo <a@x.example> (Inc.)", &["x.example"]),
             ("<a@x.example> <b@y.example>", &["x.example", "y.example"]),
             ("undisclosed:;", &[]),
             ("", &[]),
@@ -131,6 +147,30 @@ mod tests {
             ("<>", &[]),
         ] {
             assert_eq!(author_domains(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    /// Fields that one reader takes for mail of the bank, and another for mail of `x.example`.
+    #[test]
+    fn a_field_that_readers_differ_about_has_no_domain() {
+        for value in [
+            "Boss <ceo@bank.example (@x.example )>",
+            "Boss <(a@x.example>)ceo@bank.example>",
+            "<\"a@x.example>\"@bank.example>",
+            "ceo@bank.example a@x.example",
+            "ceo@bank.example (a@x.example",
+            "ceo@bank.example (<a@x.example>",
+            "ceo@bank.example \"<a@x.example>",
+            "ceo@bank(x).example",
+            "ceo@bank .example",
+            "Boss <ceo@bank. example>",
+            "Boss <ceo@bank.\r\n example>",
+            "ceo@bank.example\"Boss\"",
+            "ceo@\"bank.example\"",
+            "ceo@bank\\.example",
+            "ceo@bank.example: a@x.example;",
+        ] {
+            assert_eq!(author_domains(value.as_bytes()), [""; 0], "{value}");
         }
     }
 

@@ -218,9 +218,13 @@ fn surely_forged_mail_is_refused_and_the_rest_goes_into_junk() {
     rig.server.wait_for_log("message refused");
     let (code, text) = rig.reply(BAD, "x@never.example", &["ann@example.org"], "From: x@none.example\r\n\r\nx\r\n");
     assert!(code == 550 && text.starts_with("5.7.23 "), "{text}");
-    for header in
-        ["From: a@none.example\r\nFrom: b@none.example\r\n", "From: a@none.example, b@pass.example\r\n", "To: x@y\r\n"]
-    {
+    for header in [
+        "From: a@none.example\r\nFrom: b@none.example\r\n",
+        "From: a@none.example, b@pass.example\r\n",
+        "From: Boss <ceo@pass.example (@none.example )>\r\n",
+        "From: Boss <ceo@pass. example>\r\n",
+        "To: x@y\r\n",
+    ] {
         let (code, text) = rig.reply(BAD, "x@none.example", &["ann@example.org"], &format!("{header}\r\nx\r\n"));
         assert!(code == 550 && text.starts_with("5.7.1 "), "{header}: {text}");
     }
