@@ -10,15 +10,24 @@ pub use record::{DmarcRecord, Policy};
 use crate::{Dns, NoAnswer, is_at_or_below};
 use walk::Walk;
 
-/// Domains that are named by one message, in lower-case A-labels.
-#[derive(Debug, Clone, Copy)]
-pub struct Identities<'a> {
-    /// The domain of From.
-    pub author: &'a str,
-    /// The domain for which SPF gave pass.
-    pub spf: Option<&'a str>,
-    /// Domains whose DKIM signatures gave pass.
-    pub dkim: &'a [&'a str],
+/// The method that looked at a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// SPF: the domain of MAIL or EHLO.
+    Spf,
+    /// DKIM: the domain of a signature.
+    Dkim,
+}
+
+/// A domain that may answer for the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity<'a> {
+    /// In lower-case A-labels.
+    pub domain: &'a str,
+    /// The method that has given pass for it.
+    pub method: Method,
+    /// DNS has not answered the method: with an answer it may give pass.
+    pub is_open: bool,
 }
 
 /// The result of an evaluation (RFC 8601 section 2.7.7).
@@ -58,35 +67,82 @@ pub struct DmarcVerdict {
 }
 
 impl DmarcVerdict {
+    /// The verdict without an answer for the author's policy.
+    pub fn unanswered(author: &str) -> Self {
+        Self { result: DmarcResult::TempError, policy: Policy::None, organization: author.to_owned() }
+    }
+
     /// True for a domain of the author's organisation.
     pub fn is_of_author(&self, domain: &str) -> bool {
         is_at_or_below(domain, &self.organization)
     }
 }
 
-/// Evaluates the policy of the author's domain (RFC 9989 sections 4.10 and 5). A walk asks at most 8 questions; there are at most 2 and one for each domain of DKIM.
-pub async fn evaluate<D: Dns>(dns: &D, identities: &Identities<'_>) -> DmarcVerdict {
-    let verdict =
-        |result, policy, organization: &str| DmarcVerdict { result, policy, organization: organization.to_owned() };
-    let temporary = || verdict(DmarcResult::TempError, Policy::None, identities.author);
-    let author = identities.author;
-    let Ok(walk) = Walk::start(dns, author).await else { return temporary() };
-    let organization = walk.organization();
-    let Some((domain, record)) = walk.policy(&organization) else {
-        return verdict(DmarcResult::None, Policy::None, &organization);
-    };
-    let Ok(policy) = requested(dns, author, domain, record).await else { return temporary() };
-    let spf = identities.spf.into_iter().map(|domain| (domain, record.is_spf_strict));
-    let dkim = identities.dkim.iter().map(|domain| (*domain, record.is_dkim_strict));
-    let mut is_open = false;
-    for (domain, is_strict) in spf.chain(dkim) {
-        match is_aligned(dns, domain, author, &organization, is_strict).await {
-            Ok(true) => return verdict(DmarcResult::Pass, policy, &organization),
-            Ok(false) => {}
-            Err(_) => is_open = true,
-        }
+/// The policy for mail of an author, found without the results of other methods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorPolicy {
+    author: String,
+    organization: String,
+    /// `None`: there is none.
+    found: Option<(DmarcRecord, Policy)>,
+}
+
+impl AuthorPolicy {
+    /// Looks for the policy of the domain in From, given in lower-case A-labels (RFC 9989 section 4.10). It asks at most 9 questions.
+    ///
+    /// # Errors
+    /// [`NoAnswer::Temporary`].
+    pub async fn look_up<D: Dns>(dns: &D, author: &str) -> Result<Self, NoAnswer> {
+        let walk = Walk::start(dns, author).await?;
+        let organization = walk.organization();
+        let found = match walk.policy(&organization) {
+            Some((domain, record)) => Some((*record, requested(dns, author, domain, record).await?)),
+            None => None,
+        };
+        Ok(Self { author: author.to_owned(), organization, found })
     }
-    verdict(if is_open { DmarcResult::TempError } else { DmarcResult::Fail }, policy, &organization)
+
+    /// Evaluates the policy (RFC 9989 section 5). It asks at most 8 questions for each identity of the author's organisation.
+    pub async fn judge<D: Dns>(&self, dns: &D, identities: &[Identity<'_>]) -> DmarcVerdict {
+        let organization = self.organization.clone();
+        let Some((record, policy)) = self.found else {
+            return DmarcVerdict { result: DmarcResult::None, policy: Policy::None, organization };
+        };
+        let mut result = DmarcResult::Fail;
+        // One that passes decides, so these are first.
+        let (open, passed): (Vec<&Identity>, Vec<&Identity>) = identities.iter().partition(|identity| identity.is_open);
+        for identity in passed.into_iter().chain(open) {
+            match self.is_aligned(dns, &record, identity).await {
+                Ok(true) if !identity.is_open => {
+                    result = DmarcResult::Pass;
+                    break;
+                }
+                Ok(false) => {}
+                Ok(true) | Err(_) => result = DmarcResult::TempError,
+            }
+        }
+        DmarcVerdict { result, policy, organization }
+    }
+
+    async fn is_aligned<D: Dns>(
+        &self,
+        dns: &D,
+        record: &DmarcRecord,
+        identity: &Identity<'_>,
+    ) -> Result<bool, NoAnswer> {
+        if identity.domain == self.author {
+            return Ok(true);
+        }
+        let is_strict = match identity.method {
+            Method::Spf => record.is_spf_strict,
+            Method::Dkim => record.is_dkim_strict,
+        };
+        // No walk from elsewhere ends there.
+        if is_strict || !is_at_or_below(identity.domain, &self.organization) {
+            return Ok(false);
+        }
+        Ok(Walk::start(dns, identity.domain).await?.organization() == self.organization)
+    }
 }
 
 /// The policy of a record for this author (RFC 9989 section 4.10.1).
@@ -104,21 +160,4 @@ async fn requested<D: Dns>(dns: &D, author: &str, of: &str, record: &DmarcRecord
         }
     }
     Ok(if record.is_test { policy.milder() } else { policy })
-}
-
-async fn is_aligned<D: Dns>(
-    dns: &D,
-    domain: &str,
-    author: &str,
-    organization: &str,
-    is_strict: bool,
-) -> Result<bool, NoAnswer> {
-    if domain == author {
-        return Ok(true);
-    }
-    // No walk from elsewhere ends there.
-    if is_strict || !is_at_or_below(domain, organization) {
-        return Ok(false);
-    }
-    Ok(Walk::start(dns, domain).await?.organization() == organization)
 }

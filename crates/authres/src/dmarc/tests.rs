@@ -1,10 +1,22 @@
 use std::sync::atomic::Ordering;
 
-use super::{DmarcRecord, DmarcResult, Identities, Policy, evaluate};
+use super::{AuthorPolicy, DmarcRecord, DmarcResult, DmarcVerdict, Identity, Method, Policy};
 use crate::zone::{Zone, now};
 
+fn judged(zone: &Zone, author: &str, identities: &[Identity<'_>]) -> DmarcVerdict {
+    now(async {
+        match AuthorPolicy::look_up(zone, author).await {
+            Ok(policy) => policy.judge(zone, identities).await,
+            Err(_) => DmarcVerdict::unanswered(author),
+        }
+    })
+}
+
 fn verdict(zone: &[&str], author: &str, spf: Option<&str>, dkim: &[&str]) -> (DmarcResult, Policy, String) {
-    let found = now(evaluate(&Zone::new(zone), &Identities { author, spf, dkim }));
+    let identity = |method| move |domain| Identity { domain, method, is_open: false };
+    let dkim = dkim.iter().copied().map(identity(Method::Dkim));
+    let identities: Vec<Identity<'_>> = spf.into_iter().map(identity(Method::Spf)).chain(dkim).collect();
+    let found = judged(&Zone::new(zone), author, &identities);
     (found.result, found.policy, found.organization)
 }
 
@@ -88,7 +100,7 @@ fn the_tree_walk_finds_the_organisation() {
 fn a_long_name_is_asked_for_with_eight_questions() {
     let author = "a.b.c.d.e.f.g.h.i.j.example.org";
     let zone = Zone::new(&["_dmarc.g.h.i.j.example.org TXT v=DMARC1; p=quarantine"]);
-    let found = now(evaluate(&zone, &Identities { author, spf: None, dkim: &[] }));
+    let found = judged(&zone, author, &[]);
     assert_eq!((found.policy, found.organization.as_str()), (Policy::Quarantine, "g.h.i.j.example.org"));
     assert_eq!(zone.asked.load(Ordering::Relaxed), 8);
 }
@@ -122,4 +134,25 @@ fn without_an_answer_it_is_a_temporary_error() {
     let other = [REJECT, "_dmarc.b.example.org TIMEOUT x"];
     assert_eq!(result(&other, "example.org", None, &["b.example.org"]), DmarcResult::TempError);
     assert_eq!(result(&other, "example.org", Some("example.org"), &["b.example.org"]), DmarcResult::Pass);
+}
+
+#[test]
+fn an_aligned_domain_without_an_answer_leaves_it_open() {
+    let relaxed = Zone::new(&[REJECT]);
+    let strict = Zone::new(&["_dmarc.example.org TXT v=DMARC1; p=reject; adkim=s; aspf=s"]);
+    let passed = Identity { domain: "example.org", method: Method::Dkim, is_open: false };
+    for method in [Method::Spf, Method::Dkim] {
+        let open = |domain| Identity { domain, method, is_open: true };
+        for (zone, identities, expected) in [
+            (&relaxed, &[open("example.org")][..], DmarcResult::TempError),
+            (&relaxed, &[open("mx.example.org")], DmarcResult::TempError),
+            (&strict, &[open("example.org")], DmarcResult::TempError),
+            (&strict, &[open("mx.example.org")], DmarcResult::Fail),
+            (&relaxed, &[open("example.net")], DmarcResult::Fail),
+            (&relaxed, &[open("example.org"), passed], DmarcResult::Pass),
+        ] {
+            let found = judged(zone, "example.org", identities);
+            assert_eq!((found.result, found.policy), (expected, Policy::Reject), "{identities:?}");
+        }
+    }
 }

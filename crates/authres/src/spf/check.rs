@@ -16,6 +16,21 @@ pub struct Question<'a> {
     pub sender: &'a str,
 }
 
+impl Question<'_> {
+    /// The local part and the domain that are judged, the domain in lower case.
+    fn identity(&self) -> (&str, String) {
+        let (local, domain) = match self.sender {
+            "" => ("postmaster", self.helo),
+            sender => match sender.rsplit_once('@') {
+                Some(("", domain)) => ("postmaster", domain),
+                Some((local, domain)) => (local, domain),
+                None => ("postmaster", ""),
+            },
+        };
+        (local, domain.strip_suffix('.').unwrap_or(domain).to_ascii_lowercase())
+    }
+}
+
 /// The result, and of which domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -29,20 +44,20 @@ pub struct Verdict {
     pub sends_nothing: bool,
 }
 
+impl Verdict {
+    /// The verdict where the caller's time is over.
+    pub fn unanswered(question: &Question<'_>) -> Self {
+        let (_, domain) = question.identity();
+        Self { result: SpfResult::TempError, domain, is_of_sender: !question.sender.is_empty(), sends_nothing: false }
+    }
+}
+
 /// Evaluates the policy of the sender's domain (RFC 7208 section 4).
 ///
 /// At most 10 terms ask DNS, with 10 hosts each, and 2 answers may be void; beyond, the result is permerror. The caller bounds the time: RFC 7208 section 4.6.4 has
 /// at least 20 s, and temperror after them.
 pub async fn check<D: Dns>(dns: &D, question: &Question<'_>) -> Verdict {
-    let (local, domain) = match question.sender {
-        "" => ("postmaster", question.helo),
-        sender => match sender.rsplit_once('@') {
-            Some(("", domain)) => ("postmaster", domain),
-            Some((local, domain)) => (local, domain),
-            None => ("postmaster", ""),
-        },
-    };
-    let domain = domain.strip_suffix('.').unwrap_or(domain).to_ascii_lowercase();
+    let (local, domain) = question.identity();
     let ip = question.ip.to_canonical();
     let sender_domain = domain.clone();
     let mut check =

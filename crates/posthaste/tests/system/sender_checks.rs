@@ -152,6 +152,15 @@ fn without_an_answer_of_dns_it_is_a_temporary_error_and_the_mail_is_taken() {
     rig.server.stop();
 }
 
+/// The sender's name servers are the attacker's, so they may be slow on purpose.
+#[test]
+fn a_slow_policy_of_the_sender_does_not_hide_that_of_the_author() {
+    let rig = Rig::start("timeout_secs = 300\n[checks]\ntimeout_secs = 6\nenforce = \"always\"\n");
+    let reply = rig.reply(BAD, "x@slow.example", &["ann@example.org"], FORGED);
+    assert_eq!(reply, (550, "5.7.26 DMARC of pass.example: reject".to_owned()));
+    rig.server.stop();
+}
+
 #[test]
 fn forged_results_go_and_those_of_others_stay() {
     let rig = Rig::start("[checks]\nenforce = \"none\"\nauthserv_ids = [\"old.example.org\"]\n");

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_authres::dmarc::{self, DmarcResult, DmarcVerdict, Identities, Policy};
+use posthaste_authres::NoAnswer;
+use posthaste_authres::dmarc::{AuthorPolicy, DmarcResult, DmarcVerdict, Identity, Method, Policy};
 use posthaste_authres::spf::{self, Question, SpfResult, Verdict};
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Claim, DkimResult, Verification, Verifier};
@@ -38,13 +39,19 @@ pub(crate) struct ClaimedSender {
     address: String,
 }
 
+impl ClaimedSender {
+    fn question(&self) -> Question<'_> {
+        Question { ip: self.ip, helo: &self.helo, sender: &self.address }
+    }
+}
+
 impl SenderCheck {
     /// Begins to ask for SPF. Needs a tokio runtime.
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
         let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
         let (dns, claimed) = (Questions(Arc::clone(&resolver)), sender.clone());
         let spf = tokio::spawn(async move {
-            spf::check(&dns, &Question { ip, helo: &claimed.helo, sender: &claimed.address }).await
+            spf::check(&dns, &claimed.question()).await
         });
         Self { resolver, sender, spf }
     }
@@ -57,19 +64,20 @@ impl SenderCheck {
         patience: Duration,
         now: u64,
     ) -> SenderFindings {
-        let deadline = Instant::now() + patience;
+        let begun = Instant::now();
+        let deadline = begun + patience;
+        // Whoever sends the message chooses these names, and how slowly they answer: the author's domain must be heard all the same.
+        let senders_deadline = begun + patience.mul_f32(SENDERS_SHARE);
         let sender = self.sender.clone();
-        let verified = verified(&self.resolver, verifier.finish(now), deadline);
-        let (spf, dkim) = tokio::join!(timeout_at(deadline, &mut self.spf), verified);
-        let unanswered = || Verdict {
-            result: SpfResult::TempError,
-            domain: String::new(),
-            is_of_sender: !sender.address.is_empty(),
-            sends_nothing: false,
-        };
+        let verified = verified(&self.resolver, verifier.finish(now), senders_deadline);
+        let spf = timeout_at(senders_deadline, &mut self.spf);
+        let policy = policy_of(Questions(Arc::clone(&self.resolver)), author.as_deref(), deadline);
+        let (spf, dkim, policy) = tokio::join!(spf, verified, policy);
+        let unanswered = || Verdict::unanswered(&sender.question());
         let spf = spf.ok().and_then(Result::ok).unwrap_or_else(unanswered);
-        let dmarc = match &author {
-            Some(author) => Some(self.judged(author, &spf, &dkim, deadline).await),
+        let dmarc = match author.as_deref().zip(policy) {
+            Some((author, Ok(policy))) => Some(self.judged(author, &policy, &spf, &dkim, deadline).await),
+            Some((author, Err(_))) => Some(DmarcVerdict::unanswered(author)),
             None => None,
         };
         let is_foreign_client = match (&author, &dmarc) {
@@ -92,15 +100,31 @@ impl SenderCheck {
         verdict.is_ok_and(|verdict| verdict.result == SpfResult::Fail)
     }
 
-    async fn judged(&self, author: &str, spf: &Verdict, dkim: &[Verification], deadline: Instant) -> DmarcVerdict {
+    async fn judged(
+        &self,
+        author: &str,
+        policy: &AuthorPolicy,
+        spf: &Verdict,
+        dkim: &[Verification],
+        deadline: Instant,
+    ) -> DmarcVerdict {
+        let spf_identity = || Identity { domain: &spf.domain, method: Method::Spf, is_open: false };
         let passed = dkim.iter().filter(|signature| signature.result == DkimResult::Pass);
-        let passed: Vec<&str> = passed.map(|signature| &*signature.domain).collect();
-        let spf = (spf.result == SpfResult::Pass).then_some(&*spf.domain);
-        let (dns, identities) = (Questions(Arc::clone(&self.resolver)), Identities { author, spf, dkim: &passed });
-        let judged = timeout_at(deadline, dmarc::evaluate(&dns, &identities)).await;
-        let organization = author.to_owned();
-        judged.unwrap_or(DmarcVerdict { result: DmarcResult::TempError, policy: Policy::None, organization })
+        let passed = passed.map(|signature| Identity { domain: &signature.domain, method: Method::Dkim, is_open: false });
+        let identities: Vec<Identity<'_>> = (spf.result == SpfResult::Pass).then(spf_identity).into_iter().chain(passed).collect();
+        let dns = Questions(Arc::clone(&self.resolver));
+        let judged = timeout_at(deadline, policy.judge(&dns, &identities)).await;
+        judged.unwrap_or_else(|_| DmarcVerdict::unanswered(author))
     }
+}
+
+/// Time for the questions of SPF and DKIM, as a part of all.
+const SENDERS_SHARE: f32 = 0.7;
+
+/// The policy of the domain of From, if From has one.
+async fn policy_of(dns: Questions, author: Option<&str>, deadline: Instant) -> Option<Result<AuthorPolicy, NoAnswer>> {
+    let found = timeout_at(deadline, AuthorPolicy::look_up(&dns, author?)).await;
+    Some(found.unwrap_or(Err(NoAnswer::Temporary)))
 }
 
 impl Drop for SenderCheck {
