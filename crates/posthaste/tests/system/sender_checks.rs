@@ -237,6 +237,12 @@ fn surely_forged_mail_is_refused_and_the_rest_goes_into_junk() {
         let (code, text) = rig.reply(BAD, "x@none.example", &["ann@example.org"], &format!("{header}\r\nx\r\n"));
         assert!(code == 550 && text.starts_with("5.7.1 "), "{header}: {text}");
     }
+    // Postmaster is heard alone, and opens no door to others.
+    let reply = rig.reply(BAD, "x@evil.example", &["ann@example.org", "postmaster@example.org"], FORGED);
+    assert_eq!(reply, (550, "5.7.26 DMARC of pass.example: reject".to_owned()));
+    let (code, text) = rig.reply(BAD, "x@evil.example", &["abuse@example.org", "Postmaster@example.org"], FORGED);
+    assert_eq!(code, 250, "{text}");
+    rig.server.wait_for_mail("example.org", "abuse", 1);
     // A broken signature of the author hints at a list. Who asks postmaster for help is heard.
     let broken = rig.signed("ann@pass.example", "x\r\n") + "from the list\r\n";
     let (code, text) = rig.reply(BAD, "l@list.example", &["ann@example.org", "postmaster@example.org"], &broken);

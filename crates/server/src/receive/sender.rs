@@ -30,8 +30,9 @@ impl Check for SenderResults {
 }
 
 async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Result<(), Stop> {
-    let has_exempt = message.envelope.recipients.iter().any(is_exempt);
-    match message.settings.treatment.treatment(findings, has_exempt) {
+    // One of them beside others must not open the door to those.
+    let is_exempt = message.envelope.recipients.iter().all(is_exempt);
+    match message.settings.treatment.treatment(findings, is_exempt) {
         Treatment::Take => {}
         Treatment::Junk => sort_into(message.transaction, &message.settings.mail, JUNK).await,
         Treatment::Refuse(reply) => return Err(Stop::because(reply, findings.summary())),

@@ -34,12 +34,12 @@ impl TreatmentRules {
         Self { enforce, on_temperror, forwarder_networks, forwarder_domains: domains }
     }
 
-    /// The act on a message. `has_exempt`: it is also for postmaster or abuse, whom senders ask for help with a refusal.
-    pub fn treatment(&self, findings: &SenderFindings, has_exempt: bool) -> Treatment {
+    /// The act on a message. `is_exempt`: it is for postmaster and abuse alone, whom senders ask for help with a refusal.
+    pub fn treatment(&self, findings: &SenderFindings, is_exempt: bool) -> Treatment {
         if self.enforce == Enforce::None {
             return Treatment::Take;
         }
-        if let Some(reply) = self.refusal(findings, has_exempt) {
+        if let Some(reply) = self.refusal(findings, is_exempt) {
             return Treatment::Refuse(reply);
         }
         match &findings.dmarc {
@@ -48,7 +48,7 @@ impl TreatmentRules {
         }
     }
 
-    fn refusal(&self, findings: &SenderFindings, has_exempt: bool) -> Option<Reply> {
+    fn refusal(&self, findings: &SenderFindings, is_exempt: bool) -> Option<Reply> {
         if self.enforce == Enforce::Junk || self.is_forwarder(findings) {
             return None;
         }
@@ -56,7 +56,7 @@ impl TreatmentRules {
         if spf.sends_nothing && spf.result == SpfResult::Fail && spf.is_of_sender {
             return Some(Reply::new(550, "5.7.23", format!("SPF of {}: this domain sends no mail", spf.domain)));
         }
-        if has_exempt {
+        if is_exempt {
             return None;
         }
         let Some((author, dmarc)) = findings.author.as_deref().zip(findings.dmarc.as_ref()) else {
@@ -136,10 +136,10 @@ mod tests {
     }
 
     /// The act with each setting, as the code of a reply or a word, in the order of the settings.
-    fn acts(mut findings: SenderFindings, client: &str, has_exempt: bool) -> [String; 4] {
+    fn acts(mut findings: SenderFindings, client: &str, is_exempt: bool) -> [String; 4] {
         findings.sender.ip = client.parse().unwrap();
         [Enforce::None, Enforce::Junk, Enforce::Reject, Enforce::Always].map(|enforce| {
-            match rules(enforce).treatment(&findings, has_exempt) {
+            match rules(enforce).treatment(&findings, is_exempt) {
                 Treatment::Refuse(reply) => reply.to_string().chars().take(10).collect(),
                 other => format!("{other:?}"),
             }
@@ -153,9 +153,9 @@ mod tests {
         let nothing_known = SenderFindings { is_foreign_client: false, ..forged() };
         let never = Verdict { sends_nothing: true, result: SpfResult::Fail, ..forged().spf };
         let sends_nothing = SenderFindings { spf: never, ..asks_for(Policy::None) };
-        for (of, findings, client, has_exempt, expected) in [
+        for (of, findings, client, is_exempt, expected) in [
             ("forged", forged(), CLIENT, false, ["Take", "Junk", REFUSED, REFUSED]),
-            ("for postmaster too", forged(), CLIENT, true, ["Take", "Junk", "Junk", "Junk"]),
+            ("for postmaster alone", forged(), CLIENT, true, ["Take", "Junk", "Junk", "Junk"]),
             ("quarantine", asks_for(Policy::Quarantine), CLIENT, false, ["Take", "Junk", "Junk", "Junk"]),
             ("none", asks_for(Policy::None), CLIENT, false, ["Take"; 4]),
             ("SPF unknown", nothing_known, CLIENT, false, ["Take", "Junk", "Junk", REFUSED]),
@@ -174,7 +174,7 @@ mod tests {
             ("no author", dmarc_none, CLIENT, false, ["Take", "Take", "550 5.7.1 ", "550 5.7.1 "]),
             ("sends nothing", sends_nothing, CLIENT, true, ["Take", "Take", "550 5.7.23", "550 5.7.23"]),
         ] {
-            assert_eq!(acts(findings, client, has_exempt), expected, "{of}");
+            assert_eq!(acts(findings, client, is_exempt), expected, "{of}");
         }
     }
 
