@@ -26,13 +26,21 @@ struct Rig {
 
 fn zone(signer: &Signer, records: Zone) -> Zone {
     let key = KeyRecord::of(signer.key()).to_string();
-    let names = ["temp.example", "_dmarc.temp.example", "k._domainkey.temp.example"];
+    let names = [
+        "temp.example",
+        "_dmarc.temp.example",
+        "k._domainkey.temp.example",
+        "late._domainkey.pass.example",
+        "mx.late.example",
+    ];
     let zone = names.into_iter().fold(records, Zone::fails);
     zone.txt("pass.example", "v=spf1 ip4:192.0.2.1 -all")
         .txt("_dmarc.pass.example", "v=DMARC1; p=reject")
         .txt("k._domainkey.pass.example", &key)
         .txt("mx.client.example", "v=spf1 ip4:192.0.2.1 -all")
         .txt("_dmarc.soft.example", "v=DMARC1; p=quarantine")
+        .txt("late.example", "v=spf1 a:mx.late.example -all")
+        .txt("_dmarc.late.example", "v=DMARC1; p=reject")
         .txt("never.example", "v=spf1 -all")
         .is_silent("slow.example")
         .is_silent("_dmarc.slow.example")
@@ -145,6 +153,16 @@ fn without_an_answer_of_dns_it_is_a_temporary_error_and_the_mail_is_taken() {
         ("spf=temperror smtp.mailfrom=a@temp.example", "dmarc=temperror header.from=temp.example")
     );
     assert!(found[1].starts_with("dkim=temperror header.d=temp.example"), "{found:?}");
+    // The policy is there: whether the domain answers for the message is open.
+    let late = rig.signed("a@pass.example", "x\r\n").replace("s=k;", "s=late;");
+    let found = results(&rig.arrived(BAD, "x@none.example", "key", &late));
+    assert!(found[1].starts_with("dkim=temperror header.d=pass.example header.s=late"), "{found:?}");
+    assert_eq!(found[2], "dmarc=temperror header.from=pass.example");
+    let found = results(&rig.arrived(BAD, "a@late.example", "spf", "From: a@late.example\r\n\r\nx\r\n"));
+    assert_eq!(
+        (&*found[0], &*found[2]),
+        ("spf=temperror smtp.mailfrom=a@late.example", "dmarc=temperror header.from=late.example")
+    );
     let silent = rig.arrived(GOOD, "a@slow.example", "silent", "From: a@slow.example\r\n\r\nx\r\n");
     let expected =
         ["spf=temperror smtp.mailfrom=a@slow.example", "dkim=none", "dmarc=temperror header.from=slow.example"];

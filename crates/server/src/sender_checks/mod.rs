@@ -108,10 +108,18 @@ impl SenderCheck {
         dkim: &[Verification],
         deadline: Instant,
     ) -> DmarcVerdict {
-        let spf_identity = || Identity { domain: &spf.domain, method: Method::Spf, is_open: false };
-        let passed = dkim.iter().filter(|signature| signature.result == DkimResult::Pass);
-        let passed = passed.map(|signature| Identity { domain: &signature.domain, method: Method::Dkim, is_open: false });
-        let identities: Vec<Identity<'_>> = (spf.result == SpfResult::Pass).then(spf_identity).into_iter().chain(passed).collect();
+        let spf = match spf.result {
+            SpfResult::Pass | SpfResult::TempError => {
+                Some(Identity { domain: &spf.domain, method: Method::Spf, is_open: spf.result == SpfResult::TempError })
+            }
+            _ => None,
+        };
+        let dkim = dkim.iter().filter_map(|signature| {
+            let is_open = signature.result == DkimResult::TempError;
+            let is_named = is_open || signature.result == DkimResult::Pass;
+            is_named.then_some(Identity { domain: &signature.domain, method: Method::Dkim, is_open })
+        });
+        let identities: Vec<Identity<'_>> = spf.into_iter().chain(dkim).collect();
         let dns = Questions(Arc::clone(&self.resolver));
         let judged = timeout_at(deadline, policy.judge(&dns, &identities)).await;
         judged.unwrap_or_else(|_| DmarcVerdict::unanswered(author))

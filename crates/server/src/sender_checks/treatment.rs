@@ -62,8 +62,9 @@ impl TreatmentRules {
         let Some((author, dmarc)) = findings.author.as_deref().zip(findings.dmarc.as_ref()) else {
             return Some(Reply::new(550, "5.7.1", "The message must have one From field with addresses of one domain"));
         };
-        let is_open = dmarc.result == DmarcResult::TempError
-            || spf.result == SpfResult::TempError && dmarc.result != DmarcResult::Pass;
+        let is_unanswered = spf.result == SpfResult::TempError
+            || findings.dkim.iter().any(|signature| signature.result == DkimResult::TempError);
+        let is_open = dmarc.result == DmarcResult::TempError || is_unanswered && dmarc.result != DmarcResult::Pass;
         if is_open && self.on_temperror == OnTempError::Defer {
             return Some(Reply::new(451, "4.7.24", "DNS has no answer for the checks of the sender, try again later"));
         }
@@ -184,9 +185,11 @@ mod tests {
         let findings = SenderFindings { dmarc: Some(open), ..forged() };
         assert_eq!(rules(Enforce::Always).treatment(&findings, false), Treatment::Take);
         let defer = Checks { on_temperror: OnTempError::Defer, ..Checks::default() };
-        let Treatment::Refuse(reply) = TreatmentRules::new(&defer).treatment(&findings, false) else {
-            panic!("it is taken")
-        };
-        assert!(reply.to_string().starts_with("451 4.7.24 "), "{reply}");
+        for findings in [findings, signed("list.example", DkimResult::TempError)] {
+            let Treatment::Refuse(reply) = TreatmentRules::new(&defer).treatment(&findings, false) else {
+                panic!("it is taken")
+            };
+            assert!(reply.to_string().starts_with("451 4.7.24 "), "{reply}");
+        }
     }
 }
