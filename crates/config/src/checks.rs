@@ -28,7 +28,7 @@ pub struct Checks {
     pub enforce: Enforce,
     /// Mail for whose checks DNS has no answer: `"accept"`, or `"defer"` with 451 (only with `enforce` `"reject"` or `"always"`).
     pub on_temperror: OnTempError,
-    /// Hosts that forward mail to you, or change it as lists do: their addresses or networks, or the domains of their DKIM signatures. Their mail is never refused.
+    /// Hosts that forward mail to you, or change it as lists do: their addresses or networks, or the domains of their DKIM signatures. Their mail is never refused, nor put into Junk.
     pub trusted_forwarders: Vec<String>,
 }
 

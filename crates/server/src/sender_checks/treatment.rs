@@ -36,7 +36,7 @@ impl TreatmentRules {
 
     /// The act on a message. `is_exempt`: it is for postmaster and abuse alone, whom senders ask for help with a refusal.
     pub fn treatment(&self, findings: &SenderFindings, is_exempt: bool) -> Treatment {
-        if self.enforce == Enforce::None {
+        if self.enforce == Enforce::None || self.is_forwarder(findings) {
             return Treatment::Take;
         }
         if let Some(reply) = self.refusal(findings, is_exempt) {
@@ -49,7 +49,7 @@ impl TreatmentRules {
     }
 
     fn refusal(&self, findings: &SenderFindings, is_exempt: bool) -> Option<Reply> {
-        if self.enforce == Enforce::Junk || self.is_forwarder(findings) {
+        if self.enforce == Enforce::Junk {
             return None;
         }
         let spf = &findings.spf;
@@ -168,9 +168,9 @@ mod tests {
                 false,
                 ["Take", "Junk", REFUSED, REFUSED],
             ),
-            ("forwarder", forged(), "203.0.113.5", false, ["Take", "Junk", "Junk", "Junk"]),
-            ("forwarders", forged(), "::ffff:198.51.100.9", false, ["Take", "Junk", "Junk", "Junk"]),
-            ("its domain", signed("list.example", DkimResult::Pass), CLIENT, false, ["Take", "Junk", "Junk", "Junk"]),
+            ("forwarder", forged(), "203.0.113.5", false, ["Take"; 4]),
+            ("forwarders", forged(), "::ffff:198.51.100.9", false, ["Take"; 4]),
+            ("its domain", signed("list.example", DkimResult::Pass), CLIENT, false, ["Take"; 4]),
             ("not proven", signed("list.example", DkimResult::Fail), CLIENT, false, ["Take", "Junk", REFUSED, REFUSED]),
             ("no author", dmarc_none, CLIENT, false, ["Take", "Take", "550 5.7.1 ", "550 5.7.1 "]),
             ("sends nothing", sends_nothing, CLIENT, true, ["Take", "Take", "550 5.7.23", "550 5.7.23"]),
