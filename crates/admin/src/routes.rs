@@ -358,7 +358,7 @@ async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-/// Has the server drain, once: a second request could count as a second signal, which waits for nothing.
+/// Has the server drain, once.
 fn drain<V: ServerView>(shared: &Shared<V>, token: &Token) -> Answer {
     if !shared.is_drained.swap(true, Ordering::Relaxed) {
         shared.view.drain(token);

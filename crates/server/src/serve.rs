@@ -8,6 +8,7 @@ use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::error::ServeError;
 use crate::listening::{Bound, bind_when_free};
@@ -137,6 +138,7 @@ async fn run(
         }
     };
     let mut failed = None;
+    let mut is_drained = false;
     if !is_stopping {
         announce(&server, &source.loaded.directory, supervisor);
         let mut daily = tokio::time::interval(DAY);
@@ -144,6 +146,10 @@ async fn run(
         loop {
             tokio::select! {
                 () = stop.next() => break,
+                () = DRAIN.notified() => {
+                    is_drained = true;
+                    break;
+                }
                 service = server.failed() => {
                     tracing::error!(service, "a service has ended by itself, which is a bug: stopping");
                     failed = Some(ServeError::Failed { service });
@@ -168,25 +174,31 @@ async fn run(
     let spool = server.config.storage.spool.clone();
     let shutdown = server.shutdown();
     let mut shutdown = std::pin::pin!(shutdown);
-    tokio::select! {
-        stopped = &mut shutdown => {
-            tell_left(&stopped, &spool);
-            return failed.map_or(Ok(()), Err);
+    loop {
+        tokio::select! {
+            stopped = &mut shutdown => {
+                tell_left(&stopped, &spool);
+                return failed.map_or(Ok(()), Err);
+            }
+            () = stop.next() => {}
         }
-        () = stop.next() => {}
+        if !std::mem::take(&mut is_drained) {
+            break;
+        }
+        tracing::info!("signal during the drain: it goes on; a second signal exits now");
     }
     tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the spool");
     match at_once() {}
 }
 
-/// Has the server stop as a service manager does, for a token by this name.
+/// Has the server stop as a service manager does, for a token by this name. It counts as no signal: the manager's own, which follows, must not end the drain.
 pub(crate) fn drain_for(token: &str) {
     tracing::info!(token, "a request by HTTP asks for the drain");
-    let own = rustix::process::getpid();
-    if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::TERM) {
-        tracing::error!(%error, "cannot signal this process");
-    }
+    DRAIN.notify_one();
 }
+
+/// A process has one server, as it has one set of signals.
+static DRAIN: Notify = Notify::const_new();
 
 /// The last lines of the log: what is left to the next start.
 fn tell_left(stopped: &Stopped, spool: &Path) {

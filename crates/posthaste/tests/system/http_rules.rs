@@ -233,6 +233,9 @@ fn a_token_drains_the_server() {
     let (status, answer) = drain(&secret);
     assert_eq!((status, &*answer), (202, "{\"draining\":true}"));
     server.wait_for_log("stopping: no new connections");
+    // The service manager's signal is the first.
+    server.signal(rustix::process::Signal::TERM);
+    server.wait_for_log("signal during the drain");
     client.expect("Subject: x\r\n\r\nx\r\n.", 250);
     drop(client);
     assert!(server.wait().success());
