@@ -170,9 +170,32 @@ mod tests {
 
     /// Pieces of odd From fields: comments, quotes, folding, groups, brackets, obsolete domains.
     const PIECES: [&str; 26] = [
-        "ceo", "@", "bank", ".", "example", "<", ">", "(", ")", "\"", " ", "\\", ",", ";", ":", "a@x.example",
-        "ceo@bank.example", "<a@x.example>", "<ceo@bank.example>", "\"q\"", "(c)", "\r\n ", "=?utf-8?q?a?=", "Boss ",
-        "\"a@x.example\"", "[1]",
+        "ceo",
+        "@",
+        "bank",
+        ".",
+        "example",
+        "<",
+        ">",
+        "(",
+        ")",
+        "\"",
+        " ",
+        "\\",
+        ",",
+        ";",
+        ":",
+        "a@x.example",
+        "ceo@bank.example",
+        "<a@x.example>",
+        "<ceo@bank.example>",
+        "\"q\"",
+        "(c)",
+        "\r\n ",
+        "=?utf-8?q?a?=",
+        "Boss ",
+        "\"a@x.example\"",
+        "[1]",
     ];
 
     proptest! {

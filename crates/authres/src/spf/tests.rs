@@ -180,7 +180,11 @@ fn policies_of_strangers_nest_without_the_stack() {
         assert_eq!(chain(11, term), SpfResult::PermError, "{term}");
     }
     for own in ["include:n0.example", "redirect=n0.example", "include:n0.example redirect=n0.example"] {
-        assert_eq!(result_on_a_small_stack(vec![format!("n0.example TXT v=spf1 {own}")]), SpfResult::PermError, "{own}");
+        assert_eq!(
+            result_on_a_small_stack(vec![format!("n0.example TXT v=spf1 {own}")]),
+            SpfResult::PermError,
+            "{own}"
+        );
     }
 }
 

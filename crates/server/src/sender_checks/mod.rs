@@ -50,9 +50,7 @@ impl SenderCheck {
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
         let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
         let (dns, claimed) = (Questions(Arc::clone(&resolver)), sender.clone());
-        let spf = tokio::spawn(async move {
-            spf::check(&dns, &claimed.question()).await
-        });
+        let spf = tokio::spawn(async move { spf::check(&dns, &claimed.question()).await });
         Self { resolver, sender, spf }
     }
 
