@@ -52,6 +52,18 @@ pub struct Verification {
     pub is_test: bool,
 }
 
+impl Verification {
+    /// True if the signature counts: a message signed with a key under test is treated like an unsigned one (RFC 6376 section 3.6.1).
+    pub fn counts(&self) -> bool {
+        !self.is_test
+    }
+
+    /// True if the signature counts, and holds.
+    pub fn is_proof(&self) -> bool {
+        self.counts() && self.result == DkimResult::Pass
+    }
+}
+
 /// One signature of a message.
 #[derive(Debug)]
 pub struct Claim {

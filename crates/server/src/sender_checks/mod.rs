@@ -114,7 +114,7 @@ impl SenderCheck {
         };
         let dkim = dkim.iter().filter_map(|signature| {
             let is_open = signature.result == DkimResult::TempError;
-            let is_named = is_open || signature.result == DkimResult::Pass;
+            let is_named = is_open || signature.is_proof();
             is_named.then_some(Identity { domain: &signature.domain, method: Method::Dkim, is_open })
         });
         let identities: Vec<Identity<'_>> = spf.into_iter().chain(dkim).collect();

@@ -69,7 +69,8 @@ impl TreatmentRules {
             return Some(Reply::new(451, "4.7.24", "DNS has no answer for the checks of the sender, try again later"));
         }
         let is_refused = dmarc.result == DmarcResult::Fail && dmarc.policy == Policy::Reject;
-        let is_unsigned = !findings.dkim.iter().any(|signature| dmarc.is_of_author(&signature.domain));
+        let mut counted = findings.dkim.iter().filter(|signature| signature.counts());
+        let is_unsigned = !counted.any(|signature| dmarc.is_of_author(&signature.domain));
         // A broken signature hints at a list, which has changed the message (RFC 9989 section 7.4).
         let is_sure = is_unsigned && findings.is_foreign_client;
         (is_refused && (is_sure || self.enforce == Enforce::Always))
@@ -78,9 +79,9 @@ impl TreatmentRules {
 
     /// True if the client forwards mail, and changes it: by its address, or by a signature that holds.
     fn is_forwarder(&self, findings: &SenderFindings) -> bool {
-        let passed = findings.dkim.iter().filter(|signature| signature.result == DkimResult::Pass);
+        let mut passed = findings.dkim.iter().filter(|signature| signature.is_proof());
         *self.forwarder_networks.get(Some(findings.sender.ip))
-            || passed.into_iter().any(|signature| self.forwarder_domains.contains(&signature.domain))
+            || passed.any(|signature| self.forwarder_domains.contains(&signature.domain))
     }
 }
 
@@ -131,6 +132,12 @@ mod tests {
         SenderFindings { dkim: vec![signature], ..forged() }
     }
 
+    fn under_test(domain: &str) -> SenderFindings {
+        let mut findings = signed(domain, DkimResult::Pass);
+        findings.dkim[0].is_test = true;
+        findings
+    }
+
     fn asks_for(policy: Policy) -> SenderFindings {
         let organization = "bank.example".to_owned();
         SenderFindings { dmarc: Some(DmarcVerdict { result: DmarcResult::Fail, policy, organization }), ..forged() }
@@ -164,6 +171,14 @@ mod tests {
             (
                 "signed by others",
                 signed("a.example", DkimResult::Pass),
+                CLIENT,
+                false,
+                ["Take", "Junk", REFUSED, REFUSED],
+            ),
+            ("a key under test", under_test("bank.example"), CLIENT, false, ["Take", "Junk", REFUSED, REFUSED]),
+            (
+                "its domain's key under test",
+                under_test("list.example"),
                 CLIENT,
                 false,
                 ["Take", "Junk", REFUSED, REFUSED],
