@@ -28,6 +28,8 @@ pub(crate) enum HeaderRefusal {
     Loop { hops: usize },
     /// A field that should name a tenant or a campaign.
     NoName { field: Arc<str> },
+    /// The first line goes on with a field above it: that would be one of ours.
+    Folded,
 }
 
 /// How a header is treated, by who sends the message.
@@ -69,6 +71,8 @@ pub(crate) struct HeaderFacts {
     pub draft: Option<Box<Draft>>,
     /// Of a message whose signatures are verified.
     pub verifier: Option<Box<Verifier>>,
+    /// Such a message begins with a blank.
+    begins_folded: bool,
 }
 
 impl HeaderRules {
@@ -127,6 +131,7 @@ impl PieceFilter for Head {
         let summary = std::mem::take(&mut self.scan).finish();
         match &facts.invalid {
             _ if summary.hops >= self.hops_max => return Err(HeaderRefusal::Loop { hops: summary.hops }),
+            _ if facts.begins_folded => return Err(HeaderRefusal::Folded),
             Some(field) => return Err(HeaderRefusal::NoName { field: field.clone() }),
             None => {}
         }
@@ -160,6 +165,8 @@ impl HeaderFacts {
     /// A field as it came, before anything is taken out or changed.
     fn arrived(&mut self, field: &RawField<'_>) {
         let Some(verifier) = &mut self.verifier else { return };
+        // Only the first line can be no part of the field above it.
+        self.begins_folded |= matches!(field.bytes, [b' ' | b'\t', ..]);
         match field.is_whole {
             true => verifier.field(field.bytes),
             false => verifier.field_too_large(),

@@ -255,6 +255,10 @@ fn surely_forged_mail_is_refused_and_the_rest_goes_into_junk() {
         let (code, text) = rig.reply(BAD, "x@none.example", &["ann@example.org"], &format!("{header}\r\nx\r\n"));
         assert!(code == 550 && text.starts_with("5.7.1 "), "{header}: {text}");
     }
+    // It would go on with our field above it.
+    let folded = " ; dmarc=pass\r\nFrom: a@none.example\r\n\r\nx\r\n";
+    let (code, text) = rig.reply(BAD, "x@none.example", &["ann@example.org"], folded);
+    assert!(code == 550 && text.starts_with("5.6.0 "), "{text}");
     // Postmaster is heard alone, and opens no door to others.
     let reply = rig.reply(BAD, "x@evil.example", &["ann@example.org", "postmaster@example.org"], FORGED);
     assert_eq!(reply, (550, "5.7.26 DMARC of pass.example: reject".to_owned()));

@@ -263,6 +263,9 @@ fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Repl
             log.why = Some(format!("{hops} hops"));
             Reply::new(554, "5.4.6", "Too many hops, the message is in a loop")
         }
+        NotGathered::Refused(HeaderRefusal::Folded) => {
+            Reply::new(550, "5.6.0", "The message begins with a continuation line, not with a field")
+        }
         NotGathered::Refused(HeaderRefusal::NoName { field }) => {
             log.why = Some(format!("{field} has no name"));
             Reply::new(554, "5.6.0", format!("The field {field} needs a name of one word"))
