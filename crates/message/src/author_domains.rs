@@ -23,8 +23,8 @@ pub fn author_domains(value: &[u8]) -> Vec<String> {
         if let RawAddress::Mailbox { address: Some(address), .. } = item
             && let Some(domain) = domain_of(&address)
         {
-            // Some readers decode these.
-            if memchr::memmem::find(&address, b"=?").is_some() {
+            // Some readers decode the first, and the others are no part of a name.
+            if memchr::memmem::find(&address, b"=?").is_some() || domain.contains(NO_NAME) {
                 return Vec::new();
             }
             add(&mut domains, domain);
@@ -59,6 +59,8 @@ fn simply_read(value: &[u8]) -> Option<Vec<String>> {
 
 /// Domains of one field at most.
 pub const AUTHOR_DOMAINS_MAX: usize = 2;
+/// Signs of a domain in quotes, or of a literal.
+const NO_NAME: [char; 11] = ['"', '(', ')', '<', '>', '[', ']', ':', ';', '\\', ','];
 const VALUE_BYTES_MAX: usize = 8 << 10;
 
 /// One mailbox of the list.
@@ -169,6 +171,8 @@ mod tests {
             "ceo@\"bank.example\"",
             "ceo@bank\\.example",
             "ceo@bank.example: a@x.example;",
+            "<ceo@\" \">",
+            "ceo@[192.0.2.1]",
         ] {
             assert_eq!(author_domains(value.as_bytes()), [""; 0], "{value}");
         }

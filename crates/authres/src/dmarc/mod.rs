@@ -110,7 +110,7 @@ impl AuthorPolicy {
         };
         let mut result = DmarcResult::Fail;
         // One that passes decides, so these are first.
-        let (open, passed): (Vec<&Identity>, Vec<&Identity>) = identities.iter().partition(|identity| identity.is_open);
+        let (open, passed): (Vec<_>, Vec<_>) = identities.iter().partition(|identity| identity.is_open);
         for identity in passed.into_iter().chain(open) {
             match self.is_aligned(dns, &record, identity).await {
                 Ok(true) if !identity.is_open => {
