@@ -60,7 +60,7 @@ fn series(
 ) -> Result<(), RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
-    let setup = Setup { spool_segments: SEGMENTS_MIN, ..plain };
+    let setup = Setup { kind: environment.spool_kind.clone(), spool_segments: SEGMENTS_MIN, ..plain };
     let mut sent = Sent::default();
     for round in 0..SERIES.min(times - killed.times) {
         if environment.go_on().is_err() {

@@ -58,6 +58,8 @@ impl RigError {
 pub struct Environment {
     /// The server's binary.
     pub program: PathBuf,
+    /// How its spool keeps mail: `ring` or `files`.
+    pub spool_kind: String,
     /// Directory for mount points and logs, on any file system.
     pub scratch: PathBuf,
     /// Set to make the rig clean up and end.
@@ -145,7 +147,8 @@ impl Rig {
     /// The server on this disk, once it is mounted. Its ring is small, so that waiting mail moves into packs.
     pub fn setup(&self) -> Setup {
         let plain = Setup::plain(self.environment.program.clone(), self.scratch.path());
-        Setup { data: self.mount_point.join("data"), spool_segments: SEGMENTS_MIN, ..plain }
+        let kind = self.environment.spool_kind.clone();
+        Setup { kind, data: self.mount_point.join("data"), spool_segments: SEGMENTS_MIN, ..plain }
     }
 
     /// A directory beside the disk, for configurations and logs.

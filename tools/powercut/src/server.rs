@@ -22,6 +22,8 @@ pub struct Setup {
     pub spool: Option<PathBuf>,
     /// Directory of the mail, if not within `data`.
     pub mail: Option<PathBuf>,
+    /// How the spool keeps mail: `storage.kind`.
+    pub kind: String,
     /// Log files of the spool, of 4 MiB each.
     pub spool_segments: u64,
     /// Seconds between checkpoints.
@@ -48,6 +50,7 @@ impl Setup {
     pub fn plain(program: PathBuf, scratch: &Path) -> Self {
         Setup {
             program,
+            kind: "ring".to_owned(),
             scratch: scratch.to_owned(),
             data: scratch.join("data"),
             spool: None,
@@ -91,7 +94,8 @@ impl Setup {
     /// Small segments and frequent checkpoints, so that a short run wraps the ring several times.
     fn config(&self) -> String {
         let user = self.tables.as_ref().map(|_| format!("user = {NOBODY}\ngroup = {NOBODY}\n")).unwrap_or_default();
-        let mut text = format!("{user}host_name = \"{DOMAIN}\"\n[storage]\ndata = {:?}\n", self.data);
+        let mut text =
+            format!("{user}host_name = \"{DOMAIN}\"\n[storage]\nkind = {:?}\ndata = {:?}\n", self.kind, self.data);
         for (key, dir) in [("spool", &self.spool), ("mail", &self.mail)] {
             if let Some(dir) = dir {
                 text += &format!("{key} = {dir:?}\n");

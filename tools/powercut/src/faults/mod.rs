@@ -300,7 +300,8 @@ mod tests {
 
     fn shown(run: fn(&Environment) -> Result<Problems, RigError>) -> Result<Shown, RigError> {
         let scratch = std::env::temp_dir();
-        let environment = Environment { program: "none".into(), scratch, interrupted: Arc::default() };
+        let environment =
+            Environment { program: "none".into(), spool_kind: "ring".into(), scratch, interrupted: Arc::default() };
         Fault { name: "a-fault", promise: "", run }.run(&environment)
     }
 

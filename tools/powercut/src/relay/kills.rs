@@ -107,7 +107,7 @@ pub fn kill_relay(
     let mut sink = SinkHost::start(&environment.program, scratch.path())?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
     let notices_to = (seed % 2 == 1).then(|| format!("{SENDER}@{DOMAIN}"));
-    let setup = Setup { next_hop: Some(sink.address), notices_to, ..plain };
+    let setup = Setup { kind: environment.spool_kind.clone(), next_hop: Some(sink.address), notices_to, ..plain };
     let mut told = DeliveriesTold::of(setup.data.join("events"));
     let (mut sent, mut relayed, mut doubles) = (Sent::default(), Relayed::default(), Doubles::default());
     while relayed.times < times && environment.go_on().is_ok() {

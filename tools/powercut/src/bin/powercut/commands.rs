@@ -348,7 +348,8 @@ mod tests {
 
     fn rigged() -> Rigged {
         let scratch = std::env::temp_dir();
-        let environment = Environment { program: "none".into(), scratch, interrupted: Arc::default() };
+        let environment =
+            Environment { program: "none".into(), spool_kind: "ring".into(), scratch, interrupted: Arc::default() };
         Rigged { environment, show: Show::default() }
     }
 

@@ -34,6 +34,9 @@ struct Common {
     /// The server program; default: the `posthaste` beside this program
     #[arg(long, global = true, value_name = "FILE")]
     server: Option<PathBuf>,
+    /// How the server's spool keeps mail, as `storage.kind`
+    #[arg(long, global = true, default_value = "ring", value_parser = ["ring", "files"])]
+    kind: String,
     /// Directory for mount points and logs
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
@@ -209,6 +212,7 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("posthaste"));
     let environment = Environment {
         program: cli.common.server.clone().map_or_else(beside, Ok)?,
+        spool_kind: cli.common.kind.clone(),
         scratch: cli.common.scratch.clone(),
         interrupted,
     };
