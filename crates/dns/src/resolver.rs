@@ -188,6 +188,11 @@ impl Resolver {
         self.plain().texts(&name).await
     }
 
+    /// Reports whether the configuration gives a domain its addresses: nobody is asked for it then.
+    pub fn has_fixed_hosts(&self, domain: &str) -> bool {
+        self.hosts.get(domain).is_some()
+    }
+
     /// Records as DNS has them.
     pub fn plain(&self) -> PlainLookup<'_> {
         PlainLookup(self, Asker::Connection)

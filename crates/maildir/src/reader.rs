@@ -189,7 +189,7 @@ impl MaildirReader {
     /// Looks at an open file of a message; `None` if it is no regular file.
     ///
     /// # Errors
-    /// Those of `stat`.
+    /// The values of `stat`.
     pub fn facts_of(&self, file: &File) -> io::Result<Option<FileFacts>> {
         Ok(facts(&rustix::fs::fstat(file)?))
     }

@@ -1,4 +1,4 @@
-//! Policies on disk: a file for each domain, with the text as it came behind two lines of ours.
+//! Policies on disk: a file for each domain, with two lines of ours in front of the policy.
 
 use std::collections::HashSet;
 use std::fs;
@@ -43,7 +43,7 @@ pub struct KeptPolicies {
 }
 
 impl KeptPolicies {
-    /// Opens the directory, or makes it. Files of policies that hold no more, and others that cannot be read, go.
+    /// Opens the directory, or makes it. What is no policy goes, and a policy a month after its end: a clock may be wrong at a start.
     ///
     /// # Errors
     /// The directory cannot be made or listed.
@@ -52,9 +52,11 @@ impl KeptPolicies {
         let mut domains = HashSet::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
-            let kept = entry.file_name().into_string().ok().filter(|name| is_file_name(name));
-            let kept = kept.filter(|_| read(&entry.path()).is_some_and(|kept| kept.is_valid(now)));
-            match kept {
+            let domain = entry.file_name().into_string().ok().filter(|name| is_file_name(name));
+            // A file that cannot be read may be read later.
+            let Ok(text) = fs::read_to_string(entry.path()) else { continue };
+            let is_kept = KeptPolicy::parse(&text).is_some_and(|kept| kept.is_valid(now.saturating_sub(MONTH_SECS)));
+            match domain.filter(|_| is_kept) {
                 Some(domain) => drop(domains.insert(domain)),
                 None => drop(fs::remove_file(entry.path())),
             }
@@ -77,12 +79,12 @@ impl KeptPolicies {
     ///
     /// # Errors
     /// The file cannot be written; one that was there stays.
-    pub fn put(&self, domain: &str, id: &str, fetched: u64, text: &str) -> io::Result<()> {
+    pub fn put(&self, domain: &str, id: &str, fetched: u64, policy: &Policy) -> io::Result<()> {
         let has_room = |domains: &HashSet<String>| domains.len() < FILES_MAX || domains.contains(domain);
         let Some(dir) = self.dir.as_ref().filter(|_| is_file_name(domain) && has_room(&self.domains())) else {
             return Ok(());
         };
-        let content = format!("id: {id}\nfetched: {fetched}\n{text}");
+        let content = format!("id: {id}\nfetched: {fetched}\n{}", policy.text());
         posthaste_fsops::replace_file(&dir.join(domain), FileMode::from_raw_mode(0o644), content.as_bytes())?;
         self.domains().insert(domain.to_owned());
         Ok(())
@@ -114,6 +116,7 @@ fn is_file_name(domain: &str) -> bool {
 
 /// Domains with a file: their names take about 4 MB.
 const FILES_MAX: usize = 50_000;
+const MONTH_SECS: u64 = 30 * 86_400;
 
 #[cfg(test)]
 mod tests {
@@ -125,14 +128,16 @@ mod tests {
     fn a_policy_outlives_its_process_until_its_time_has_passed() {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptPolicies::open(dir.path(), 1000).unwrap();
-        kept.put("a.example", "one", 1000, TEXT).unwrap();
-        kept.put("b.example", "two", 1050, TEXT).unwrap();
+        let policy = Policy::parse(TEXT).unwrap();
+        kept.put("a.example", "one", 1000, &policy).unwrap();
+        kept.put("b.example", "two", 1050, &policy).unwrap();
         let again = KeptPolicies::open(dir.path(), 1099).unwrap();
         assert_eq!(again.get("a.example", 1099).map(|kept| kept.id).as_deref(), Some("one"));
         assert_eq!(again.get("a.example", 1100), None);
         assert!(again.get("a.example", 10).is_some(), "the clock was set back");
-        let later = KeptPolicies::open(dir.path(), 1100).unwrap();
+        let later = KeptPolicies::open(dir.path(), 1100 + MONTH_SECS).unwrap();
         assert!(!later.has("a.example") && later.has("b.example") && !dir.path().join("a.example").exists());
+        assert_eq!(later.get("b.example", 1150), None);
     }
 
     #[test]
@@ -148,7 +153,7 @@ mod tests {
         for name in
             ["../a.example", "/etc/passwd.x", ".a", "a/b.example", "localhost", "a.example.new", "A.example", "a\0.b"]
         {
-            kept.put(name, "x", 1, TEXT).unwrap();
+            kept.put(name, "x", 1, &Policy::parse(TEXT).unwrap()).unwrap();
             assert_eq!(kept.get(name, 1), None, "{name}");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

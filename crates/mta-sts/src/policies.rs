@@ -147,7 +147,7 @@ impl Policies {
             let text = inner.fetcher.fetch(&domain, found.all())?;
             let policy = Policy::parse(&text).map_err(|error| format!("the policy of {domain}: {error}"))?;
             // On a full disk it is in force all the same, until a restart.
-            let _ = inner.kept.put(&domain, &id, unix_secs(), &text);
+            let _ = inner.kept.put(&domain, &id, unix_secs(), &policy);
             Ok::<_, String>(policy)
         });
         fetching.await.map_err(|error| error.to_string())?
@@ -163,9 +163,9 @@ fn after(secs: u64) -> Instant {
     Instant::now() + Duration::from_secs(secs)
 }
 
-/// What failed is tried again then (RFC 8461 section 3.3).
+/// Seconds until a failed fetch is repeated (RFC 8461 section 3.3).
 const FAILED_SECS: u64 = 300;
-const FOUND_MAX: usize = 10_000;
+const FOUND_MAX: usize = 2000;
 /// Each blocks a thread.
 const FETCHES_MAX: usize = 16;
 const TURN: Duration = Duration::from_secs(30);

@@ -55,12 +55,26 @@ impl Policy {
         let max_age = one("max_age").filter(is_age).ok_or(PolicyError::Field("max_age"))?;
         let hosts = fields.iter().filter(|(key, _)| *key == "mx" && mode != Mode::None);
         let hosts: Vec<String> = hosts.map(|(_, value)| value.to_ascii_lowercase()).collect();
-        if mode != Mode::None && hosts.is_empty() || !hosts.iter().all(|host| is_pattern(host)) {
+        if mode != Mode::None && hosts.is_empty()
+            || hosts.len() > HOSTS_MAX
+            || !hosts.iter().all(|host| is_pattern(host))
+        {
             return Err(PolicyError::Field("mx"));
         }
         // More digits than a number has are more than a year.
         let max_age_secs = max_age.parse().unwrap_or(YEAR_SECS).min(YEAR_SECS);
         Ok(Self { mode, hosts, max_age_secs })
+    }
+
+    /// Its text, without what it does not need.
+    pub fn text(&self) -> String {
+        let mode = match self.mode {
+            Mode::Enforce => "enforce",
+            Mode::Testing => "testing",
+            Mode::None => "none",
+        };
+        let hosts: String = self.hosts.iter().map(|host| format!("mx: {host}\n")).collect();
+        format!("version: STSv1\nmode: {mode}\n{hosts}max_age: {}\n", self.max_age_secs)
     }
 
     /// Reports whether a mail host, in lower case and without a final dot, is one of the policy's (section 4.1). A `*` stands for one label.
@@ -82,6 +96,8 @@ fn is_pattern(text: &str) -> bool {
 
 /// The longest time that a policy may ask for (section 3.2).
 const YEAR_SECS: u64 = 31_557_600;
+/// Far more than any domain has.
+const HOSTS_MAX: usize = 100;
 /// Octets of a name in DNS (RFC 1035 section 2.3.4).
 const NAME_BYTES_MAX: usize = 253;
 
@@ -99,6 +115,7 @@ mod tests {
         assert_eq!((policy.mode, policy.max_age_secs), (Mode::Enforce, 604_800));
         assert_eq!(policy.hosts, ["mail.example.com", "*.example.net", "backupmx.example.com"]);
         assert_eq!(Policy::parse(&RFC.replace('\n', "\r\n")).as_ref(), Ok(&policy));
+        assert_eq!(policy.text(), RFC);
         let more = RFC.replace("mode", "new: 1\nmode").replace("mx: *", "mode: none\nmx: *");
         assert_eq!(Policy::parse(&more), Ok(policy), "unknown fields, and a second mode, are passed over");
     }
@@ -117,6 +134,7 @@ mod tests {
             (RFC.replace("*.example.net", "*.*.example.net"), PolicyError::Field("mx")),
             (RFC.replace("*.example.net", "*"), PolicyError::Field("mx")),
             (RFC.replace("*.example.net", ""), PolicyError::Field("mx")),
+            (RFC.replace("mx: *", &("mx: a\n".repeat(100) + "mx: *")), PolicyError::Field("mx")),
         ] {
             assert_eq!(Policy::parse(&text), Err(expected), "{text}");
         }

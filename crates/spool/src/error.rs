@@ -62,6 +62,12 @@ pub enum OpenError {
         "{0}; put the files back into ring/, or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost"
     )]
     Missing(Box<dyn std::error::Error + Send + Sync>),
+    /// The directory of records is not there, or is empty, though there were some. Nothing was changed.
+    #[error("{} holds no records, and the spool has had some: mount its disk, or put the directory back", dir.display())]
+    NoRecords {
+        /// The directory.
+        dir: std::path::PathBuf,
+    },
     /// An import into it has not ended.
     #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
     Importing,

@@ -166,6 +166,27 @@ fn a_released_message_leaves_no_file_after_two_checkpoints() {
 }
 
 #[test]
+fn a_spool_whose_records_are_away_is_not_opened_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let stream = spool.stream("a").unwrap();
+    let lsn = append(&spool, stream, b"kept").unwrap();
+    spool.checkpoint().unwrap();
+    drop(spool);
+    let (records, away) = (dir.path().join("files"), dir.path().join("away"));
+    std::fs::rename(&records, &away).unwrap();
+    let is_refused =
+        || matches!(FileSpool::open(dir.path(), config(StoreKind::Files)), Err(OpenError::NoRecords { .. }));
+    assert!(is_refused() && !records.exists());
+    // As the place of a disk that is not mounted.
+    std::fs::create_dir(&records).unwrap();
+    assert!(is_refused() && std::fs::read_dir(&records).unwrap().next().is_none());
+    std::fs::remove_dir(&records).unwrap();
+    std::fs::rename(&away, &records).unwrap();
+    assert_eq!(replayed(&open(dir.path()).0, stream), [lsn]);
+}
+
+#[test]
 fn a_spool_of_another_kind_is_refused_and_stays_as_it_is() {
     for (kind, other) in [(StoreKind::Ring, StoreKind::Files), (StoreKind::Files, StoreKind::Ring)] {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The promises of every spool, kept by each kind.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, FileSpool, Spool, StoreKind};
@@ -95,7 +95,10 @@ impl SpoolKind for FilesOnMachine {
             dirs.into_iter().flatten().filter(|path| !path.ends_with("files/next")).collect::<Vec<_>>()
         };
         // What says that a batch was cancelled is a record, too, and is on its way.
-        (0..100).find(|_| spool.checkpoint().is_ok() && left().is_empty());
+        let end = Instant::now() + Duration::from_secs(60);
+        while spool.checkpoint().is_err() || !left().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert_eq!(left(), Vec::<PathBuf>::new());
     }
 }

@@ -26,7 +26,7 @@ use self::look::{Finding, Verdict, look};
 use self::made::Made;
 use self::place::{Place, has_systemd};
 use self::round_trip::RoundTrip;
-use self::steps::{Step, is_running, key_records, new_file, own, server_of};
+use self::steps::{Step, is_running, key_records, new_file, own, server_of, unfinished_mark};
 use self::wanted::{Ports, Wanted};
 use crate::queue::AnyError;
 use crate::terminal::{complain, confirmed, harmless, print, print_json};
@@ -201,8 +201,8 @@ impl Setup {
         let mut made = Made::default();
         let unfinished = self.place.unfinished();
         made.dir(&self.place.config_dir)?;
-        if !unfinished.exists() {
-            new_file(&unfinished, UNFINISHED, 0o600, &mut made)?;
+        if is_new_login && !unfinished.exists() {
+            new_file(&unfinished, &unfinished_mark(&self.wanted), 0o600, &mut made)?;
         }
         for step in &self.steps {
             self.go_on()?;
@@ -219,7 +219,9 @@ impl Setup {
         }
         self.go_on()?;
         made.keep();
-        std::fs::remove_file(unfinished)?;
+        if is_new_login {
+            std::fs::remove_file(unfinished)?;
+        }
         self.tell_done(took, is_new_login.then_some(&*password))?;
         if self.args.foreground {
             // What starts here is the server itself.
@@ -318,7 +320,6 @@ fn first_line(file: &std::path::Path) -> Result<String, AnyError> {
     }
 }
 
-const UNFINISHED: &[u8] = b"`posthaste setup` has not come to its end: run it again.\n";
 /// A server may have a disk to look through.
 const START_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);

@@ -64,7 +64,7 @@ impl Step {
             Step::Login => {
                 let (file, address) = (place.passwords(), wanted.address_of(&wanted.user));
                 let other =
-                    if place.unfinished().exists() { " (another one: an earlier run has not ended)" } else { "" };
+                    if is_unfinished(wanted, place) { " (another one: an earlier run has not ended)" } else { "" };
                 format!("{} with a password for {address}{other}", file.display())
             }
             Step::Keys => format!("keys in {}", place.data.join("dkim").join(&wanted.domain).display()),
@@ -92,7 +92,7 @@ impl Step {
                 is_there
             }
             // A password that nobody was told is of no use.
-            Step::Login => has_login(wanted, place)? && !place.unfinished().exists(),
+            Step::Login => has_login(wanted, place)? && !is_unfinished(wanted, place),
             Step::Keys => !KeyDirectory::new(&place.data.join("dkim")).keys(&wanted.domain)?.is_empty(),
             Step::Unit => Path::new(UNIT).exists(),
             Step::Start => is_running(place),
@@ -199,6 +199,16 @@ fn own_command(place: &Place, args: &[&str]) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(args).arg("--config").arg(place.config());
     Ok(command)
+}
+
+/// The octets that say whose password is being made.
+pub fn unfinished_mark(wanted: &Wanted) -> Vec<u8> {
+    let address = wanted.address_of(&wanted.user);
+    format!("`posthaste setup {address}` has not come to its end: run it again.\n").into_bytes()
+}
+
+fn is_unfinished(wanted: &Wanted, place: &Place) -> bool {
+    std::fs::read(place.unfinished()).is_ok_and(|octets| octets == unfinished_mark(wanted))
 }
 
 fn has_login(wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {

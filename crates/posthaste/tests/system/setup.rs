@@ -199,7 +199,8 @@ fn a_run_that_was_killed_is_finished_by_the_next_with_another_password() {
     assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
     let before = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();
     // As if it had been killed after the login was made.
-    std::fs::write(rig.path("etc/setup.unfinished"), "").unwrap();
+    let mark = "`posthaste setup ann@example.org` has not come to its end: run it again.\n";
+    std::fs::write(rig.path("etc/setup.unfinished"), mark).unwrap();
     let made = rig.json(&["--yes"]);
     assert!(made["round_trip_ms"].is_u64() && made["plan"].as_array().unwrap().len() == 1, "{made:#}");
     let after = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();

@@ -67,7 +67,7 @@ pub(super) struct MailHosts {
 
 impl MailHosts {
     /// Asks for the hosts of a domain, and for its policy: each domain has its own, also if it shares hosts with others. An operator's rule for the domain
-    /// goes before its policy.
+    /// goes before its policy, and so do addresses that the configuration gives to it.
     ///
     /// # Errors
     /// There are no hosts, or the policy permits none: [`DnsError::NotPermitted`].
@@ -82,6 +82,9 @@ impl MailHosts {
         let (Some(mta_sts), Some(enforced), None) = (mta_sts, routes.enforced(), routes.rule_number(domain)) else {
             return Ok(Self { destination, manner, found: FoundPolicy::default() });
         };
+        if resolver.has_fixed_hosts(&destination.domain) {
+            return Ok(Self { destination, manner, found: FoundPolicy::default() });
+        }
         let found = mta_sts.policies.of(resolver, &destination.domain).await;
         let policy = found.policy.as_ref().filter(|policy| policy.mode == Mode::Enforce);
         let Some(policy) = policy else { return Ok(Self { destination, manner, found }) };

@@ -27,7 +27,7 @@ pub(super) struct Routes {
     rules: Vec<(String, Arc<Manner>)>,
     /// Of hosts that no rule is for.
     manner: Arc<Manner>,
-    /// Of those whose domain enforces MTA-STS.
+    /// Of hosts whose domain enforces MTA-STS.
     enforced: Option<Arc<Manner>>,
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,

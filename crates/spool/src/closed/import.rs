@@ -24,7 +24,7 @@ use crate::pack::{self, PackWriter};
 use crate::snapshots::Snapshots;
 use crate::state::State;
 use crate::store::files::record::FILES;
-use crate::store::files::write_record;
+use crate::store::files::{make_records, write_record};
 use crate::{FrontFields, Lsn, OpenError, SnapshotName, StoreKind, files};
 
 /// A spool that is being made. Nothing opens it before [`finish`](Self::finish) has returned.
@@ -89,8 +89,10 @@ impl SpoolImport {
             }
             StoreKind::Files => Records::Files { dir: dir.join(FILES) },
         };
-        let (Records::Packs { dir: made, .. } | Records::Files { dir: made }) = &records;
-        posthaste_fsops::make_dir(made)?;
+        match &records {
+            Records::Packs { dir, .. } => posthaste_fsops::make_dir(dir)?,
+            Records::Files { dir } => make_records(dir)?,
+        }
         Ok(SpoolImport {
             dir: dir.to_owned(),
             records,

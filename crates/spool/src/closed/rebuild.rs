@@ -25,7 +25,7 @@ use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
 use crate::store::RecordError;
 use crate::store::files::record::{self, FILES, RecordFile};
-use crate::store::files::write_record;
+use crate::store::files::{make_records, write_record};
 use crate::{OpenError, StoreKind, files};
 
 /// The content of a rebuilt spool.
@@ -285,13 +285,15 @@ impl Left {
 
     /// Copies the file of each record. One that is damaged stays so, but for lost front fields, which are replaced.
     fn copy_records(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        make_records(to)?;
         let mut dirs = BTreeSet::new();
         for lsn in self.places.keys().copied().collect::<Vec<_>>() {
             let error = match self.body(lsn) {
                 Ok(_) => None,
-                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 Err(error) => Some(error),
             };
+            let is_unreadable = matches!(error, Some(RecordError::Io(..)));
             let mended = error.as_ref().and_then(|_| self.mend(lsn));
             if let Some(error) = error {
                 self.note(Some(lsn), FILES, if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });
@@ -302,6 +304,7 @@ impl Left {
                 posthaste_fsops::make_dir(&dir)?;
             }
             match mended {
+                None if is_unreadable => {}
                 Some(body) => write_record(to, lsn, self.heads[&lsn].encode().into(), body)?,
                 None => drop(copy(&record::path_of(from, lsn), &path)?),
             }

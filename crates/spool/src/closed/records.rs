@@ -47,9 +47,9 @@ impl ClosedFileSpool {
                     Some(head) => drop(heads.insert(lsn, head)),
                     None => self.note(Some(lsn), FILES, "its head has a format that is not known"),
                 },
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 // Forgotten meanwhile, or told as damage if it is needed.
-                Err(RecordError::NotFound(_) | RecordError::HeadDamaged(_) | RecordError::BodyDamaged(_)) => {}
-                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(_) => {}
             }
         }
         self.state.packed_through = 0;
@@ -78,7 +78,7 @@ impl ClosedFileSpool {
             let read = records.open(lsn).and_then(|record| Ok((record.head()?, record.body(0..0)?, record)));
             match read {
                 Ok((.., record)) => report.count(record.header.file_len()),
-                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 Err(RecordError::BodyDamaged(_)) if !self.state.is_body_needed(lsn) => {}
                 Err(RecordError::BodyDamaged(_)) if self.mended_record(lsn).is_some() => {
                     report.note(Some(lsn), FILES, LOST_FRONT);

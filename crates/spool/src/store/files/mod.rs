@@ -75,6 +75,10 @@ impl FilesStore {
         checkpoint: &Checkpoint,
     ) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
         let dir = dir.join(FILES);
+        // Its disk may be away: mail after the checkpoint would leave no trace, and its numbers would be given again.
+        if checkpoint.through > 0 && !dir.join(NEXT).try_exists()? {
+            return Err(OpenError::NoRecords { dir });
+        }
         posthaste_fsops::make_dir(&dir)?;
         let (held, unfinished) = record::list(&dir)?;
         unfinished.iter().try_for_each(|path| files::remove(path))?;
@@ -112,6 +116,15 @@ impl FilesStore {
         let store: Arc<dyn Store> = Arc::new(FilesStore { shared, writer: Some(writer) });
         Ok((store, reopened))
     }
+}
+
+/// Makes the directory of records in a spool that nobody has open. Durable when this returns.
+///
+/// # Errors
+/// Errors of writing.
+pub(crate) fn make_records(dir: &Path) -> io::Result<()> {
+    posthaste_fsops::make_dir(dir)?;
+    Ok(posthaste_fsops::replace_file(&dir.join(NEXT), files::OWNER, &seal(0_u64.to_le_bytes().to_vec()))?)
 }
 
 /// Writes the record of a spool that nobody has open. Durable when this returns.
@@ -254,7 +267,7 @@ impl Store for FilesStore {
                     }
                 }
                 Err(_) if !self.shared.held().contains(lsn) => {}
-                Err(RecordError::Io(_, error)) => return Err(error),
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 Err(error) => drop(damage.get_or_insert(error.to_string())),
             }
         }

@@ -42,7 +42,7 @@ impl Waiting {
     }
 }
 
-/// What waits, with a bound on its bytes.
+/// Records that wait, with a bound on its bytes.
 pub(crate) struct RecordQueue {
     inner: Mutex<Inner>,
     arrived: Condvar,
