@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -165,7 +166,7 @@ impl Rig {
         // Whoever changes the file of passwords waits for this.
         let lock = std::fs::File::open(self.path("etc")).unwrap();
         lock.lock().unwrap();
-        let mut running = self.command(&["--yes"]).spawn().unwrap();
+        let mut running = self.command(&["--yes"]).process_group(0).spawn().unwrap();
         while !self.path("etc/passwords").exists() {
             assert!(running.try_wait().unwrap().is_none(), "it ended too early");
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -192,7 +193,9 @@ fn what_was_made_goes_when_it_is_interrupted() {
 fn a_run_that_was_killed_is_finished_by_the_next_with_another_password() {
     let rig = Rig::new(zone());
     let (mut running, lock) = rig.held();
-    running.kill().unwrap();
+    // With the command that it waits for.
+    let group = rustix::process::Pid::from_raw(running.id().cast_signed()).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
     running.wait().unwrap();
     drop(lock);
     let made = rig.json(&["--yes"]);
