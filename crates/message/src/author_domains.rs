@@ -87,6 +87,10 @@ impl Entry {
             }
             b'<' => {
                 let end = rest.iter().position(|octet| *octet == b'>')?;
+                // In a comment a bracket ends nothing for some readers.
+                if rest[1..end].contains(&b'(') {
+                    return None;
+                }
                 self.angles.push(rest[1..end].to_vec());
                 end + 1
             }

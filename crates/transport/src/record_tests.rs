@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::{AppendError, Batch, Body, FileSpool, Spool, Then};
+use posthaste_spool::{AppendError, Batch, Body, FileSpool, OpenError, Spool, Then};
 
 use crate::{Config, Event, Events, Message, Target, Transports};
 
@@ -80,7 +80,16 @@ impl World {
     fn at(dir: tempfile::TempDir) -> Self {
         let mut settings = posthaste_spool::Config::default();
         settings.ring.segment_bytes = 4 << 20;
-        let (spool, _) = FileSpool::open(&dir.path().join("spool"), settings).unwrap();
+        // A program that another test starts has the lock for a moment.
+        let mut opened = None;
+        until("the lock is free", || {
+            opened = match FileSpool::open(&dir.path().join("spool"), settings.clone()) {
+                Err(OpenError::Locked) => None,
+                opened => Some(opened.unwrap().0),
+            };
+            opened.is_some()
+        });
+        let spool = opened.expect("it is open");
         let disk = Arc::<Disk>::default();
         let spool = Arc::new(HookedSpool::new(spool, On(disk.clone())));
         let (tell, events) = channel();
