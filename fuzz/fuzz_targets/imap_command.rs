@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
 fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
     let mut machine = ImapMachine::new(Arc::new(ImapConfig::new("mail.example.org")), true).with_scram();
     // With that, SCRAM-SHA-256-PLUS is offered.
-    machine.bind_channel((session.len() % 2 == 0).then_some([9; 32]));
+    machine.bind_channel(session.len().is_multiple_of(2).then_some([9; 32]));
     machine.greet();
     let (mut input, mut heard) = (BytesMut::new(), Vec::new());
     let (mut names, mut rows) = (0, 0);

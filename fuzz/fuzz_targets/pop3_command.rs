@@ -29,7 +29,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
     let limit = config.limits.line_bytes;
     let mut machine = Pop3Machine::new(Arc::new(config), true).with_scram();
     // With that, SCRAM-SHA-256-PLUS is offered.
-    machine.bind_channel((session.len() % 2 == 0).then_some([9; 32]));
+    machine.bind_channel(session.len().is_multiple_of(2).then_some([9; 32]));
     machine.greet();
     let (mut input, mut heard, mut rows) = (BytesMut::new(), Vec::new(), Vec::new());
     let start: &[u8] = if logged_in { b"USER ann\r\nPASS x\r\n" } else { b"" };

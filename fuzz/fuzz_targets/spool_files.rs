@@ -102,7 +102,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = closed.inspect();
         let _ = closed.verify();
         let _ = closed.export(&mut |batch| {
-            assert!(batch.entries.iter().all(|(_, payload)| is_known(payload)), "an entry that nobody wrote");
+            assert!(batch.entries.iter().all(|entry| is_known(&entry.payload)), "an entry that nobody wrote");
             let body = match batch.body {
                 Some(Ok(body)) => body.read().expect("a body file").to_vec(),
                 Some(Err(_)) | None => return std::ops::ControlFlow::Continue(()),
