@@ -28,6 +28,9 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
+# A busy machine may take longer than the 5 s of the default.
+expect.set_options(timeout=30_000)
+
 PROGRAM = os.path.realpath(sys.argv[1])
 PATIENCE = 30
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
