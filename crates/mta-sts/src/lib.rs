@@ -14,5 +14,4 @@ mod record;
 pub use fetch::AuthoritiesError;
 pub use policies::{FoundPolicy, OpenError, Policies};
 pub use policy::{Mode, Policy, PolicyError};
-pub use public::is_public;
 pub use record::policy_id;

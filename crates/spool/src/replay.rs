@@ -77,8 +77,8 @@ impl Shared {
         }
     }
 
-    /// For a stream that starts from an older snapshot, or from none: shows what the store still has of its entries between that and its position, but for those
-    /// whose body it has released; and beside it every entry whose body it has not released, wherever that is. Says whether that is all there was.
+    /// For a stream that starts from an older snapshot, or from none. Shows the entries that the store still has between that and the stream's position, but for
+    /// those whose body it has released. Shows every entry whose body it has not released, too, wherever that is. True if that is all there was.
     fn replay_gap(
         &self,
         stream: StreamId,

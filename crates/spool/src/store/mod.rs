@@ -30,8 +30,8 @@ pub(crate) trait Store: Send + Sync {
     /// The directory in the spool that holds it.
     fn name(&self) -> &'static str;
 
-    /// Appends a record; does not block. `then` is told on the store's own thread, in the order of the LSNs, once the record is on stable storage; at once and on
-    /// the caller's thread if it is refused. A record that is cancelled in time drops it.
+    /// Appends a record; does not block. `then` is told on the store's own thread, in the order of the LSNs, once the record is on stable storage. A refusal is
+    /// told at once, on the caller's thread. A record that is cancelled in time drops it.
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
 
     /// Waits until all that was appended before is durable or refused.

@@ -156,8 +156,8 @@ fn next_lsn(known: u64, seen: u64) -> u64 {
     if seen < next { next } else { (seen / PER_DIR + 2) * PER_DIR + SEEN_GAP }
 }
 
-/// The first LSN of an opening, which is on record when this returns: names that a failed sync has left in the page cache alone may be shown now and gone after a
-/// power cut, and then no record tells that their numbers were used. Those of an opening are less than a commit above its first, or above one that is durable.
+/// The first LSN of an opening, which is on record when this returns. A failed sync may leave names in the page cache alone: they are shown now and gone after a
+/// power cut, and then no record tells that their numbers were used. Numbers of an opening are less than a commit above its first, or above a durable one.
 fn reserve(dir: &Path, known: u64, seen: u64) -> io::Result<u64> {
     let path = dir.join(NEXT);
     let reserved = match std::fs::read(&path) {
