@@ -112,12 +112,14 @@ impl Intake {
             room.shrink(parts.held_bytes());
             let next = || parts.next_bytes_max(S::PIECE_BYTES_MAX);
             if body.readable().await && !memory.try_grow(&mut room, parts.held_bytes() + next()) {
-                return self.gather_in_file((body, announced), parts, filter, (room, space), memory).await;
+                // In a box: the many small ones carry no room for it.
+                return Box::pin(self.gather_in_file((body, announced), parts, filter, (room, space), memory)).await;
             }
             let Some(piece) = body.piece().await else { break };
             parts.push(filter.push(piece.map_err(NotGathered::Body)?));
             if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, parts.held_bytes()) {
-                return self.gather_in_file((body, announced), parts, filter, (room, space), memory).await;
+                // In a box: the many small ones carry no room for it.
+                return Box::pin(self.gather_in_file((body, announced), parts, filter, (room, space), memory)).await;
             }
         }
         filter.end().map_err(NotGathered::Refused)?.into_iter().for_each(|rest| parts.push(rest));

@@ -1,6 +1,7 @@
 //! Acceptance of a message: limits, room, one batch, the commit.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -160,7 +161,8 @@ impl Intake {
         D: Deref<Target: Destination> + Sync,
     {
         let under_way = UnderWay::default();
-        unless(&under_way, self.run(destinations, mail, body, Some(&under_way)), give_up).await
+        let work = pin!(self.run(destinations, mail, body, Some(&under_way)));
+        unless(&under_way, work, give_up).await
     }
 
     async fn run<D>(
@@ -174,13 +176,13 @@ impl Intake {
         D: Deref<Target: Destination> + Sync,
     {
         if body.len() > self.0.config.inline_bytes_max {
-            body = self.in_a_file(body).await?;
+            body = Box::pin(self.in_a_file(body)).await?;
         }
         let mut reserved = reserve(destinations, mail, &body).await?;
         if matches!(body, Body::Memory(_)) && !self.0.budget.covers(reserved.units) {
             // All destinations together would hold more of it than there may be.
             drop(reserved);
-            body = self.in_a_file(body).await?;
+            body = Box::pin(self.in_a_file(body)).await?;
             reserved = reserve(destinations, mail, &body).await?;
         }
         let Reserved { entries, units, pins } = reserved;
@@ -242,7 +244,7 @@ impl Intake {
                         continue;
                     }
                     // The last wait was in vain. Appending asks no file system, so one look finds the space that somebody has made since.
-                    if has_looked || !self.has_room().await {
+                    if has_looked || !Box::pin(self.has_room()).await {
                         return Err(error.into());
                     }
                     has_looked = true;

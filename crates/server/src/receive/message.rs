@@ -1,6 +1,7 @@
 //! One message: its body read and kept, and the answer to it.
 
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -75,7 +76,10 @@ impl Receiver {
             new_message_id: None,
         };
         let checks = &self.0.checks;
-        let checked = body.within(checks.patience, checks.message(&mut message)).await;
+        let checked = {
+            let work = pin!(checks.message(&mut message));
+            body.within(checks.patience, work).await
+        };
         let ReadMessage { mail: said, complaint, front, new_message_id, results, .. } = message;
         (log.results, log.message_id) = (results, new_message_id.or(log.message_id.take()));
         match checked {
@@ -147,7 +151,7 @@ impl Receiver {
         mail.arrival = Some(&origin);
         if mail.recipients.is_empty() {
             if !mail.also.is_empty()
-                && let Err(error) = destinations.intake().note(std::mem::take(&mut mail.also)).await
+                && let Err(error) = Box::pin(destinations.intake().note(std::mem::take(&mut mail.also))).await
             {
                 return log.refused(&error).into();
             }
@@ -172,7 +176,8 @@ impl Receiver {
                 let returned = ReturnedMail { returned: transaction.into_returned(), report };
                 self.note_returned(returned, complaint, receipt.lsn);
                 if !successes.is_empty() {
-                    let told = client.within(CHECKS_PATIENCE, self.tell_success(envelope, &successes, &header)).await;
+                    let telling = Box::pin(self.tell_success(envelope, &successes, &header));
+                    let told = client.within(CHECKS_PATIENCE, telling).await;
                     if told.is_none() {
                         // The message is durable: its client must not wait for a disk that hangs now, and send it again.
                         let sender = envelope.mail.reverse_path.bare();

@@ -1,5 +1,7 @@
 //! One session from its greeting to its end: what the machine asks, the handler answers.
 
+use std::pin::pin;
+
 use posthaste_net::{CurrentCertificate, TlsFacts, close};
 use tokio::task::yield_now;
 
@@ -208,8 +210,11 @@ async fn take_message<H: Handler>(
     }
     let id = session.id;
     let mut body = Body::new(connection);
-    let work = async { handler.message(session, transaction, envelope, &mut body).await };
-    let outcome = sheltered(id, "message", work).await;
+    let outcome = {
+        // Pinned here: a future that is handed over is there twice, as an argument and where it is polled.
+        let work = pin!(async { handler.message(session, transaction, envelope, &mut body).await });
+        sheltered(id, "message", work).await
+    };
     let end = match body.ended() {
         Some(end) => end,
         None => {
