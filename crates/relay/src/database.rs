@@ -1,4 +1,4 @@
-//! Files of redb whose failed syncs are known to all who rely on the same disk.
+//! redb files, with failed syncs reported to everything that relies on the same disk.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    /// It was made once, and is gone.
+    /// The file was made once and is gone.
     #[error("the file is missing, and {} says that there was one", mark.display())]
     Missing { mark: PathBuf },
     #[error(transparent)]
@@ -29,30 +29,34 @@ impl From<DatabaseError> for FileError {
     }
 }
 
-/// A database, or the place for one. From the first error of the disk on redb writes nothing more, and reads only what is in memory. If the disk was full, the file is opened
-/// again then, so that this costs no restart. After other errors it is not: what a failed sync has forgotten would look well in the page cache.
+/// A database file, or the path for one.
+///
+/// After its first disk error redb writes nothing more and reads only what is in memory. If the disk was full, the file
+/// is reopened, so no restart is needed. After other errors it is not: pages lost in a failed sync would still look
+/// valid in the page cache.
 #[derive(Debug)]
 pub(crate) struct DatabaseFile {
     path: PathBuf,
     opened: RwLock<Option<Database>>,
-    /// A write has found the disk full.
+    /// A write found the disk full.
     was_full: AtomicBool,
 }
 
 impl DatabaseFile {
-    /// Opens a file and verifies all of its checksums, if it was ever made. Writes nothing into it that it was not left without: it opens on a full disk, too. Blocks.
+    /// Opens the file, if it was ever made, and verifies all checksums. Writes nothing unless repair is needed, so it
+    /// also opens on a full disk. Blocks.
     ///
     /// # Errors
-    /// [`FileError::Missing`], and those of reading.
+    /// [`FileError::Missing`], and read errors.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let opened = if is_made(path)? { Some(open_made(path, true)?) } else { None };
         Ok(DatabaseFile { path: path.to_owned(), opened: RwLock::new(opened), was_full: AtomicBool::new(false) })
     }
 
-    /// Reads; `None`: there is no file. Blocks.
+    /// Runs `read` on the database; `None` if there is no file. Blocks.
     ///
     /// # Errors
-    /// Those of reading; [`FileError::Missing`].
+    /// Read errors; [`FileError::Missing`].
     pub fn read<T>(&self, read: impl Fn(&Database) -> Result<T, redb::Error>) -> Result<Option<T>, FileError> {
         match self.opened().as_ref().map(&read) {
             None if !is_made(&self.path)? => return Ok(None),
@@ -64,15 +68,15 @@ impl DatabaseFile {
         Ok(self.opened().as_ref().map(read).transpose()?)
     }
 
-    /// Writes into the file, which is made if it is not there, and has its loss noticed from then on. Blocks.
+    /// Runs `write` on the database. The first write makes the file; from then on its loss is detected. Blocks.
     ///
     /// # Errors
-    /// Those of writing: if the disk was full, the next write opens the file again. [`FileError::Missing`].
+    /// Write errors: after a full disk the next write reopens the file. [`FileError::Missing`].
     pub fn write<T>(&self, write: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, FileError> {
         if self.was_full() || self.opened().is_none() {
             self.open_again()?;
         }
-        // Before anything in it is acknowledged.
+        // Before anything in the file is acknowledged.
         mark_made(&self.path).map_err(DatabaseError::from)?;
         let opened = self.opened();
         let written = write(opened.as_ref().ok_or(redb::Error::DatabaseClosed)?);
@@ -90,10 +94,10 @@ impl DatabaseFile {
         self.was_full.load(Ordering::Acquire)
     }
 
-    /// A file that was verified when it was opened first, or a new one.
+    /// Reopens a file that was verified at its first opening, or makes a new one.
     fn open_again(&self) -> Result<(), FileError> {
         let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
-        // It holds the lock of the file.
+        // Dropped first: it holds the lock of the file.
         *opened = None;
         *opened = Some(if is_made(&self.path)? { open_made(&self.path, false)? } else { make(&self.path)? });
         self.was_full.store(false, Ordering::Release);
@@ -131,7 +135,8 @@ fn open_made(path: &Path, verifies: bool) -> Result<Database, DatabaseError> {
     opened.unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()))
 }
 
-/// It has its name, durably, only once it is a whole database: an empty file is a damaged one.
+/// Makes the database under a temporary name: the final name appears, durably, only with a whole database. An empty
+/// file counts as damaged.
 fn make(path: &Path) -> Result<Database, DatabaseError> {
     let unfinished = posthaste_fsops::unfinished(path);
     let file = open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
@@ -150,10 +155,10 @@ fn over(file: File) -> Result<Database, DatabaseError> {
     Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)
 }
 
-/// Pages of the file that are kept in memory.
+/// Size of redb's page cache.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Like redb's `FileBackend`, but changes the file through fsops.
+/// redb's `FileBackend`, with changes made through fsops.
 #[derive(Debug)]
 struct Backend {
     inner: FileBackend,
@@ -162,7 +167,7 @@ struct Backend {
 
 impl StorageBackend for Backend {
     fn sync_data(&self) -> io::Result<()> {
-        // Whatever its error, it counts as none of a full disk.
+        // An error of a sync never counts as a full disk.
         posthaste_fsops::fdatasync(&self.file).map_err(io::Error::other)
     }
 
@@ -276,7 +281,7 @@ mod tests {
         put(&file, 0..1).unwrap();
         drop(file);
         let mark = dir.path().join("a.redb.made");
-        // A kill between the two leaves the file alone.
+        // A kill between the two steps leaves the file alone.
         std::fs::remove_file(&mark).unwrap();
         put(&DatabaseFile::open(&path).unwrap(), 1..2).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Bounds of what is open at a time. Rates are kept to by `posthaste_units::Bucket`.
+//! Bounds of what is open at a time. `posthaste_units::Bucket` limits rates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,8 @@
-//! Mail sent under signed return paths: the sender and recipient behind each, for as long as reports may come back.
+//! Mail sent under signed return paths: sender and recipient of each path, for as long as reports may come back.
 //!
-//! The queue forgets a recipient when the next hop has it; a report comes later. So this is a file of its own, with a B-tree by message and recipient. What was sent
-//! is [fed](Originals::feed) and comes into the file with the next [flush](Originals::flush): after a crash in between, a report about it is known by its numbers alone.
+//! The queue forgets a recipient once the next hop has it; a report comes later. So this is a file of its own: a B-tree
+//! by message and recipient. Sent mail is [fed](Originals::feed) and written with the next [flush](Originals::flush).
+//! After a crash in between, only the numbers of a reported recipient are known.
 //!
 //! The key is the LSN (u64) and the number of the recipient (u16), big-endian. The value: version (u8: 1), minutes since 1970 (u32, little-endian), and three
 //! texts with a zero octet between: tenant, sender, recipient.
@@ -19,9 +20,9 @@ use crate::return_path::AGE_DAYS;
 /// A recipient of sent mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
-    /// On whose account; empty for none.
+    /// The tenant; empty for none.
     pub tenant: String,
-    /// Whose it is.
+    /// The sender's address.
     pub sender: String,
     /// The recipient.
     pub recipient: String,
@@ -41,19 +42,19 @@ pub struct Originals {
     path: PathBuf,
     file: DatabaseFile,
     fed: Mutex<BTreeMap<[u8; 10], Vec<u8>>>,
-    /// When the old ones were removed last.
+    /// Time of the last removal of old entries.
     writing: Mutex<u64>,
 }
 
 const TABLE: TableDefinition<'_, &[u8; 10], &[u8]> = TableDefinition::new("originals");
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
-/// Entries that may wait for a flush; more are left out.
+/// Entries that may wait for a flush; further ones are dropped.
 const FED_MAX: usize = 100_000;
 const DAY_SECS: u64 = 86_400;
 
 impl Originals {
-    /// Opens the file, which is made with the first [flush](Self::flush). Blocks.
+    /// Opens the file; the first [flush](Self::flush) makes it. Blocks.
     ///
     /// # Errors
     /// [`OriginalsError`], also if it was made before and is gone.
@@ -63,7 +64,7 @@ impl Originals {
         Ok(Originals { path: path.to_owned(), file, fed: Mutex::default(), writing: Mutex::new(0) })
     }
 
-    /// Notes what is sent. Does not block. `now` in Unix seconds, here and below.
+    /// Notes a sent recipient. Does not block. `now` in Unix seconds, here and below.
     pub fn feed(&self, key: Key, original: &Original, now: u64) {
         let Original { tenant, sender, recipient } = original;
         let mut value = vec![VERSION];
@@ -80,10 +81,10 @@ impl Originals {
         !self.fed().is_empty()
     }
 
-    /// Makes durable what was fed, and once a day removes what no report can be about any more. Blocks.
+    /// Makes fed entries durable, and once a day removes those that no report can be about any more. Blocks.
     ///
     /// # Errors
-    /// [`OriginalsError`]: what was fed goes on to wait.
+    /// [`OriginalsError`]: fed entries keep waiting.
     pub fn flush(&self, now: u64) -> Result<(), OriginalsError> {
         let mut purged = self.writing.lock().expect("the writer");
         let batch = self.fed().clone();

@@ -1,8 +1,10 @@
-//! Signed return paths: a sender for each recipient of the queue, so that a bounce which comes back says whose it is, and nobody else can say so.
+//! Signed return paths: one sender address per recipient of the queue. A bounce to it identifies the recipient, and
+//! nobody else can forge one.
 //!
-//! The local part is `prefix+token`. A token is base32 of 25 octets in any case: LSN of the message (u64), number of the recipient (u16), minutes
-//! since 1970 (u32), each big-endian, and the first 11 octets of HMAC-SHA256 over `posthaste return path`, a zero octet and these 14 octets. As each recipient has a sender of
-//! its own, a message goes out once for each.
+//! The local part is `prefix+token`. A token is base32 of 25 octets, in either case: LSN of the message (u64), number
+//! of the recipient (u16) and minutes since 1970 (u32), all big-endian. Then the first 11 octets of HMAC-SHA256 over
+//! `posthaste return path`, a zero octet and these 14 octets. As each recipient has its own sender, each gets its own
+//! transaction.
 //!
 //! ```
 //! use posthaste_message::DateTime;
@@ -37,13 +39,13 @@ pub struct ReturnPaths {
 /// The recipient that a return path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounced {
-    /// The recipient. The queue may have settled it long ago; the event log knows it.
+    /// The recipient's key. The queue may have settled it long ago; the event log knows it.
     pub key: Key,
     /// When the path was signed, in whole minutes.
     pub sent: DateTime,
 }
 
-/// Why a local part is not taken for a return path of ours.
+/// The reason why a local part is not taken for a return path of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -64,7 +66,7 @@ pub enum VerifyError {
 pub struct PrefixError(String);
 
 impl ReturnPaths {
-    /// Paths that are valid for [`AGE_DAYS`] days. `prefix` is the user to whom such mail comes, as `bounce`.
+    /// Return paths valid for [`AGE_DAYS`] days. `prefix` is the user to whom such mail comes, as `bounce`.
     ///
     /// # Errors
     /// See [`PrefixError`].
@@ -76,7 +78,7 @@ impl ReturnPaths {
         Ok(ReturnPaths { keys: secrets.keys(hmac::HMAC_SHA256), prefix: prefix.to_owned(), age_days_max: AGE_DAYS })
     }
 
-    /// Paths are valid for that many days.
+    /// Sets the days for which paths are valid.
     #[must_use]
     pub fn with_age_days_max(mut self, days: u16) -> Self {
         self.age_days_max = days;
@@ -94,7 +96,7 @@ impl ReturnPaths {
         format!("{}+{}", self.prefix, base32(&octets).to_ascii_lowercase())
     }
 
-    /// Verifies a local part: we signed it, not too long ago. One hour in the future is granted to other hosts' clocks.
+    /// Verifies that we signed a local part, not too long ago. Allows clocks that are an hour ahead of ours.
     ///
     /// # Errors
     /// See [`VerifyError`].
@@ -120,9 +122,9 @@ impl ReturnPaths {
     }
 }
 
-/// Days for which a return path is valid, unless said otherwise.
+/// Default validity of a return path, in days.
 pub const AGE_DAYS: u16 = 30;
-/// Octets of a prefix: with it the local part has 64.
+/// Octets of a prefix at most: then the local part has 64.
 pub const PREFIX_BYTES_MAX: usize = 64 - 1 - TOKEN_BYTES / 5 * 8;
 const TOKEN_BYTES: usize = 25;
 const STATED_BYTES: usize = 14;
@@ -132,7 +134,7 @@ fn minutes(now: DateTime) -> u32 {
     u32::try_from(now.unix_secs().div_euclid(60).max(0)).unwrap_or(u32::MAX)
 }
 
-/// The signed text: the same secret may sign other things.
+/// The signed text. Its label keeps other uses of the same secret apart.
 fn signed(stated: &[u8]) -> Vec<u8> {
     [b"posthaste return path\0", stated].concat()
 }

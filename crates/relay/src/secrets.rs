@@ -1,6 +1,7 @@
-//! Secrets that sign addresses which we give out and see again later, and how such signatures are written.
+//! Secrets for signing addresses that come back to us, and the encoding of such signatures.
 //!
-//! The first secret signs, all verify: put a new one in front, and take the old one away when nothing that it signed is valid any more.
+//! The first secret signs, all verify. To rotate, put a new one in front, and remove the old one once everything it
+//! signed has expired.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -8,7 +9,7 @@ use std::{fmt, fs, io};
 use ring::hmac;
 use subtle::ConstantTimeEq;
 
-/// Least octets of a secret. 24 random octets or more are advised.
+/// Least octets of a secret. Use 24 random octets or more.
 pub const SECRET_BYTES_MIN: usize = 8;
 
 /// One or more secrets; the first signs.
@@ -21,7 +22,7 @@ pub enum SecretError {
     /// There is none.
     #[error("there is no secret")]
     None,
-    /// One has fewer than [`SECRET_BYTES_MIN`] octets.
+    /// A secret has fewer than [`SECRET_BYTES_MIN`] octets.
     #[error("a secret has fewer than {SECRET_BYTES_MIN} octets")]
     Short,
 }
@@ -32,22 +33,22 @@ pub enum SecretFileError {
     /// It cannot be read.
     #[error("the secrets in {}: {error}; {}", file.display(), remedy(file))]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// The read error.
         error: io::Error,
     },
     /// Its content cannot be used.
     #[error("{}: {error}; {}", file.display(), remedy(file))]
     Secret {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// The mistake.
         error: SecretError,
     },
 }
 
-/// The new secret knows nothing of what the old one has signed.
+/// How to replace a bad secret: the new one cannot verify earlier signatures.
 fn remedy(file: &Path) -> String {
     format!(
         "restore the file, or make a new secret with `openssl rand -base64 24 > {}`: addresses that the old one signed are not known again",
@@ -69,7 +70,7 @@ impl Secrets {
         }
     }
 
-    /// Reads a file with one secret on each line; empty lines and those that begin with `#` are none.
+    /// Reads a file with one secret per line; skips empty lines and those that begin with `#`.
     ///
     /// # Errors
     /// See [`SecretFileError`].
@@ -95,12 +96,13 @@ impl fmt::Debug for Secrets {
 pub(crate) struct Keys(Vec<hmac::Key>);
 
 impl Keys {
-    /// The signature of some octets.
+    /// Signs octets with the first key.
     pub(crate) fn sign(&self, signed: &[u8]) -> hmac::Tag {
         hmac::sign(&self.0[0], signed)
     }
 
-    /// True if a signature by any key passes `is_given`. All keys are tried, so the time does not tell which it was.
+    /// Tries all keys, and returns true if a signature passes `is_given`. Never stops early, so the time does not tell
+    /// which key fitted.
     pub(crate) fn verify(&self, signed: &[u8], is_given: impl Fn(&[u8]) -> bool) -> bool {
         self.0.iter().fold(false, |found, key| found | is_given(hmac::sign(key, signed).as_ref()))
     }
@@ -112,7 +114,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Equality in a time that depends on the lengths alone.
+/// Compares octets in a time that depends on their lengths alone.
 pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }

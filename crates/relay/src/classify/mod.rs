@@ -1,4 +1,5 @@
-//! Classes of replies: what a refusal means, whatever the words of the host. Rules are a TOML file; a set for common replies is built in.
+//! Classes of replies: the meaning of a refusal, independent of the host's wording. Rules are a TOML file; a set for
+//! common replies is built in.
 //!
 //! ```toml
 //! builtin = true          # the default: what no rule of this file matches is left to the built-in rules
@@ -9,8 +10,9 @@
 //! patterns = ['^550 .*gone fishing for good']
 //! ```
 //!
-//! A pattern is a regular expression on the line `code enhanced text`, in any case of letters. The first one in the order of the file decides; a class may occur
-//! again. All of a file are tried in one pass, in a time that grows with the line alone, and then those that are built in.
+//! A pattern is a regular expression on the line `code enhanced text`, case-insensitive. The first match in file order
+//! decides; a class may occur again. All patterns of a file are tried in one pass, in time linear in the line, and then
+//! the built-in ones.
 //!
 //! ```
 //! use posthaste_relay::classify::Classifier;
@@ -39,23 +41,23 @@ pub struct Class {
 }
 
 impl Class {
-    /// Its name, `other` if nothing matched.
+    /// Its name; `other` if nothing matched.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True if it says that the address will never take mail, if the reply is permanent.
+    /// True if a permanent reply of this class means that the address will never take mail.
     pub fn is_address_bad(&self) -> bool {
         self.is_address_bad
     }
 }
 
-/// Finds the class of a reply.
+/// Classifies replies.
 #[derive(Debug)]
 pub struct Classifier {
     own: RegexSet,
     has_builtin: bool,
-    /// Of each pattern, the own ones first.
+    /// The class of each pattern, the file's own first.
     classes: Vec<Class>,
     other: Class,
 }
@@ -64,10 +66,10 @@ pub struct Classifier {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// It is no TOML, or has keys that mean nothing.
+    /// Not TOML, or with unknown keys.
     #[error("the bounce rules: {0}")]
     Toml(String),
-    /// A pattern is no regular expression, or compiles to too much.
+    /// A pattern is not a regular expression, or compiles to too much.
     #[error("class `{class}`, pattern `{pattern}`: {why}")]
     Pattern {
         /// Name of the class.
@@ -77,13 +79,13 @@ pub enum RulesError {
         /// The mistake.
         why: String,
     },
-    /// A name is empty, `other`, or has other characters than letters, digits and `-`.
+    /// A name is empty, `other`, or has characters other than letters, digits and `-`.
     #[error("`{0}` cannot name a class")]
     Name(String),
-    /// Twice the same class, and only one of them says that the address is bad.
+    /// A class occurs twice, and only one of them marks the address as bad.
     #[error("class `{0}` has two values of is_address_bad")]
     Contradiction(String),
-    /// The patterns are too many together.
+    /// The patterns together are too large.
     #[error("the patterns are too many or too large together")]
     TooLarge,
 }
@@ -113,7 +115,7 @@ impl Default for Classifier {
 }
 
 impl Classifier {
-    /// Reads a rules file. The empty file gives the built-in rules.
+    /// Reads a rules file. An empty file gives the built-in rules.
     ///
     /// # Errors
     /// See [`RulesError`].
@@ -145,7 +147,8 @@ impl Classifier {
         })
     }
 
-    /// The class of a line `code enhanced text`; the enhanced code may be missing. At most [`LINE_BYTES_MAX`] octets of it are looked at.
+    /// The class of a line `code enhanced text`; the enhanced code may be missing. Reads at most [`LINE_BYTES_MAX`]
+    /// octets.
     pub fn classify(&self, line: &str) -> &Class {
         let line = &line[..line.floor_char_boundary(LINE_BYTES_MAX)];
         // Matches come in ascending order.
@@ -160,7 +163,7 @@ impl Classifier {
         self.classify(&line_of(reply))
     }
 
-    /// All classes, each once, in the order in which they are tried; `other` last.
+    /// All classes, each once, in the order of tries; `other` last.
     pub fn classes(&self) -> Vec<&Class> {
         let mut all: Vec<&Class> = Vec::new();
         for class in self.classes.iter().chain([&self.other]) {
@@ -172,25 +175,25 @@ impl Classifier {
     }
 }
 
-/// A reply in the form that patterns are written for: one line, without control characters.
+/// A reply in the form for patterns: one line, without control characters.
 pub fn line_of(reply: &Reply) -> String {
     let enhanced = reply.enhanced().map(|code| format!("{code} ")).unwrap_or_default();
     let text = reply.text().replace(char::is_control, " ");
     format!("{} {enhanced}{text}", reply.code())
 }
 
-/// Octets of a line that are looked at.
+/// Octets of a line that are matched.
 pub const LINE_BYTES_MAX: usize = 2000;
-/// The class of what nothing matches.
+/// The class of unmatched replies.
 const OTHER: &str = "other";
 const NAME_BYTES_MAX: usize = 64;
 const PATTERN_BYTES_MAX: usize = 1000;
-/// A pattern's, compiled.
+/// Largest compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
-/// Bytes for all patterns together, and for their memory while they match.
+/// Largest set of compiled patterns, and largest memory for matching.
 const SET_BYTES_MAX: usize = 32 << 20;
 const BUILTIN: &str = include_str!("default.toml");
-/// Compiled when the first reply is classified: that takes far longer than all else that a server does at its start.
+/// Compiled at the first reply: compiling takes far longer than the rest of a server's start.
 static BUILTIN_PATTERNS: LazyLock<RegexSet> =
     LazyLock::new(|| compiled(&builtin()).expect("the built-in rules are tested"));
 
@@ -233,7 +236,7 @@ fn check_pattern(class: &str, pattern: &str) -> Result<(), RulesError> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(wrong("it is too long"));
     }
-    // By itself, so that an error names it.
+    // Compiled alone first, so that an error names it.
     let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(COMPILED_BYTES_MAX).build();
     match regex {
         Err(regex::Error::CompiledTooBig(_)) => Err(wrong("it is too large, such as by a count like {1000}")),

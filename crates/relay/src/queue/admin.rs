@@ -1,4 +1,4 @@
-//! Acts of operators, and the rows that they see.
+//! Commands of operators, and the state that they see.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
 use super::table::{BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, QueueId, Secs};
 
-/// An act of an operator on recipients. "Now" is never before the time from which on a message may leave.
+/// An operator's command on recipients. "Now" is never before the time at which a message may first leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// They are not tried and do not expire: until then, or until they are released. What an operator holds until a time already is held until the new one;
-    /// what is held without an end, or not by an operator, stays so.
+    /// Holds them: no attempts and no expiry until a time, or until they are released. An operator's hold with an end
+    /// gets the new end; a hold without an end, or not by an operator, stays.
     Hold(Option<Secs>),
-    /// Held ones are tried again, now; what has become too old meanwhile has its whole age once more.
+    /// Releases held ones for an attempt now; those that have expired meanwhile get their whole age once more.
     Release,
-    /// They are tried now, suspended ones once they are resumed, held ones not.
+    /// Tries them now; suspended ones once they are resumed; held ones not.
     Flush,
-    /// Like `Flush`, as if for the first time.
+    /// Like `Flush`, as for a first attempt.
     Requeue,
-    /// They are removed without a word.
+    /// Removes them without a notice.
     Delete,
-    /// They are given up; the caller records the DSN with the change.
+    /// Gives them up; the caller records the DSN with the change.
     Bounce(Status),
 }
 
 impl Action {
-    /// Of two actions that follow the same attempt, the one of the higher rank counts; of the same rank, the later.
+    /// Rank among actions that follow the same attempt: the highest counts; of equal rank, the latest.
     fn rank(self) -> u8 {
         match self {
             Action::Delete => 3,
@@ -38,20 +38,20 @@ impl Action {
     }
 }
 
-/// A selection of recipients. An empty one is all.
+/// A selection of recipients. Empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Of this tenant.
+    /// Only this tenant's.
     pub tenant: Option<Arc<str>>,
-    /// Of this campaign.
+    /// Only this campaign's.
     pub campaign: Option<Arc<str>>,
-    /// To this domain, in lower case.
+    /// Only to this domain, in lower case.
     pub domain: Option<Arc<str>>,
-    /// Held ones, or those that are not.
+    /// Only held ones, or only those not held.
     pub is_held: Option<bool>,
 }
 
-/// The cause of a recipient's wait.
+/// The event that a recipient waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// Its next attempt.
@@ -60,34 +60,35 @@ pub enum Waits {
     Due,
     /// The end of a suspension; [`Secs::MAX`] without an end.
     Suspended(Secs),
-    /// An operator, or another who may release it.
+    /// The end of a hold, by its owner.
     Held(HoldReason),
     /// The outcome of an attempt, or its record.
     Busy,
 }
 
-/// Why a recipient waits.
+/// State of a waiting recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientState {
     /// The recipient.
     pub key: Key,
     /// Its queue.
     pub queue: QueueId,
-    /// When its message was received, or released if it was held back.
+    /// When its message was received, or released for a later start.
     pub received: Secs,
-    /// When it is given up; `None` while it is held.
+    /// Time of expiry; `None` while it is held.
     pub expires: Option<Secs>,
     /// Attempts so far.
     pub attempts: u8,
-    /// The end of the last one.
+    /// Result of the last attempt.
     pub status: Status,
-    /// The cause of its wait.
+    /// The event that it waits for.
     pub waits: Waits,
 }
 
 impl Queue {
-    /// Decides an action on one recipient. The change is to be recorded and applied. `None`: there is nothing to record now; if the recipient is busy, the
-    /// action is [pending](Self::pending), unless one of a higher rank is already: a deletion is above a bounce, that above a hold, and that above the others.
+    /// Decides an action on one recipient; record and apply the returned change. `None`: nothing to record now. On a
+    /// busy recipient the action becomes [pending](Self::pending), unless one of higher rank is. A deletion is above a
+    /// bounce, that above a hold, and that above the others.
     pub fn act(&mut self, key: Key, action: Action) -> Option<Change> {
         let id = self.table.find(key)?;
         if self.table.get(id).is(BUSY) {
@@ -100,12 +101,13 @@ impl Queue {
         self.decide(id, action)
     }
 
-    /// The action that follows what a recipient is busy with: it comes from [`take_actions`](Self::take_actions), unless the recipient is settled by then.
+    /// The action that follows the work on a busy recipient. [`take_actions`](Self::take_actions) returns it, unless
+    /// the recipient is settled by then.
     pub fn pending(&self, key: Key) -> Option<Action> {
         self.pending.get(&key).copied()
     }
 
-    /// Changes by actions on recipients that were busy, to be recorded and applied.
+    /// Changes by actions on recipients that were busy; record and apply them.
     pub fn take_actions(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for key in std::mem::take(&mut self.pending_due) {
@@ -119,7 +121,8 @@ impl Queue {
         changes
     }
 
-    /// Releases recipients whose hold has ended, some of them if there are many: changes to be recorded and applied. The others come with the next call.
+    /// Releases recipients whose hold has ended, `most` at a time; record and apply the changes. The next call
+    /// continues.
     pub fn end_holds(&mut self, most: usize) -> Vec<Change> {
         let mut changes = Vec::new();
         while changes.len() < most
@@ -130,7 +133,8 @@ impl Queue {
         changes
     }
 
-    /// A change could not be recorded: the recipient waits again as before. Never for an outcome of an attempt, which is to be recorded until that succeeds.
+    /// Gives up a change that could not be recorded: the recipient waits as before. Never for the outcome of an
+    /// attempt, whose record must be repeated until it succeeds.
     pub fn abandon(&mut self, key: Key) {
         if let Some(id) = self.table.find(key) {
             self.free(id);
@@ -139,7 +143,7 @@ impl Queue {
 
     fn decide(&mut self, id: Id, action: Action) -> Option<Change> {
         let key = self.table.key(id);
-        // No action has a message leave before its sender wants it to.
+        // No action lets a message leave before its sender wants.
         let next = self.now.max(self.table.message(id).1);
         let recipient = self.table.get(id);
         let held = recipient.is(HELD).then(|| HoldReason::of(recipient.due));
@@ -161,7 +165,8 @@ impl Queue {
         Some(Change { key, what })
     }
 
-    /// True if a recipient that is not held is tried earlier if its time is `next`; one that is due is, if its site pauses, unless it is suspended.
+    /// True if a recipient that is not held is tried earlier with its time set to `next`. One that is due counts if
+    /// only its site's pause holds it up.
     fn comes_forward(&self, id: Id, next: Secs) -> bool {
         let recipient = self.table.get(id);
         let message = self.table.message(id).0;
@@ -169,15 +174,15 @@ impl Queue {
         next < recipient.due || next <= self.now && !is_suspended()
     }
 
-    /// `None`: it stays as it is. An operator does not change what others hold; a hold without an end ends by a release alone; and an end that has come already
-    /// holds nothing.
+    /// The new hold; `None` keeps the old one. An operator does not change others' holds; a hold without an end ends
+    /// only by a release; an end in the past holds nothing.
     fn new_hold(&self, until: Option<Secs>, held: Option<HoldReason>) -> Option<HoldReason> {
         let new = until.map_or(HoldReason::Operator, HoldReason::Until);
         let may_change = held.is_none_or(|held| matches!(held, HoldReason::Until(_)) && held != new);
         (may_change && until.is_none_or(|until| until > self.now)).then_some(new)
     }
 
-    /// When a released recipient expires, if it would at once otherwise; 0 if not.
+    /// New expiry of a released recipient that would expire at once; 0 leaves it.
     fn expires_anew(&self, id: Id) -> Secs {
         if self.expires(id) > self.now { 0 } else { self.schedule_of(id).expires(self.now) }
     }
@@ -187,8 +192,8 @@ impl Queue {
         self.expires.get(&message).copied().unwrap_or_else(|| self.schedule_of(id).expires(received))
     }
 
-    /// Some recipients of a selection, at or behind `from` (`None`: from the beginning), and where to go on; `None` at the end. And the number of those that
-    /// were looked at. Reads memory only.
+    /// A part of the recipients of a selection, from `from` on (`None`: the beginning), the key to continue from
+    /// (`None`: the end), and the number scanned. Reads memory only.
     pub fn select(&self, selection: &Selection, from: Option<Key>) -> (Vec<Key>, Option<Key>, usize) {
         let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None, 0) };
         let looked_at = ids.len();
@@ -215,12 +220,12 @@ impl Queue {
         self.table.has(message)
     }
 
-    /// True if recipients of a message wait for their first attempt, and none is under way for them.
+    /// True if recipients of a message wait for their first attempt, and no first attempt is in flight.
     pub fn has_untried(&self, message: Lsn) -> bool {
         self.table.has_untried(message)
     }
 
-    /// Why a recipient waits; `None` if it is settled.
+    /// State of a recipient; `None` if it is settled.
     pub fn show(&self, key: Key) -> Option<RecipientState> {
         let id = self.table.find(key)?;
         let recipient = self.table.get(id);
@@ -246,7 +251,8 @@ impl Queue {
         })
     }
 
-    /// The suspensions, until when and why. To change them, record and apply [`QueueEntry::Suspended`] or [`QueueEntry::Resumed`].
+    /// The suspensions, with end and reason. To change them, record and apply [`QueueEntry::Suspended`] or
+    /// [`QueueEntry::Resumed`].
     pub fn suspensions(&self) -> impl Iterator<Item = QueueEntry> {
         self.suspended.iter().map(|(scope, (until, reason))| QueueEntry::Suspended {
             scope: scope.clone(),

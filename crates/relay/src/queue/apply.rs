@@ -11,7 +11,8 @@ use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, Scope};
 
 impl Queue {
-    /// Applies an entry that is durable. Entries come in the order of their LSNs; whatever a [`Snapshot`](super::Snapshot) has of them already has no effect.
+    /// Applies a durable entry. Entries come in the order of their LSNs; content that a [`Snapshot`](super::Snapshot)
+    /// already has takes no effect.
     pub fn apply(&mut self, lsn: Lsn, entry: &QueueEntry) {
         self.seen = self.seen.max(lsn);
         match entry {
@@ -53,10 +54,10 @@ impl Queue {
         }
     }
 
-    /// `states`: what has become of its recipients, if it comes from elsewhere.
+    /// `states`: the state of its recipients, if it was imported.
     fn queued(&mut self, lsn: Lsn, queued: &Queued, states: &[ImportedState]) {
         if lsn <= self.last_message {
-            // A snapshot has it, or it was settled while that was made: then nobody has released it for sure.
+            // A snapshot has it, or it was settled while that was written: then it may not have been released.
             if !self.table.has(lsn) && !self.owed.has(lsn) {
                 self.released.push(lsn);
             }
@@ -86,7 +87,7 @@ impl Queue {
             self.released.push(lsn);
         }
         let mut ids = Vec::new();
-        // Its age counts from its release on.
+        // Its age counts from its release.
         self.table.push(lsn, due, &recipients, |_, id| ids.push(id));
         ids.into_iter().for_each(|id| self.settle_in(id));
     }
@@ -94,7 +95,7 @@ impl Queue {
     fn change(&mut self, change: &Change) {
         let found = self.table.find(change.key);
         match change.what {
-            // Also if a snapshot has it as settled: that may have been made before this was applied.
+            // Even if a snapshot has it as settled: that may have been written before this was applied.
             What::Owed(notice, status) => {
                 self.owed.insert(change.key, notice, status);
                 self.owed.note(change.key.message);
@@ -120,8 +121,8 @@ impl Queue {
         }
     }
 
-    /// Entries up to here are missing. `is_needed`: whether a message has a recipient that was not settled by then. What is in the queue was shown by an old
-    /// snapshot, or by the messages themselves, so any of its recipients may have had its mail: they are held. Returns how many.
+    /// Handles missing entries up to here. `is_needed`: true if a message had an unsettled recipient then. Recipients
+    /// known from an old snapshot or from the messages may have been delivered: they are held. Returns how many.
     pub fn make_uncertain(&mut self, is_needed: impl Fn(Lsn) -> bool) -> u64 {
         assert!(!self.is_running, "in a replay");
         let mut from = FIRST;
@@ -142,12 +143,12 @@ impl Queue {
             }
             from = next;
         }
-        // Of the others nobody knows whether their notice was made: rather told twice than not at all.
+        // For the others the notice may have been made or not: rather twice than never.
         self.owed.retain(is_needed);
         self.table.open()
     }
 
-    /// A recipient is not busy any more, unless an operator's action waits for this.
+    /// Ends the work on a recipient, unless an operator's action waits for it.
     pub(super) fn free(&mut self, id: Id) {
         let key = self.table.key(id);
         let is_pending = self.pending.contains_key(&key);

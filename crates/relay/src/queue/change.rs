@@ -1,4 +1,4 @@
-//! The outcome of recipients.
+//! Outcomes of recipients.
 
 use posthaste_spool::Lsn;
 
@@ -15,7 +15,7 @@ pub struct Key {
     pub number: u16,
 }
 
-/// The outcome of one recipient: absolute values, so that a change applied twice is applied once.
+/// An outcome of one recipient, in absolute values: applied twice it has the effect of once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// The recipient.
@@ -29,48 +29,48 @@ pub struct Change {
 pub struct Status {
     /// `450`.
     pub code: u16,
-    /// Subject and detail of the enhanced code: 1000 times the subject and the detail, `1001` for x.1.1; the class is that of `code`.
+    /// 1000 times the subject of the enhanced code, plus its detail: `1001` for x.1.1. The class is that of `code`.
     pub enhanced: u16,
 }
 
 /// The outcome of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// The next hop has it.
+    /// Delivered: the next hop has accepted it.
     Delivered(Status),
-    /// It is given up, and nobody is told.
+    /// Given up, without a notice.
     Failed(Status),
-    /// It is given up, or the next hop has it, and a notice of that is owed to the sender.
+    /// Given up, or accepted by the next hop, with a notice owed to the sender.
     Owed(OwedNotice, Status),
-    /// The notice that was owed is in this batch, or nobody wants it.
+    /// The owed notice is in this batch, or nobody wants it.
     Told,
-    /// Its address is on a suppression list.
+    /// Given up: its address is on a suppression list.
     Suppressed,
-    /// An operator has removed it.
+    /// Removed by an operator.
     Deleted,
     /// An attempt failed.
     Deferred {
         /// Attempts so far.
         attempts: u8,
-        /// When it is tried next.
+        /// Time of the next attempt.
         next: Secs,
-        /// The end of the attempt.
+        /// Result of the attempt.
         status: Status,
     },
-    /// It is tried at another time.
+    /// The next attempt has a new time.
     Rescheduled {
-        /// Attempts that count.
+        /// Attempts counted.
         attempts: u8,
-        /// When it is tried next.
+        /// Time of the next attempt.
         next: Secs,
     },
-    /// It is not tried and does not expire.
+    /// Held: no attempts, no expiry.
     Held(HoldReason),
-    /// It is held no more.
+    /// No longer held.
     Released {
-        /// When it is tried next.
+        /// Time of the next attempt.
         next: Secs,
-        /// When the message is given up; 0 leaves that as it is.
+        /// New time of expiry; 0 leaves the old one.
         expires: Secs,
     },
     /// An attempt is about to begin.
@@ -78,27 +78,27 @@ pub enum What {
         /// Crashes during earlier attempts.
         crashes: u8,
     },
-    /// The sender was told of the delay, or did not want to be.
+    /// The sender was notified of the delay, or does not want that.
     DelayTold,
 }
 
-/// Why a recipient is held.
+/// The reason of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldReason {
-    /// An operator has said so.
+    /// An operator's command.
     Operator,
-    /// It was at work in several crashes.
+    /// It was in flight in several crashes.
     Quarantine,
-    /// A rule of the configuration has said so.
+    /// A rule of the configuration.
     Policy,
-    /// The queue's snapshots could not be read: nobody knows whether it has had its mail.
+    /// The queue's snapshots could not be read: it may have been delivered.
     Uncertain,
-    /// An operator has said so, until then.
+    /// An operator's command, until this time.
     Until(Secs),
 }
 
 impl Key {
-    /// The last that there may be before it.
+    /// The value before it, if any.
     pub(crate) fn before(self) -> Option<Self> {
         match self.number.checked_sub(1) {
             Some(number) => Some(Key { number, ..self }),
@@ -106,7 +106,7 @@ impl Key {
         }
     }
 
-    /// The next that there may be.
+    /// The value after it.
     pub(super) fn next(self) -> Self {
         match self.number.checked_add(1) {
             Some(number) => Key { number, ..self },
@@ -203,7 +203,7 @@ impl Change {
 }
 
 impl HoldReason {
-    /// In place of the next attempt: 0 to 3 without an end, all others are the end of the hold.
+    /// Encoding in the field of the next attempt: 0 to 3 without an end, else the end of the hold.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Operator => 0,
@@ -219,12 +219,12 @@ impl HoldReason {
         reasons.get(number as usize).copied().unwrap_or(Self::Until(number))
     }
 
-    /// True if the recipient is released by itself.
+    /// True if the hold ends by itself.
     pub fn has_end(self) -> bool {
         matches!(self, Self::Until(_))
     }
 
-    /// True if an operator has said so.
+    /// True if an operator holds it.
     pub fn is_operators(self) -> bool {
         matches!(self, Self::Operator | Self::Until(_))
     }

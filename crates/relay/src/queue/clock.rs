@@ -5,23 +5,24 @@ use std::time::Duration;
 /// Seconds of the queue's clock: like Unix seconds, but never set.
 pub type Secs = u32;
 
-/// Gives the queue's time from two clocks: the wall's at an opening, the monotonic one from then on.
+/// Derives the queue's time from two clocks: the wall clock at an opening, the monotonic one from then on.
 ///
-/// While it runs, setting the wall's clock has no effect. At an opening it goes on behind the last time that the queue has recorded: a wall's clock that was set
-/// back does not freeze the queue, and one that was set forward ages mail by [`STOPPED_SECS_MAX`] at most.
+/// While it runs, setting the wall clock has no effect. An opening continues from the last time that the queue
+/// recorded: a wall clock set back does not freeze the queue. One set forward ages mail by [`STOPPED_SECS_MAX`] at
+/// most.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// With the wall's part of a second: the queue's seconds end when the wall's do.
+    /// Includes the wall clock's fraction of a second: both clocks' seconds end together.
     at_start: Duration,
     start: Duration,
 }
 
-/// An opening counts at most so much time as spent without the server: a day.
+/// Longest downtime that an opening counts: a day.
 pub const STOPPED_SECS_MAX: Secs = 86_400;
 
 impl Clock {
-    /// The clock of an opening. `recorded` is what the queue has [seen](super::Queue::recorded), 0 if nothing; `wall` is since 1970; `mono` is the monotonic
-    /// clock now, since any moment.
+    /// The clock at an opening. `recorded`: the time [recorded](super::Queue::recorded) by the queue, 0 if none.
+    /// `wall`: time since 1970. `mono`: the monotonic clock now, since any moment.
     pub fn start(recorded: Secs, wall: Duration, mono: Duration) -> Self {
         let secs = Secs::try_from(wall.as_secs()).unwrap_or(Secs::MAX);
         let secs = match recorded {
@@ -31,12 +32,13 @@ impl Clock {
         Clock { at_start: Duration::new(secs.into(), wall.subsec_nanos()), start: mono }
     }
 
-    /// Seconds from the queue's time to the wall's, both being now: `mono` of the same monotonic clock, and `wall` since 1970. The queue decides by its own time;
-    /// people are told of the wall's, which may be set meanwhile, or was wrong when the queue began.
+    /// Seconds from the queue's time to the wall clock's, at one moment: `mono` of the same monotonic clock, `wall`
+    /// since 1970. The queue decides by its own time. People see the wall clock's, which may be set meanwhile, or was
+    /// wrong when the queue began.
     pub fn to_wall(&self, mono: Duration, wall: Duration) -> i64 {
         let queue = self.at_start.saturating_add(mono.saturating_sub(self.start));
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        // The two were not read in the same moment.
+        // The two were not read at the same moment.
         millis(wall).saturating_sub(millis(queue)).saturating_add(500).div_euclid(1000)
     }
 
@@ -74,10 +76,10 @@ mod tests {
                 let right = i64::try_from((began + later) / 1000).unwrap();
                 assert_eq!(shown, right, "{recorded} {later}");
                 assert_eq!(clock.to_wall(mono, wall), clock.to_wall(millis(70_300), millis(began)));
-                // A moment has passed between the looks at the two clocks.
+                // A moment passes between the reads of the two clocks.
                 assert_eq!(clock.to_wall(mono, wall + millis(3)), clock.to_wall(mono + millis(3), wall), "{recorded}");
             }
-            // The wall's clock is set while it runs.
+            // The wall clock is set while the queue runs.
             let set = clock.to_wall(millis(71_300), millis(1_800_000_001_300));
             assert!((i64::from(clock.now(millis(71_300))) + set - 1_800_000_001).abs() <= 1);
         }

@@ -1,10 +1,11 @@
-//! Fields of the queue's formats.
+//! Field codecs of the queue's formats.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Free text of an entry, as a reply or a reason: at most [`EntryText::BYTES_MAX`] bytes. What is longer is cut when it is made, so writing it cannot fail.
+/// Free text of an entry, such as a reply or a reason, of at most [`EntryText::BYTES_MAX`] bytes. Longer text is cut
+/// when made, so writing cannot fail.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct EntryText(Arc<str>);
 
@@ -45,31 +46,31 @@ impl fmt::Display for EntryText {
     }
 }
 
-/// Why bytes are no entry and no snapshot.
+/// Error in decoding an entry or snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// They end within a field.
+    /// The bytes end within a field.
     #[error("it ends within a field")]
     Short,
-    /// They go on behind the last field.
+    /// Bytes follow the last field.
     #[error("there are bytes behind its end")]
     Long,
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
-    /// Numbers do not ascend.
+    /// Numbers are not ascending.
     #[error("its numbers do not ascend")]
     Order,
-    /// A later version has written it, or nobody.
+    /// Written by a later version, or garbage.
     #[error("unknown {0}")]
     Unknown(&'static str),
-    /// More than there may be.
+    /// A value exceeds its bound.
     #[error("too many {0}")]
     Bound(&'static str),
 }
 
-/// Takes fields from the front, and says why if it cannot.
+/// Takes fields from the front, with an error that names the fault.
 pub(super) struct Fields<'a>(posthaste_spool::Fields<'a>);
 
 impl<'a> Fields<'a> {

@@ -10,7 +10,7 @@ use super::pick::{Lane, pick};
 use super::schedule::Schedules;
 use super::{Queue, Secs};
 
-/// A queue of the scheduled level, for as long as it has recipients.
+/// Identifies a queue of the scheduled level, for as long as it has recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub(super) place: u32,
@@ -24,14 +24,14 @@ impl QueueId {
     }
 }
 
-/// The names that a queue's recipients share.
+/// The names shared by a queue's recipients.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueName {
-    /// Empty for none.
+    /// Tenant; empty for none.
     pub tenant: Arc<str>,
-    /// Empty for none.
+    /// Campaign; empty for none.
     pub campaign: Arc<str>,
-    /// In lower case.
+    /// Destination domain, in lower case.
     pub domain: Arc<str>,
     /// The pool of sources that it was received for; empty for none.
     pub pool: Arc<str>,
@@ -42,22 +42,23 @@ pub(super) struct Destination {
     /// Numbers of tenant, campaign, domain and pool.
     pub key: [u32; 4],
     pub serial: u32,
-    /// Recipients.
+    /// Number of recipients.
     pub open: u32,
     pub schedule: Option<u16>,
-    /// It waits to be routed.
+    /// True while it waits to be routed.
     pub is_unrouted: bool,
     pub route_until: Secs,
-    /// The sites that it is routed to next end their pauses, as an operator has its mail tried now.
+    /// The sites of its next route end their pauses, because an operator has its mail tried now.
     pub resumes_sites: bool,
-    /// One for each source; one without a ready queue before it is routed.
+    /// One lane per source; before routing, one without a ready queue.
     pub lanes: Vec<Lane>,
-    /// Recipients with so many attempts have the lanes from a place on; `None`: all have all.
+    /// `(attempts, first_lane)`: from that attempt on, a recipient uses only the lanes from `first_lane`. `None`: every
+    /// recipient uses all.
     pub late: Option<(u8, usize)>,
 }
 
 impl Destination {
-    /// Where a recipient of a message waits; `None`: there are no lanes yet.
+    /// The lane of a message's recipient; `None`: there are no lanes yet.
     pub fn lane_of(&self, message: Lsn, attempts: u8) -> Option<usize> {
         let (from, lanes) = match self.late {
             Some((after, first)) if attempts >= after => (first, &self.lanes[first..]),
@@ -73,7 +74,7 @@ pub(super) struct Destinations {
     places: Vec<Option<Destination>>,
     free: Vec<u32>,
     by_key: HashMap<[u32; 4], u32>,
-    /// Recipients by the number of the tenant's name; absent: none.
+    /// Recipients by the number of the tenant's name.
     of_tenants: Vec<u64>,
     serial: u32,
 }
@@ -111,7 +112,7 @@ impl Destinations {
         self.serial
     }
 
-    /// The queue of these names, counting one recipient more.
+    /// The queue of these names, with one recipient more.
     pub fn take(&mut self, names: &mut Names, schedules: &Schedules, name: [&str; 4]) -> u32 {
         let [tenant, campaign, domain, pool] = name;
         let find = |name| names.find(name);
@@ -144,7 +145,7 @@ impl Destinations {
         place
     }
 
-    /// A queue has one recipient more.
+    /// Counts one recipient more.
     pub fn count(&mut self, place: u32) {
         let destination = self.at_mut(place);
         destination.open += 1;
@@ -155,7 +156,7 @@ impl Destinations {
         self.of_tenants[tenant] += 1;
     }
 
-    /// A queue has one recipient less. How many it has now.
+    /// Counts one recipient less; returns how many are left.
     pub fn uncount(&mut self, place: u32) -> u32 {
         let destination = self.at_mut(place);
         destination.open -= 1;
@@ -164,7 +165,7 @@ impl Destinations {
         open
     }
 
-    /// Recipients of a tenant.
+    /// Number of a tenant's recipients.
     pub fn of_tenant(&self, tenant: u32) -> u64 {
         self.of_tenants.get(tenant as usize).copied().unwrap_or(0)
     }
@@ -185,7 +186,7 @@ impl Queue {
         self.destinations.ids()
     }
 
-    /// The names of a queue, and the number of its recipients. `None` if it has none any more.
+    /// The names of a queue and its number of recipients. `None`: it has none any more.
     pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
         let destination = self.destinations.get(id)?;
         let [tenant, campaign, domain, pool] = destination.key.map(|name| self.names.get(name).clone());

@@ -1,4 +1,4 @@
-//! Next hops that an operator has chosen instead of those of the configuration.
+//! Diversions: next hops chosen by an operator in place of the configured ones.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
 use super::{Queue, QueueName, Scope, Secs};
 
-/// Where an operator has mail go.
+/// An operator's diversion of mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversion {
-    /// The scope; no site.
+    /// The scope; never a site.
     pub scope: Scope,
-    /// Until when; [`Secs::MAX`] without an end.
+    /// Its end; [`Secs::MAX`] without one.
     pub until: Secs,
-    /// As of [`QueueEntry::Diverted`].
+    /// The next hop, as in [`QueueEntry::Diverted`].
     pub to: Arc<str>,
-    /// Why.
+    /// The operator's reason.
     pub reason: EntryText,
 }
 
 impl Diversion {
-    /// True if it is for mail of a queue.
+    /// True if it covers a queue's mail.
     pub fn is_for(&self, name: &QueueName) -> bool {
         self.scope.has(name)
     }
@@ -33,18 +33,19 @@ impl Until for Diversion {
 }
 
 impl Queue {
-    /// Where an operator has mail go: those of a tenant or campaign at a domain first, then of a domain, of a campaign, of a tenant. To change it, record and apply
-    /// [`QueueEntry::Diverted`] or [`QueueEntry::NotDiverted`]: from then on nothing has a route, until they are [taken](Self::take_diversions).
+    /// The diversions: those of a tenant or campaign at a domain first, then of a domain, a campaign, a tenant. To
+    /// change them, record and apply [`QueueEntry::Diverted`] or [`QueueEntry::NotDiverted`]. From then on nothing has
+    /// a route, until they are [taken](Self::take_diversions).
     pub fn diversions(&self) -> impl Iterator<Item = &Diversion> {
         self.diverted.by_scope.values().rev()
     }
 
-    /// True if that has changed since it was [taken](Self::take_diversions) last.
+    /// True if they changed since they were last [taken](Self::take_diversions).
     pub fn have_diversions_changed(&self) -> bool {
         self.diverted.has_changed()
     }
 
-    /// Like [`diversions`](Self::diversions), for routes that are made from now on.
+    /// Like [`diversions`](Self::diversions), for the routes made from now on.
     pub fn take_diversions(&mut self) -> Vec<Diversion> {
         self.diverted.take_changed();
         self.diversions().cloned().collect()

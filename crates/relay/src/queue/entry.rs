@@ -1,8 +1,10 @@
-//! Entries of a batch for the stream `queue`, as bytes.
+//! Byte format of entries in the stream `queue`.
 //!
-//! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A *key* is the LSN of the message (u64)
-//! and the number of the recipient (u16). Seconds are those of the queue's [clock](super::Clock). A *scope* is a kind (u8: 0 tenant, 1 campaign, 2 domain,
-//! 3 site, 4 tenant at a domain, 5 tenant at a site, 6 campaign at a domain, 7 campaign at a site) and a text; of kinds 4 to 7 a text of the place follows.
+//! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A
+//! *key* is the LSN of the message (u64) and the number of the recipient (u16). Seconds are those of the queue's
+//! [clock](super::Clock). A *scope* is a kind (u8) and a text. Kinds: 0 tenant, 1 campaign, 2 domain, 3 site, 4 tenant
+//! at a domain, 5 tenant at a site, 6 campaign at a domain, 7 campaign at a site. For kinds 4 to 7 a text of the place
+//! follows.
 //!
 //! | kind | fields in order |
 //! | --- | --- |
@@ -35,73 +37,73 @@ use super::scope::Scope;
 pub enum QueueEntry {
     /// A message for some recipients, in the batch of the message.
     Queued(Queued),
-    /// The outcome of recipients.
+    /// Outcomes of recipients.
     Changes {
-        /// When this was recorded.
+        /// Time of the record.
         at: Secs,
         /// At most [`CHANGES_MAX`].
         changes: Vec<Change>,
     },
-    /// A reply, for people who ask why recipients wait. The queue keeps nothing of it.
+    /// A reply, for people: why recipients wait. The queue does not keep it.
     Replies {
         /// The next hop's reply.
         text: EntryText,
-        /// Of which recipients.
+        /// The recipients.
         keys: Vec<Key>,
     },
-    /// Mail of a scope is not tried.
+    /// A suspended scope: no attempts.
     Suspended {
-        /// Of what.
+        /// The scope.
         scope: Scope,
-        /// Until when; [`Secs::MAX`] without an end.
+        /// Its end; [`Secs::MAX`] without one.
         until: Secs,
-        /// Why, for people.
+        /// The reason, for people.
         reason: EntryText,
     },
-    /// A scope is tried again, and as fast as before.
+    /// A scope resumed, at full speed.
     Resumed(Scope),
-    /// Mail of a scope, waiting or to come, goes to another next hop.
+    /// A diverted scope: its mail, waiting or to come, goes to another next hop.
     Diverted {
-        /// Of what; no site.
+        /// The scope; never a site.
         scope: Scope,
-        /// Until when; [`Secs::MAX`] without an end.
+        /// Its end; [`Secs::MAX`] without one.
         until: Secs,
-        /// A host or an address literal, and a port behind a colon if it is not 25.
+        /// A host or an address literal, and a port after a colon if it is not 25.
         to: Arc<str>,
-        /// Why, for people.
+        /// The reason, for people.
         reason: EntryText,
     },
-    /// It goes where it would go.
+    /// The end of a diversion.
     NotDiverted(Scope),
-    /// Less of a scope is sent, until it is resumed.
+    /// A scope slowed down until it is resumed.
     Slowed {
-        /// Of what: a site or a domain.
+        /// The scope: a site or a domain.
         scope: Scope,
-        /// Until when.
+        /// Its end.
         until: Secs,
         /// A rate of messages as text; empty for none.
         message_rate: Arc<str>,
         /// Connections at a time; 0 for no limit.
         connections: u32,
-        /// Why, for people.
+        /// The reason, for people.
         reason: EntryText,
     },
-    /// A message of another queue, in the batch of the message.
+    /// A message imported from another queue, in the batch of the message.
     Imported(Box<Imported>),
-    /// Its recipients are not imported again, in the same batch.
+    /// The mark against a second import of its recipients, in the same batch.
     ImportNoted(ImportNoted),
-    /// An operator's reason for a hold, for people who ask. The queue keeps nothing of it.
+    /// An operator's reason for a hold, for people. The queue does not keep it.
     WhyHeld {
-        /// Empty: an earlier reason is forgotten.
+        /// The reason; empty clears an earlier one.
         reason: EntryText,
-        /// Of which recipients.
+        /// The recipients.
         keys: Vec<Key>,
     },
 }
 
-/// Bytes of a reply that are kept.
+/// Longest kept reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = EntryText::BYTES_MAX;
-/// Changes in one entry at most; more go into several entries.
+/// Most changes in one entry; further ones go into more entries.
 pub const CHANGES_MAX: usize = 65_536;
 
 const VERSION: u8 = 1;
@@ -118,7 +120,7 @@ const IMPORT_NOTED: u8 = 10;
 const WHY_HELD: u8 = 11;
 
 impl QueueEntry {
-    /// The message that it brings to the queue.
+    /// The message that the entry adds to the queue.
     pub fn into_message(self) -> Option<Queued> {
         match self {
             Self::Queued(queued) => Some(queued),
@@ -127,7 +129,7 @@ impl QueueEntry {
         }
     }
 
-    /// The entry's payload.
+    /// Encodes the entry's payload.
     ///
     /// # Panics
     /// A name or an address of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come in. Free text has a
@@ -196,10 +198,10 @@ impl QueueEntry {
         out
     }
 
-    /// Reads a payload.
+    /// Decodes a payload.
     ///
     /// # Errors
-    /// See [`DecodeError`]. An entry of a later version should be left in the spool.
+    /// See [`DecodeError`]. Leave an entry of a later version in the spool.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut rest = Fields::new(payload);
         if rest.u8()? != VERSION {

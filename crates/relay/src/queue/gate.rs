@@ -1,25 +1,25 @@
-//! Limits of tenants and domains: what has reached one waits without being in the way of others.
+//! Limits of tenants and domains: mail at a limit is parked and does not hold up the rest.
 
 use std::sync::Arc;
 
 use super::Queue;
 use super::turns::{LaneId, ReadyId};
 
-/// Decides what [`Queue::next`] may take now. It must not block.
+/// Decides which mail [`Queue::next_within`] may take now. It must not block.
 ///
-/// Lets mail go. Mail that may not go is parked: it has no turn until [`Queue::unpark`], which the implementation has to call later.
+/// Mail refused by a gate is parked: it has no turn until [`Queue::unpark`], which the implementation must call later.
 pub trait Gate {
-    /// True if mail of this tenant may go; if not, `parked` waits.
+    /// True if mail of this tenant may go; if not, `parked` is parked.
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool;
 
-    /// True if mail of this tenant and campaign to this domain may go; if not, `parked` waits.
+    /// True if mail of this tenant and campaign to this domain may go; if not, `parked` is parked.
     fn lane(&mut self, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool;
 
-    /// A message of the tenant and the domain that were asked for last is taken: counts it.
+    /// Counts a message taken for the tenant and domain asked for last.
     fn take(&mut self);
 }
 
-/// Mail that waits for a limit: a tenant's in a ready queue, or a queue's.
+/// Parked mail: a tenant's in a ready queue, or a queue's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parked(What);
 
@@ -36,7 +36,7 @@ impl Parked {
 }
 
 impl Queue {
-    /// Parks the tenants whose turn it is and who may not send.
+    /// Parks the tenants next in turn that may not send.
     pub(super) fn park_tenants(&mut self, ready: u32, kind: usize, gate: &mut dyn Gate) {
         let id = self.ready_id(ready);
         while let Some(&tenant) = self.ready[ready as usize].turns[kind].tenants.front() {
@@ -47,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// Gives what was parked its turn again. What is gone meanwhile is left out.
+    /// Gives parked mail its turn again. Ignores what is gone meanwhile.
     pub fn unpark(&mut self, parked: Parked) {
         match parked.0 {
             What::Tenant { ready, kind, tenant } => {
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Gives everything that was parked its turn again: the limits have changed.
+    /// Gives all parked mail its turn again, after a change of the limits.
     pub fn unpark_all(&mut self) {
         for ready in 0..self.ready.len() as u32 {
             for kind in [0, 1] {

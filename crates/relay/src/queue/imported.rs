@@ -1,4 +1,4 @@
-//! Messages of another queue, with what had become of their recipients there.
+//! Messages imported from another queue, with the state of their recipients.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use super::queued::Queued;
 use super::table::{HELD, Recipient, TOLD};
 use super::{Queue, Secs};
 
-/// A message of another queue.
+/// A message imported from another queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Its name in all queues.
+    /// Its identity in all queues.
     pub origin: Origin,
-    /// When it was imported.
+    /// Time of the import.
     pub at: Secs,
     /// The message as it was received, in seconds of this queue's clock.
     pub queued: Queued,
@@ -26,13 +26,13 @@ pub struct Imported {
     pub states: Vec<ImportedState>,
 }
 
-/// Recipients that were imported, in the batch of their message. Apart from [`Imported`], which needs the body: with an older snapshot the spool shows that entry
-/// only while the body is kept, and this one always.
+/// Imported recipients, in the batch of their message. Apart from [`Imported`], because that entry needs the body. With
+/// an older snapshot the spool replays that entry only while the body is kept, and this one always.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportNoted {
-    /// The message's name in all queues.
+    /// The message's identity in all queues.
     pub origin: Origin,
-    /// When it was imported.
+    /// Time of the import.
     pub at: Secs,
     /// Numbers of its recipients.
     pub numbers: Vec<u16>,
@@ -43,19 +43,19 @@ pub struct ImportNoted {
 pub struct ImportedState {
     /// Attempts so far.
     pub attempts: u8,
-    /// When it is tried next; 0 if it is held.
+    /// Time of the next attempt; 0 if it is held.
     pub next: Secs,
-    /// The end of the last attempt.
+    /// Result of the last attempt.
     pub status: Status,
-    /// It is held, and why.
+    /// The reason of its hold, if it is held.
     pub held: Option<HoldReason>,
-    /// The sender knows of the delay.
+    /// The sender was notified of the delay.
     pub delay_told: bool,
     /// The next hop's last reply; empty if unknown.
     pub reply: EntryText,
 }
 
-/// Names a message in whatever queue it is: a digest of its number and entry in its first queue, and of its content.
+/// Identity of a message in any queue: a digest of its number and entry in its first queue, and of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(u128);
 
@@ -70,7 +70,7 @@ impl Origin {
         Origin(u128::from_le_bytes(*digest.as_ref().first_chunk().expect("32 bytes")))
     }
 
-    /// One recipient of it. Digests are as good as random, so two of different messages are never near.
+    /// The identity of one recipient. Digests are as good as random, so those of two messages are never close.
     fn recipient(self, number: u16) -> u128 {
         self.0 ^ u128::from(number)
     }
@@ -168,16 +168,16 @@ impl ImportedState {
     }
 }
 
-/// The recipients that were imported, so that none of them is imported twice: 24 bytes each.
+/// Imported recipients, 24 bytes each, to prevent a second import.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
     known: BTreeMap<u128, Secs>,
     swept: Secs,
 }
 
-/// Time for which an import is remembered.
+/// Lifetime of the memory of an import.
 pub const IMPORT_KEPT_SECS: Secs = 31 * 86_400;
-/// Imports that are remembered at most: none more is taken.
+/// Remembered imports at most: beyond it imports are refused.
 pub const IMPORTS_MAX: usize = 20_000_000;
 const SWEEP_SECS: Secs = 86_400;
 
@@ -196,7 +196,7 @@ impl Imports {
         self.known.insert(recipient, at);
     }
 
-    /// Some of them, from `from` on.
+    /// A part of the imports, from `from` on.
     pub fn part(&self, from: u128) -> impl Iterator<Item = (u128, Secs)> {
         self.known.range(from..).take(PART).map(|(recipient, at)| (*recipient, *at))
     }
@@ -206,22 +206,22 @@ impl Imports {
 const PART: usize = 1500;
 
 impl Queue {
-    /// True if a recipient of a message was imported, within [`IMPORT_KEPT_SECS`].
+    /// True if a recipient of a message was imported within [`IMPORT_KEPT_SECS`].
     pub fn was_imported(&self, origin: Origin, number: u16) -> bool {
         self.imports.known.contains_key(&origin.recipient(number))
     }
 
-    /// True if so many recipients more can be imported.
+    /// True if so many more recipients can be imported.
     pub fn can_import(&self, recipients: usize) -> bool {
         self.imports.known.len() + recipients <= IMPORTS_MAX
     }
 
-    /// When a message is given up, if it has a time of its own; else 0.
+    /// A message's own time of expiry; 0 without one.
     pub fn own_expiry(&self, message: Lsn) -> Secs {
         self.expires.get(&message).copied().unwrap_or(0)
     }
 
-    /// True if the sender of a recipient knows of the delay.
+    /// True if the sender of a recipient was notified of the delay.
     pub fn is_delay_told(&self, key: super::Key) -> bool {
         self.table.find(key).is_some_and(|id| self.table.get(id).is(TOLD))
     }

@@ -1,9 +1,10 @@
-//! The queue: what is to be sent, when, and in what order.
+//! The queue: decides which mail is sent, when, and in which order.
 //!
-//! A state machine: no IO, no threads, no clock ([`Queue::tick`] is told the time of a [`Clock`]), and every random choice follows from a seed. What lasts is
-//! changed by [`Queue::apply`] alone, with the entries of a stream in their order, so that a replay gives the same queue. A decision therefore has three steps:
-//! a method returns a [`Change`], the caller appends it to the spool, and applies the entry once it is durable. In between the recipient is *busy*: nothing else
-//! is decided about it. Addresses are not kept: they are in the entry of the message.
+//! A state machine: no IO, no threads and no clock ([`Queue::tick`] gets the time of a [`Clock`]); a seed decides every
+//! random choice. Only [`Queue::apply`] changes lasting state, by the entries of a stream in their order, so a replay
+//! gives the same queue. A decision has three steps: a method returns a [`Change`], the caller appends it to the spool,
+//! and applies the entry once it is durable. In between the recipient is *busy*: nothing else is decided about it.
+//! Addresses are not kept; they are in the entry of the message.
 //!
 //! ```text
 //!              due               next()              Deferred
@@ -15,11 +16,12 @@
 //!
 //! A settled recipient may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See [`OwedNotice`].
 //!
-//! An operator releases held recipients; those that are held until a time are released then ([`Queue::end_holds`]).
+//! An operator releases held recipients; those held until a time are released then ([`Queue::end_holds`]).
 //!
-//! A recipient that is due waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`] assigns such a queue to a site and to sources;
-//! each pair of them is a ready queue, which holds no recipients itself: it takes turns among tenants, then among their queues.
-//! So it needs no room, and whatever waits for one site is in the way of no other.
+//! A due recipient waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`]
+//! assigns such a queue to a site and to sources. Each pair of them is a ready queue, which holds no recipients itself:
+//! it takes turns among tenants, then among their queues. So it needs no memory per recipient, and mail that waits for
+//! one site holds up no other.
 
 mod admin;
 mod apply;
@@ -89,7 +91,7 @@ use wheel::Wheel;
 pub struct Queue {
     table: Table,
     wheel: Wheel,
-    /// A list of recipients whose hold has ended: they are to be released.
+    /// A list of recipients whose hold has ended, to be released.
     ended_holds: Id,
     names: Names,
     destinations: Destinations,
@@ -98,10 +100,10 @@ pub struct Queue {
     now: Secs,
     is_running: bool,
     seen: Lsn,
-    /// Messages up to here have come; what is not in the table is settled.
+    /// Messages have arrived up to here; those not in the table are settled.
     last_message: Lsn,
     recorded: Secs,
-    /// Messages that are given up at a time of their own.
+    /// Messages with a time of expiry of their own.
     expires: HashMap<Lsn, Secs>,
     suspended: BTreeMap<Scope, (Secs, EntryText)>,
     diverted: Temporary<Diversion>,
@@ -115,12 +117,12 @@ pub struct Queue {
     unrouted: VecDeque<QueueId>,
     woken: VecDeque<ReadyId>,
     notices: Vec<Notice>,
-    /// The sender is being told.
+    /// Recipients whose sender is being notified of the delay.
     delays: BTreeSet<Key>,
     sweep_at: Key,
     /// Actions on busy recipients.
     pending: HashMap<Key, Action>,
-    /// Recipients among them that are busy with no attempt any more.
+    /// Pending recipients whose attempt has ended.
     pending_due: Vec<Key>,
 }
 
@@ -162,11 +164,12 @@ impl Queue {
         }
     }
 
-    /// Ends the replay: from now on recipients become due. Returns the recipients that were at work in three crashes, to be recorded as held.
+    /// Ends the replay: recipients become due from now on. Returns the recipients in flight in three crashes, to be
+    /// recorded as held.
     pub fn start(&mut self, now: Secs) -> Vec<Change> {
         assert!(!self.is_running, "it starts once");
         (self.is_running, self.now) = (true, now);
-        // A snapshot may have said that all its recipients are settled before an entry that says what is owed was shown.
+        // A snapshot may show all its recipients as settled before the entry of an owed notice is replayed.
         let owed = &self.owed;
         self.released.retain(|message| !owed.has(*message));
         self.owed.note_all();
@@ -197,8 +200,9 @@ impl Queue {
         None
     }
 
-    /// Goes on to `now`: what is due becomes ready, suspensions and holds end, and what is too old or late becomes a [notice](Self::take_notices). To be called each second,
-    /// or when something waits for the time; going back has no effect.
+    /// Advances to `now`: due recipients become ready, suspensions and holds end, and expired or late recipients become
+    /// a [notice](Self::take_notices). Call it every second, or when something waits for the time. Going back has no
+    /// effect.
     pub fn tick(&mut self, now: Secs) {
         let before = self.now;
         self.now = before.max(now);
@@ -226,53 +230,53 @@ impl Queue {
         self.seen
     }
 
-    /// There is no entry up to here that was not applied.
+    /// Notes that no entry up to here is missing.
     pub fn pass(&mut self, through: Lsn) {
         self.seen = self.seen.max(through);
     }
 
-    /// Recipients that are not settled.
+    /// Number of unsettled recipients.
     pub fn recipients(&self) -> u64 {
         self.table.open()
     }
 
-    /// Recipients that are not settled, and those that a notice is owed for.
+    /// Number of recipients that are unsettled or that a notice is owed for.
     pub fn filling(&self) -> u64 {
         self.recipients() + self.owed_notices()
     }
 
-    /// Recipients of a tenant that are not settled.
+    /// Number of a tenant's unsettled recipients.
     pub fn recipients_of_tenant(&self, tenant: &str) -> u64 {
         self.names.find(tenant).map_or(0, |tenant| self.destinations.of_tenant(tenant))
     }
 
-    /// True if so many more recipients can be told apart at all.
+    /// True if the table can hold so many more recipients.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.table.open() + recipients <= table::RECIPIENTS_MAX
     }
 
-    /// Messages whose recipients are all settled, and all notices made, since the last call: their bodies and entries are not needed any more.
+    /// Messages settled since the last call, with all notices made: their bodies and entries are no longer needed.
     pub fn take_released(&mut self) -> Vec<Lsn> {
         std::mem::take(&mut self.released)
     }
 
-    /// The messages that [`take_released`](Self::take_released) would give, in the order in which they were settled.
+    /// The messages that [`take_released`](Self::take_released) would return, in the order of settlement.
     pub fn released(&self) -> &[Lsn] {
         &self.released
     }
 
-    /// Takes back messages of [`take_released`](Self::take_released) that could not be released: they come again.
+    /// Puts back messages of [`take_released`](Self::take_released) that could not be released.
     pub fn not_released(&mut self, messages: Vec<Lsn>) {
         self.released.extend(messages);
     }
 
-    /// The first message that has recipients or owes a notice; all before it are settled.
+    /// The first message with recipients or an owed notice; all before it are settled.
     pub fn first_message(&self) -> Option<Lsn> {
         let open = self.table.open_from(FIRST).and_then(|(ids, _)| Some(self.table.message(*ids.first()?).0));
         open.into_iter().chain(self.owed.first_message()).min()
     }
 
-    /// Other schedules from now on: next attempts stay as they are, ages count at once.
+    /// Replaces the schedules: next attempts stay, ages count at once.
     pub fn set_schedules(&mut self, schedules: Schedules) {
         self.schedules = schedules;
         for destination in self.destinations.iter_mut() {
@@ -281,7 +285,7 @@ impl Queue {
         }
     }
 
-    /// Puts a recipient where its state belongs, once the queue is running.
+    /// Places a recipient by its state, once the queue runs.
     fn settle_in(&mut self, id: Id) {
         if !self.is_running {
             return;
@@ -302,7 +306,7 @@ impl Queue {
         }
     }
 
-    /// The time of a recipient in no list has come: that of its attempt, or the end of its hold.
+    /// Handles the time of a recipient in no list: that of its attempt, or the end of its hold.
     fn come_due(&mut self, id: Id) {
         match self.table.get(id).is(HELD) {
             true => self.table.push_back(self.ended_holds, id),

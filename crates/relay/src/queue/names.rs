@@ -1,9 +1,9 @@
-//! Texts that occur many times, each once.
+//! Interned texts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Names by number, counted by how often they are used.
+/// Names by number, with counts of their uses.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     by_name: HashMap<Arc<str>, u32>,
@@ -33,7 +33,7 @@ impl Names {
         number
     }
 
-    /// One use less.
+    /// Ends one use of a name.
     pub fn give(&mut self, number: u32) {
         let (name, uses) = &mut self.names[number as usize];
         *uses -= 1;

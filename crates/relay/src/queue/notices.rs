@@ -1,40 +1,41 @@
-//! Recipients that are too old, or late: found by a walk over all recipients, once a minute, wherever they wait.
+//! Expired and late recipients, found by a walk over all recipients once a minute, wherever they wait.
 
 use super::Queue;
 use super::change::Key;
 use super::table::{BUSY, HELD, Id, Recipient, TOLD};
 use super::{FIRST, Secs};
 
-/// Something that the caller has to do.
+/// A finding that the caller must record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// A recipient is too old: to be recorded as [`What::Failed`](super::What::Failed), with its DSN (5.4.7, RFC 3463). Busy until then.
+    /// An expired recipient: record [`What::Failed`](super::What::Failed) with its DSN (5.4.7, RFC 3463). Busy until
+    /// then.
     Expired(Key),
-    /// A recipient is late: to be recorded as [`What::DelayTold`](super::What::DelayTold), with a DSN if NOTIFY asks.
+    /// A late recipient: record [`What::DelayTold`](super::What::DelayTold), with a DSN if NOTIFY asks.
     Delayed(Key),
 }
 
 impl Notice {
-    /// Of which recipient.
+    /// The recipient.
     pub fn key(&self) -> Key {
         match self {
             Notice::Expired(key) | Notice::Delayed(key) => *key,
         }
     }
 
-    /// True if both are of one kind and one message.
+    /// True if both have the same kind and message.
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other) && self.key().message == other.key().message
     }
 }
 
-/// Each recipient is looked at once in so many seconds.
+/// Time of one walk over all recipients.
 const ROUND_SECS: u64 = 60;
-/// Notices that wait to be taken; the walk stops there.
+/// Findings that may wait to be taken; the walk stops there.
 const NOTICES_MAX: usize = 10_000;
 
 impl Queue {
-    /// Takes the findings since the last call. Each is found once: the caller has to record it.
+    /// Takes the findings since the last call. Each is found once: the caller must record it.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
@@ -44,7 +45,7 @@ impl Queue {
         let mut left = (pages * u64::from(secs).min(ROUND_SECS)).div_ceil(ROUND_SECS);
         while left > 0 && self.notices.len() < NOTICES_MAX {
             let Some((ids, next)) = self.table.open_from(self.sweep_at) else {
-                // A table without any recipient ends the round, too.
+                // A table without recipients ends the walk, too.
                 if self.sweep_at == FIRST {
                     break;
                 }

@@ -1,7 +1,8 @@
-//! Recipients that are settled and whose sender is still to be told: *notice owed*.
+//! Owed notices: settled recipients whose sender is still to be notified.
 //!
-//! The entry that settles a recipient says so, and the batch of the notice clears it. So the record of an outcome waits for no notice, and a restart makes those
-//! that are still owed. The message stays until its last notice is made.
+//! The entry that settles a recipient records the debt, and the batch of the notice clears it. So an outcome is
+//! recorded without waiting for its notice, and a restart makes those still owed. The message stays until its last
+//! notice is made.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +12,12 @@ use super::Queue;
 use super::change::{Change, Key, Status, What};
 use super::codec::DecodeError;
 
-/// The notice that a sender is still to get about a recipient.
+/// The kind of notice owed for a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwedNotice {
-    /// It is given up.
+    /// It was given up.
     Failed,
-    /// A next hop has it that tells of no success itself.
+    /// A next hop accepted it that does not report success itself.
     Relayed,
 }
 
@@ -38,7 +39,7 @@ impl OwedNotice {
 }
 
 impl Change {
-    /// This change with a notice owed, if it gives a recipient up or has delivered to it; else itself.
+    /// This change with an owed notice if it gives a recipient up or delivers to it; else unchanged.
     #[must_use]
     pub fn with_notice(self) -> Self {
         let what = match self.what {
@@ -50,21 +51,21 @@ impl Change {
     }
 }
 
-/// A recipient whose sender is to be told.
+/// A recipient with an owed notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwedRecipient {
     /// Its number.
     pub number: u16,
     /// The notice.
     pub notice: OwedNotice,
-    /// The end of its last attempt.
+    /// Result of its last attempt.
     pub status: Status,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct OwedNotices {
     by_key: BTreeMap<Key, (OwedNotice, Status)>,
-    /// Messages that owe more than before, or whose last recipient is settled.
+    /// Messages that owe more than before, or whose last recipient was settled.
     news: Vec<Lsn>,
 }
 
@@ -92,7 +93,7 @@ impl OwedNotices {
         self.by_key.range(keys).map(recipient)
     }
 
-    /// Keeps those of some messages.
+    /// Drops the debts of other messages.
     pub fn retain(&mut self, is_kept: impl Fn(Lsn) -> bool) {
         self.by_key.retain(|key, _| is_kept(key.message));
     }
@@ -111,21 +112,21 @@ impl OwedNotices {
         }
     }
 
-    /// All of them are news: at the end of a replay.
+    /// Marks all as news, at the end of a replay.
     pub fn note_all(&mut self) {
         let mut messages: Vec<Lsn> = self.by_key.keys().map(|key| key.message).collect();
         messages.dedup();
         self.news = messages;
     }
 
-    /// At most so many at or behind a key, for a snapshot.
+    /// A part of the debts from a key on, for a snapshot.
     pub fn part(&self, from: Key) -> impl Iterator<Item = (Key, OwedNotice, Status)> {
         self.by_key.range(from..).take(PART).map(|(key, (notice, status))| (*key, *notice, *status))
     }
 }
 
 impl Queue {
-    /// The recipients of a message whose sender is to be told, by number. [`What::Told`] is to be in the batch of the notice.
+    /// Recipients of a message with an owed notice, by number. Put [`What::Told`] into the batch of the notice.
     pub fn owed(&self, message: Lsn) -> Vec<OwedRecipient> {
         self.owed.of(message).collect()
     }
@@ -135,27 +136,28 @@ impl Queue {
         self.owed.by_key.contains_key(&key)
     }
 
-    /// Number of recipients for whom a notice is owed.
+    /// Number of owed notices.
     pub fn owed_notices(&self) -> u64 {
         self.owed.by_key.len() as u64
     }
 
-    /// Messages that owe more than at the last call, or whose last recipient was settled since then; at first all that owe any.
+    /// Messages that owe more than at the last call, or whose last recipient was settled since. At first, all that owe
+    /// any.
     pub fn take_owing(&mut self) -> Vec<Lsn> {
         std::mem::take(&mut self.owed.news)
     }
 
-    /// True if [`take_owing`](Self::take_owing) has something.
+    /// True if [`take_owing`](Self::take_owing) would return any.
     pub fn has_owing(&self) -> bool {
         !self.owed.news.is_empty()
     }
 
-    /// The recipients of a message that are late, of which no [`What::DelayTold`] is applied yet.
+    /// Late recipients of a message without an applied [`What::DelayTold`].
     pub fn delayed(&self, message: Lsn) -> Vec<u16> {
         let keys = Key { message, number: 0 }..=Key { message, number: u16::MAX };
         self.delays.range(keys).map(|key| key.number).collect()
     }
 }
 
-/// Of a snapshot.
+/// Debts in one part of a snapshot.
 const PART: usize = 2000;

@@ -1,4 +1,4 @@
-//! A message as it came to the queue: its fields in an entry.
+//! A message's entry in the queue.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use super::codec::{DecodeError, Fields};
 /// A message for the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {
-    /// When it was received.
+    /// Time of reception.
     pub received: Secs,
-    /// It is not tried before (RFC 4865 FUTURERELEASE); 0 for at once.
+    /// Earliest time of an attempt (RFC 4865 FUTURERELEASE); 0 for at once.
     pub not_before: Secs,
-    /// It is given up then; 0 for the age that its schedule has.
+    /// Time of expiry; 0 for the maximum age of its schedule.
     pub expires: Secs,
-    /// The sender's address; empty for none. It is told what becomes of all recipients.
+    /// The sender's address; empty for none. It receives the notifications of all recipients.
     pub sender: Arc<str>,
-    /// Recipients that it leaves for from another sender, if there are any.
+    /// Recipients that it leaves for with another sender, if any.
     pub forwarded: Option<Box<Forwarded>>,
-    /// BODY=8BITMIME was said of it (RFC 6152).
+    /// True if it came with BODY=8BITMIME (RFC 6152).
     pub is_8bit: bool,
-    /// Its header needs SMTPUTF8 (RFC 6531).
+    /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
-    /// REQUIRETLS was said of it (RFC 8689).
+    /// True if it came with REQUIRETLS (RFC 8689).
     pub require_tls: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<Ret>,
     /// ENVID (RFC 3461 section 4.4), as received; empty for none.
     pub envid: Arc<str>,
-    /// On whose account it is sent; empty for none.
+    /// The tenant; empty for none.
     pub tenant: Arc<str>,
     /// The mailing that it belongs to; empty for none.
     pub campaign: Arc<str>,
@@ -41,7 +41,7 @@ pub struct Queued {
     pub recipients: Vec<QueuedRecipient>,
 }
 
-/// Recipients that a message leaves for from another sender than it came from.
+/// Recipients that a message leaves for with another sender than it came with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
     /// That sender's address.
@@ -51,7 +51,7 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// True if it is one of them.
+    /// True if this number is among them.
     pub fn has(&self, number: u16) -> bool {
         self.numbers.binary_search(&number).is_ok()
     }
@@ -75,7 +75,7 @@ pub struct QueuedRecipient {
     pub address: Arc<str>,
     /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
     pub orcpt: Arc<str>,
-    /// NOTIFY (RFC 3461 section 4.1): bits of [`posthaste_notify::notify`]; 0 if it was not said.
+    /// NOTIFY (RFC 3461 section 4.1): bits of [`posthaste_notify::notify`]; 0 if not given.
     pub notify: u8,
 }
 
@@ -86,11 +86,11 @@ const RET_HEADERS: u8 = 8;
 const REQUIRE_TLS: u8 = 16;
 const HAS_FORWARDED: u8 = 32;
 const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_FORWARDED;
-/// Beside the bits of NOTIFY.
+/// A bit beside those of NOTIFY.
 const LEAVES_FROM_OTHER: u8 = 16;
 
 impl Queued {
-    /// The address that it leaves from for a recipient; empty for none.
+    /// The sender's address for a recipient; empty for none.
     pub fn leaves_from(&self, number: u16) -> &Arc<str> {
         match &self.forwarded {
             Some(forwarded) if forwarded.has(number) => &forwarded.sender,

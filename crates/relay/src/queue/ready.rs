@@ -1,4 +1,4 @@
-//! The ready level: queues by source and site, which take turns by tenant, then by queue.
+//! The ready level: queues by source and site, in turns by tenant, then by queue.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::table::{BEGUN, BUSY, DUE, Id};
 use super::turns::{LaneId, Ready, ReadyId};
 use super::{Queue, Scope, Secs};
 
-/// A connection's preference: half of those of a site take first attempts while any wait.
+/// A connection's preference: half of a site's connections take first attempts while any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefer {
-    /// First attempts, and others if there are none.
+    /// First attempts, or later ones if there are none.
     First,
-    /// Later attempts, and first ones if there are none.
+    /// Later attempts, or first ones if there are none.
     Later,
 }
 
@@ -34,55 +34,56 @@ impl Prefer {
 pub struct Take {
     /// The preference.
     pub prefer: Prefer,
-    /// Recipients at most, at least 1.
+    /// Most recipients, at least 1.
     pub recipients_max: usize,
-    /// True if recipients of several domains may be in it.
+    /// Allows recipients of several domains.
     pub across_domains: bool,
 }
 
-/// One message for recipients behind the same site, to be sent in one transaction. They are busy until [`Queue::finish`].
+/// One message for recipients at one site, for one SMTP transaction. They are busy until [`Queue::finish`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
     /// The message.
     pub message: Lsn,
-    /// When it was received.
+    /// Time of reception.
     pub received: Secs,
-    /// The kind that its first recipient waited as.
+    /// The kind of its first recipient.
     pub kind: Prefer,
-    /// At least one; their addresses are in the message's entry.
+    /// At least one; the message's entry has their addresses.
     pub recipients: Vec<Taken>,
 }
 
-/// A recipient at work.
+/// A recipient in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// Its number.
     pub number: u16,
     /// Its queue.
     pub queue: QueueId,
-    /// Attempts before.
+    /// Attempts before this one.
     pub attempts: u8,
-    /// Crashes during attempts before, for [`What::Begun`].
+    /// Crashes during earlier attempts, for [`What::Begun`].
     pub crashes: u8,
 }
 
-/// How an attempt for a recipient ended.
+/// Result of an attempt for a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The next hop has it.
+    /// Delivered: the next hop has accepted it.
     Delivered(Status),
-    /// It is refused for good.
+    /// Refused for good.
     Failed(Status),
-    /// It is refused for now, or the outcome is unknown: counts as an attempt.
+    /// Refused for now, or with an unknown result: counts as an attempt.
     Deferred(Status),
     /// The address is on a suppression list.
     Suppressed,
-    /// A limit, a suspension or the host was in the way: counts as no attempt, and it is the first of its queue again.
+    /// Not tried, because of a limit, a suspension or the host: counts as no attempt, and goes back to the front of its
+    /// queue.
     Untried,
 }
 
 impl Queue {
-    /// The source and the site of a ready queue; `None` if nothing is routed to it any more.
+    /// The source and site of a ready queue; `None` if nothing is routed to it any more.
     pub fn ready(&self, id: ReadyId) -> Option<(Arc<str>, Arc<str>)> {
         let ready = self.ready_at(id)?;
         Some((ready.source.clone(), ready.site.clone()))
@@ -96,7 +97,7 @@ impl Queue {
         ReadyId { place, serial: self.ready[place as usize].serial }
     }
 
-    /// The next ready queue that had nothing to do and has something now.
+    /// The next ready queue that was empty and has mail now.
     pub fn next_woken(&mut self) -> Option<ReadyId> {
         while let Some(id) = self.woken.pop_front() {
             if self.ready_at(id).is_some() {
@@ -107,7 +108,7 @@ impl Queue {
         None
     }
 
-    /// True if a ready queue has a queue with a turn: there is something to send, but for suspensions and old routes.
+    /// True if a ready queue has a queue in turn: there is mail to send, apart from suspensions and old routes.
     pub fn has_waiting(&self, ready: ReadyId) -> bool {
         self.ready_at(ready).is_some_and(|ready| ready.turns.iter().any(|turns| !turns.tenants.is_empty()))
     }
@@ -118,13 +119,14 @@ impl Queue {
         turns.map_or([false; 2], |turns| turns.map(|turns| !turns.tenants.is_empty()))
     }
 
-    /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
+    /// The next transaction of a ready queue, for a free connection or after the final dot of the last one. `None`:
+    /// nothing waits.
     pub fn next(&mut self, ready: ReadyId, take: Take) -> Option<Transaction> {
         self.ready_at(ready)?;
         take.prefer.kinds().into_iter().find_map(|kind| self.next_of(ready.place, kind, take, None))
     }
 
-    /// As [`next`](Self::next), of what the gate lets through. `None`: nothing waits, or all of it is parked.
+    /// Like [`next`](Self::next), within the limits of a gate. `None`: nothing waits, or all of it is parked.
     pub fn next_within(&mut self, ready: ReadyId, take: Take, gate: &mut dyn Gate) -> Option<Transaction> {
         self.ready_at(ready)?;
         take.prefer.kinds().into_iter().find_map(|kind| self.next_of(ready.place, kind, take, Some(gate)))
@@ -163,7 +165,8 @@ impl Queue {
         }
     }
 
-    /// Takes what waits of one message of a queue, whatever its route: to end attempts when there is no site. `None`: nothing waits.
+    /// Takes waiting recipients of one message of a queue, whatever its route, to end their attempts without a site.
+    /// `None`: nothing waits.
     pub fn take(&mut self, queue: QueueId, recipients_max: usize) -> Option<Transaction> {
         let lanes = self.destinations.get(queue)?.lanes.len();
         let id = (0..lanes).find_map(|lane| self.waits(queue.place, lane))?;
@@ -214,7 +217,8 @@ impl Queue {
         Taken { number, queue: self.destinations.id(place), attempts, crashes }
     }
 
-    /// Ends an attempt. The change is to be recorded within 50 ms and applied; until then the recipient is busy. `None`: there is nothing to record.
+    /// Ends an attempt. Record the change within 50 ms and apply it; until then the recipient is busy. `None`: nothing
+    /// to record.
     pub fn finish(&mut self, key: Key, outcome: Outcome) -> Option<Change> {
         let id = self.table.find(key)?;
         let what = match outcome {
@@ -233,7 +237,7 @@ impl Queue {
             Outcome::Untried => {
                 self.table.change(id, |recipient| {
                     recipient.set(BUSY, false);
-                    // Not at work any more.
+                    // No longer in flight.
                     recipient.set(BEGUN, false);
                 });
                 self.enqueue(id, true);
@@ -243,7 +247,7 @@ impl Queue {
         Some(Change { key, what })
     }
 
-    /// Puts a recipient that is due, and in no list, into its queue.
+    /// Puts a due recipient, in no list yet, into its queue.
     pub(super) fn enqueue(&mut self, id: Id, in_front: bool) {
         let message = self.table.message(id).0;
         let (place, attempts) = self.table.change(id, |recipient| {
@@ -267,7 +271,7 @@ impl Queue {
         self.wake(place, at, kind);
     }
 
-    /// Gives a lane a turn if something waits in it.
+    /// Puts a lane in turn if mail waits in it.
     pub(super) fn wake(&mut self, place: u32, at: usize, kind: usize) {
         let id = self.destinations.id(place);
         let destination = self.destinations.at_mut(place);
@@ -296,7 +300,7 @@ impl Queue {
         }
     }
 
-    /// Gives everything that waits its turn: a suspension has ended.
+    /// Puts all lanes with waiting mail in turn, after the end of a suspension.
     pub(super) fn wake_all(&mut self) {
         for id in self.destinations.ids() {
             for lane in 0..self.destinations.at(id.place).lanes.len() {
@@ -311,7 +315,7 @@ impl Queue {
         self.table.first(first).or_else(|| self.table.first(later))
     }
 
-    /// Until when a lane of a queue is suspended, if it is.
+    /// End of the suspension of a queue's lane, if suspended.
     pub(super) fn suspended_until(&self, place: u32, lane: usize) -> Option<Secs> {
         if self.suspended.is_empty() {
             return None;

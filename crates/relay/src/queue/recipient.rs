@@ -1,4 +1,4 @@
-//! A recipient that waits, in 24 bytes.
+//! A waiting recipient, in 24 bytes.
 
 use super::Secs;
 use super::change::{HoldReason, Status, What};
@@ -6,10 +6,10 @@ use super::table::{Id, NONE};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recipient {
-    /// In the list that it is in, if it is in one.
+    /// The next in its list, if it is in one.
     pub next: Id,
     pub prev: Id,
-    /// When it is tried next; if it is held, why, or until when.
+    /// Time of the next attempt; if held, the reason or the end of the hold.
     pub due: Secs,
     /// Place of its queue.
     pub queue: u32,
@@ -19,19 +19,19 @@ pub(super) struct Recipient {
     pub bits: u8,
 }
 
-/// It is not settled.
+/// Not settled.
 pub(super) const OPEN: u8 = 1;
-/// It is held.
+/// Held.
 pub(super) const HELD: u8 = 2;
-/// The sender knows of the delay.
+/// The sender was notified of the delay.
 pub(super) const TOLD: u8 = 4;
-/// An attempt has begun whose outcome is not recorded.
+/// An attempt has begun, and its outcome is not recorded.
 pub(super) const BEGUN: u8 = 8;
-/// At work, or a change of it is to be recorded. Not in snapshots.
+/// In flight, or with a change to be recorded. Not in snapshots.
 pub(super) const BUSY: u8 = 16;
 /// In a list of its queue rather than in the wheel. Not in snapshots.
 pub(super) const DUE: u8 = 32;
-/// Two bits: crashes.
+/// Two bits for the number of crashes.
 pub(super) const CRASHES_SHIFT: u32 = 6;
 pub(super) const CRASHES_MAX: u8 = 3;
 
@@ -49,20 +49,20 @@ impl Recipient {
         self.bits = if holds { self.bits | bit } else { self.bits & !bit };
     }
 
-    /// A record says that it waits: it has not had its mail.
+    /// Ends an `Uncertain` hold: a record shows that it waits undelivered.
     pub fn is_certain(&mut self) {
         if self.is(HELD) && HoldReason::of(self.due) == HoldReason::Uncertain {
             self.set(HELD, false);
         }
     }
 
-    /// It is at work, or a change of it is to be recorded.
+    /// Marks it as in flight, or with a change to be recorded.
     pub fn begin_work(&mut self) {
         self.set(DUE, false);
         self.set(BUSY, true);
     }
 
-    /// What a record says of a recipient that it does not settle. True: it is no end of what the recipient is at.
+    /// Applies a record that does not settle it. True if the record does not end the work on it.
     pub fn apply(&mut self, what: What) -> bool {
         match what {
             What::Begun { crashes } => {

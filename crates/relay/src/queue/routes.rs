@@ -1,4 +1,4 @@
-//! Routes of queues to sites and sources, and routes that end before their time.
+//! Routes of queues to sites and sources, and their early end.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{Queue, Secs};
 pub struct Source {
     /// Its name.
     pub name: Arc<str>,
-    /// Its part of the messages, in proportion to the other sources' weights; at least 1.
+    /// Its weight among the sources; at least 1.
     pub weight: u32,
 }
 
-/// A site and the sources that it is reached from.
+/// A site and its sources.
 #[derive(Debug, Clone, Copy)]
 pub struct Hop<'a> {
     /// The name of the site.
@@ -26,19 +26,18 @@ pub struct Hop<'a> {
     pub sources: &'a [Source],
 }
 
-/// Where recipients go that have had some attempts.
+/// The hop of recipients after some attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct LateHop<'a> {
-    /// So many attempts.
+    /// Number of attempts.
     pub after: u8,
-    /// Where they go.
+    /// The hop.
     pub hop: Hop<'a>,
 }
 
 impl Queue {
-    /// The next queue that has something due and no route, or one that was too old. It is returned once: [`route`](Self::route) it, or [`take`](Self::take) what waits.
-    ///
-    /// The next queue without a route; `None` also while [diversions have changed](Self::have_diversions_changed).
+    /// The next queue with due mail whose route is missing or expired. It is returned once: [`route`](Self::route) it, or
+    /// [`take`](Self::take) its mail. `None` also while [diversions have changed](Self::have_diversions_changed).
     pub fn next_unrouted(&mut self) -> Option<QueueId> {
         if self.have_diversions_changed() {
             return None;
@@ -56,13 +55,14 @@ impl Queue {
         None
     }
 
-    /// Assigns a queue to a site and to sources until a time later than now, such as the end of a DNS answer's TTL. A message has the same source each time, as long as the
-    /// sources are the same. Returns their ready queues; none if the queue is gone, there are no sources, or [diversions have changed](Self::have_diversions_changed).
+    /// Assigns a queue to a site and to sources until a future time, such as the end of a DNS answer's TTL. A message
+    /// keeps its source as long as the sources are the same. Returns the ready queues. There are none if the queue is
+    /// gone, if there are no sources, or if [diversions have changed](Self::have_diversions_changed).
     pub fn route(&mut self, queue: QueueId, site: &str, sources: &[Source], until: Secs) -> Vec<ReadyId> {
         self.route_with(queue, Hop { site, sources }, None, until)
     }
 
-    /// Like [`route`](Self::route), but recipients that have had some attempts go elsewhere. The ready queues of that are the last.
+    /// Like [`route`](Self::route), with another hop for recipients after some attempts. Its ready queues come last.
     pub fn route_with(
         &mut self,
         queue: QueueId,
@@ -110,12 +110,12 @@ impl Queue {
         places.into_iter().map(|(place, _)| self.ready_id(place)).collect()
     }
 
-    /// The site that a queue is routed to, while the route is known.
+    /// The site of a queue, while its route is known.
     pub fn site(&self, id: QueueId) -> Option<Arc<str>> {
         self.sites(id).into_iter().next()
     }
 
-    /// The sites that a queue is routed to, the usual one first.
+    /// The sites of a queue, the usual one first.
     pub fn sites(&self, id: QueueId) -> Vec<Arc<str>> {
         let lanes = self.destinations.get(id).map_or(&[][..], |destination| &destination.lanes);
         let mut sites: Vec<Arc<str>> = Vec::new();
@@ -128,7 +128,7 @@ impl Queue {
         sites
     }
 
-    /// The source and the site that a recipient waits for; `None` while its queue has no route.
+    /// The source and site that a recipient waits for; `None` while its queue has no route.
     pub fn route_of(&self, key: Key) -> Option<(Arc<str>, Arc<str>)> {
         let recipient = self.table.get(self.table.find(key)?);
         let destination = self.destinations.at(recipient.queue);
@@ -137,8 +137,9 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    /// The source and the site of a recipient that is tried now, with so many attempts before: that site is to pause no longer. `None` while its queue has
-    /// no route in force, as behind a change of routes: the next one [says so](Self::take_resumes_sites) of its sites.
+    /// The source and site whose pause ends, because an operator has a recipient tried now, after so many attempts.
+    /// `None` while its queue has no route in force, as after a change of routes. Then the next route [says
+    /// so](Self::take_resumes_sites) for its sites.
     pub fn resume_site_of(&mut self, key: Key, attempts: u8) -> Option<(Arc<str>, Arc<str>)> {
         let queue = self.table.get(self.table.find(key)?).queue;
         let destination = self.destinations.at_mut(queue);
@@ -151,20 +152,20 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    /// True if the sites of a queue's new route are to pause no longer.
+    /// True if the sites of a queue's new route are to end their pauses.
     pub fn take_resumes_sites(&mut self, queue: QueueId) -> bool {
         self.destinations.get(queue).is_some()
             && std::mem::take(&mut self.destinations.at_mut(queue.place).resumes_sites)
     }
 
-    /// All routes end: whatever is due, and whatever becomes due, is [routed](Self::route) anew. The sources or the rules have changed.
+    /// Ends all routes after a change of sources or rules: due mail is [routed](Self::route) anew.
     pub fn reroute_all(&mut self) {
         for id in self.destinations.ids() {
             self.reroute(id);
         }
     }
 
-    /// The routes to a site end. Each queue is looked at.
+    /// Ends the routes to a site. Visits each queue.
     pub fn reroute_site(&mut self, site: &str) {
         for id in self.destinations.ids() {
             if self.sites(id).iter().any(|of_queue| **of_queue == *site) {
@@ -173,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// Queues with a route that is too old are routed anew if anything is due, even if nothing is taken from their ready queues.
+    /// Reroutes queues with an expired route and due mail, even if nothing is taken from their ready queues.
     pub fn reroute_old(&mut self) {
         for id in self.destinations.ids() {
             if self.destinations.at(id.place).route_until <= self.now {
@@ -217,7 +218,7 @@ impl Queue {
         }
     }
 
-    /// The place of a ready queue; to be given a lane before another is dropped.
+    /// The place of a ready queue. Give it a lane before another is dropped.
     fn ready_queue(&mut self, source: &Arc<str>, site: &str) -> u32 {
         let (source, site) = (source.clone(), Arc::<str>::from(site));
         let name = (source.clone(), site.clone());

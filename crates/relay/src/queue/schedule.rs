@@ -1,4 +1,4 @@
-//! When a recipient is tried again, and when it is given up.
+//! Schedule of retries and expiry.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// Finds what cannot be meant. `table` is the name that the configuration has for it.
+    /// Validates the schedule. `table` is its name in the configuration.
     ///
     /// # Errors
     /// The first value that is out of its bounds.
@@ -80,9 +80,9 @@ impl Schedule {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedules {
-    /// Where no rule fits.
+    /// For mail that no rule fits.
     pub default: Schedule,
-    /// In order; the first 65,536 count.
+    /// Rules in order; the first 65,536 count.
     pub rules: Vec<Rule>,
 }
 
@@ -90,18 +90,18 @@ pub struct Schedules {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rule {
-    /// Of this tenant only.
+    /// For this tenant only.
     pub tenant: Option<String>,
-    /// Of this campaign only.
+    /// For this campaign only.
     pub campaign: Option<String>,
-    /// To this domain only, in any case.
+    /// For this domain only, in any case.
     pub domain: Option<String>,
-    /// The times.
+    /// The schedule.
     pub schedule: Schedule,
 }
 
 impl Schedules {
-    /// The schedule of the mail of a tenant and a campaign to a domain (in lower case).
+    /// The schedule for mail of a tenant and campaign to a domain (in lower case).
     pub fn of(&self, tenant: &str, campaign: &str, domain: &str) -> &Schedule {
         self.get(self.find(tenant, campaign, domain))
     }
@@ -110,7 +110,7 @@ impl Schedules {
         number.and_then(|number| self.rules.get(usize::from(number))).map_or(&self.default, |rule| &rule.schedule)
     }
 
-    /// The number of the rule.
+    /// Number of the rule.
     pub(super) fn find(&self, tenant: &str, campaign: &str, domain: &str) -> Option<u16> {
         let is = |rule: &Option<String>, name: &str| rule.as_ref().is_none_or(|rule| rule == name);
         let fits = |rule: &Rule| {

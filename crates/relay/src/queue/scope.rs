@@ -1,4 +1,4 @@
-//! Scopes: the mail that an act of some time is for.
+//! Scopes: the mail that a temporary command applies to.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use super::codec::{DecodeError, Fields};
 pub enum Scope {
     /// A tenant's mail.
     Tenant(Arc<str>),
-    /// A mailing, of any tenant.
+    /// A campaign, of any tenant.
     Campaign(Arc<str>),
     /// Mail to a domain, in lower case.
     Domain(Arc<str>),
     /// Mail to a set of MX hosts.
     Site(Arc<str>),
-    /// Of a tenant or a campaign, mail to one place alone.
+    /// A tenant's or campaign's mail to one place only.
     At(Label, Place),
 }
 
-/// A sender's name for mail. Empty: mail without such a name.
+/// A label of the sender. Empty: mail without one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// A tenant.
     Tenant(Arc<str>),
-    /// A mailing, of any tenant.
+    /// A campaign, of any tenant.
     Campaign(Arc<str>),
 }
 
-/// Where mail goes.
+/// The target of mail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// To a domain, in lower case.
@@ -42,7 +42,7 @@ pub enum Place {
 }
 
 impl Scope {
-    /// All that mail of a queue is in, if it goes to this site.
+    /// All scopes that cover a queue's mail, if it goes to this site.
     pub(super) fn of(name: &QueueName, site: Option<Arc<str>>) -> impl Iterator<Item = Scope> {
         let QueueName { tenant, campaign, domain, .. } = name.clone();
         let labels = [Label::Tenant(tenant.clone()), Label::Campaign(campaign.clone())];
@@ -52,12 +52,12 @@ impl Scope {
         alone.into_iter().chain(site.map(Scope::Site)).chain(both)
     }
 
-    /// True if mail of a queue is in it, wherever its domain is routed to; a site is not known then.
+    /// True if it covers a queue's mail, wherever its domain is routed. Sites are not known here.
     pub(super) fn has(&self, name: &QueueName) -> bool {
         Scope::of(name, None).any(|scope| scope == *self)
     }
 
-    /// True if it depends on where a domain is routed to.
+    /// True if it depends on the route of a domain.
     pub fn has_site(&self) -> bool {
         matches!(self, Self::Site(_) | Self::At(_, Place::Site(_)))
     }
@@ -126,7 +126,7 @@ impl Label {
 }
 
 impl Place {
-    /// Of the domain or the site.
+    /// The domain or the site.
     pub fn name(&self) -> &Arc<str> {
         match self {
             Self::Domain(name) | Self::Site(name) => name,

@@ -1,4 +1,4 @@
-//! Mail that is sent more slowly for a time, since a host's replies asked for it.
+//! Temporary slow-downs, requested by a host's replies.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
 use super::{Queue, Scope, Secs};
 
-/// Limits for a time.
+/// Temporary limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slow {
-    /// Until when.
+    /// Their end.
     pub until: Secs,
     /// A [`Rate`](posthaste_units::Rate) of messages as text; empty for none.
     pub message_rate: Arc<str>,
     /// Connections of a site at a time; 0 for no limit.
     pub connections: u32,
-    /// Why.
+    /// The reason.
     pub reason: EntryText,
 }
 
@@ -31,12 +31,12 @@ impl Queue {
         self.slowed.by_scope.iter()
     }
 
-    /// True if that has changed since the last call.
+    /// True if they changed since the last call.
     pub fn take_slowed_changed(&mut self) -> bool {
         self.slowed.take_changed()
     }
 
-    /// As [`QueueEntry::Slowed`].
+    /// The slow-downs as [`QueueEntry::Slowed`].
     pub fn slowed_entries(&self) -> impl Iterator<Item = QueueEntry> {
         self.slowed().map(|(scope, slow)| {
             let Slow { until, message_rate, connections, reason } = slow.clone();
@@ -44,7 +44,7 @@ impl Queue {
         })
     }
 
-    /// True if what an entry would bring about is so already.
+    /// True if an entry would change nothing.
     pub fn is_in_force(&self, entry: &QueueEntry) -> bool {
         match entry {
             QueueEntry::Suspended { scope, .. } => self.suspended.contains_key(scope),

@@ -1,7 +1,8 @@
-//! The queue as a stream of bytes, made while the queue changes.
+//! Snapshots: the queue as a byte stream, written while the queue changes.
 //!
-//! A snapshot is made in parts. What changes meanwhile may be in it or not: entries have absolute values, so replaying those behind the snapshot's position
-//! gives the same queue. Numbers are little-endian, texts as in [`entry`](super::entry).
+//! A snapshot is made in parts. It may or may not include changes made meanwhile: entries have absolute values, so
+//! replaying those after the snapshot's position gives the same queue. Numbers are little-endian, texts as in
+//! [`entry`](super::entry).
 //!
 //! | record | fields in order |
 //! | --- | --- |
@@ -28,12 +29,12 @@ use super::slow::Slow;
 use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
 use super::{FIRST, Queue, Schedules, Secs};
 
-/// A snapshot being made.
+/// A snapshot in progress.
 #[derive(Debug)]
 pub struct Snapshot {
     position: Lsn,
     stage: Stage,
-    /// Serials of queues that are defined, by their places: one step for each recipient, in a queue of millions.
+    /// Serials of queues written so far, by place: one look-up per recipient, in a queue of millions.
     queues: Vec<Option<u32>>,
 }
 
@@ -46,14 +47,14 @@ enum Stage {
     Done,
 }
 
-/// Why a snapshot cannot be restored.
+/// Error in restoring a snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// It could not be read; a snapshot cut short is `UnexpectedEof`.
+    /// Read error; a snapshot cut short is `UnexpectedEof`.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is damaged, or a later version has written it.
+    /// It is damaged, or of a later version.
     #[error(transparent)]
     Format(#[from] DecodeError),
 }
@@ -68,21 +69,21 @@ const SLOW: u8 = 6;
 const IMPORTED: u8 = 7;
 const OWED: u8 = 8;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
-/// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
+/// Longest suspension or diversion, in bytes: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
 
 impl Snapshot {
-    /// Begins a snapshot of what is applied now.
+    /// Begins a snapshot of the applied state.
     pub fn begin(queue: &Queue) -> Self {
         Snapshot { position: queue.seen(), stage: Stage::Head, queues: Vec::new() }
     }
 
-    /// The stream's position that goes with it, once it is durable.
+    /// The stream position that the durable snapshot stands for.
     pub fn position(&self) -> Lsn {
         self.position
     }
 
-    /// Writes the next part, about 30 KiB, behind what is in `out`. `false` if there was none left.
+    /// Appends the next part, about 30 KiB, to `out`. `false` if none is left.
     pub fn write(&mut self, queue: &Queue, out: &mut Vec<u8>) -> bool {
         self.stage = match self.stage {
             Stage::Head => {
@@ -132,7 +133,8 @@ impl Snapshot {
                 }
             }
             Stage::Messages(from) => match queue.table.open_from(from) {
-                // In the same part as the look for more: a message that came in between would be taken for a settled one.
+                // In the same part as the check for more: a message that came in between would be taken for a settled
+                // one.
                 None => {
                     out.push(END);
                     out.extend(queue.last_message.get().to_le_bytes());
@@ -151,7 +153,7 @@ impl Snapshot {
         true
     }
 
-    /// True if a queue is defined now; it was not before.
+    /// Marks a queue as written; false if it was already.
     fn defines(&mut self, place: usize, serial: u32) -> bool {
         if self.queues.len() <= place {
             self.queues.resize(place + 1, None);
@@ -189,7 +191,7 @@ impl Snapshot {
 }
 
 impl Queue {
-    /// Restores a queue from a snapshot, for a replay behind the snapshot's position. `from` should be buffered.
+    /// Restores a queue from a snapshot, to be followed by a replay from the snapshot's position. Buffer `from`.
     ///
     /// # Errors
     /// See [`RestoreError`].

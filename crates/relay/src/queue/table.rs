@@ -1,8 +1,10 @@
-//! Messages and recipients in pages, in the order of their LSNs: 24 bytes a recipient, 8 a message; 10 where some have several.
+//! Messages and recipients in pages, in the order of their LSNs: 24 bytes per recipient and 8 per message, or 10 in
+//! pages where a message has several.
 //!
-//! A page has the recipients of consecutive messages. A message of many recipients may go on in the next page. Recipients are linked into circular lists by id;
-//! a list has a head of its own, so that a recipient leaves its list without knowing which it is. Settled recipients leave holes; a page that is half holes is
-//! compacted, and sparse neighbours are merged. That changes ids: outside of the lists, recipients are named by [`Key`].
+//! A page has the recipients of consecutive messages; a message with many may continue in the next page. Circular lists
+//! link recipients by id. A list has its own head, so a recipient leaves it without knowing which it is. Settled
+//! recipients leave holes; a page half full of holes is compacted, and sparse neighbours are merged. That changes ids:
+//! outside the lists a [`Key`] names a recipient.
 
 use posthaste_spool::Lsn;
 
@@ -14,21 +16,21 @@ use super::tally::Tallies;
 /// A recipient's place, or the head of a list.
 pub(super) type Id = u32;
 
-/// No place.
+/// No id.
 pub(super) const NONE: Id = Id::MAX;
 const HEAD: Id = 1 << 31;
 const PAGE_BITS: u32 = 10;
 /// Recipients of a page.
 const PAGE: usize = 1 << PAGE_BITS;
-/// A message of at most so many recipients is in one page when it comes.
+/// Recipients up to which an arriving message is kept in one page.
 const UNDIVIDED: usize = 64;
-/// Recipients at most: what ids can name, with room for holes.
+/// Recipients at most: the range of ids, with room for holes.
 pub(super) const RECIPIENTS_MAX: u64 = 1 << 30;
 
-/// A message, or the part of it that a page has.
+/// A message, or its part in one page.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    /// Its LSN less the page's.
+    /// Its LSN minus the page's.
     offset: u32,
     received: Secs,
 }
@@ -37,7 +39,8 @@ struct Part {
 struct Page {
     base: u64,
     parts: Vec<Part>,
-    /// Of each part: its first recipient. Empty while each part but the last has one recipient: most pages need none.
+    /// Index of each part's first recipient. Empty while each part but the last has one recipient: most pages need
+    /// none.
     firsts: Vec<u16>,
     recipients: Vec<Recipient>,
     open: u16,
@@ -81,12 +84,12 @@ impl Page {
 pub(super) struct Table {
     pages: Vec<Page>,
     free: Vec<u32>,
-    /// Pages by their messages.
+    /// Pages in the order of their messages.
     order: Vec<u32>,
     heads: Vec<(Id, Id)>,
     free_heads: Vec<Id>,
     open: u64,
-    /// Each recipient is counted here; nothing but this file changes one.
+    /// Counts of recipients; only this file changes a recipient, and counts it.
     pub tallies: Tallies,
 }
 
@@ -103,12 +106,12 @@ impl Table {
         }
     }
 
-    /// Recipients that are not settled.
+    /// Number of unsettled recipients.
     pub fn open(&self) -> u64 {
         self.open
     }
 
-    /// Adds a message behind all others; `added` is called for each of its recipients.
+    /// Appends a message after all others; calls `added` for each of its recipients.
     pub fn push(
         &mut self,
         lsn: Lsn,
@@ -172,7 +175,7 @@ impl Table {
         &self.pages[(id >> PAGE_BITS) as usize].recipients[id as usize % PAGE]
     }
 
-    /// Changes a recipient, and counts it anew.
+    /// Changes a recipient, and updates the counts.
     pub fn change<R>(&mut self, id: Id, change: impl FnOnce(&mut Recipient) -> R) -> R {
         let before = *self.get(id);
         let changed = change(self.get_mut(id));
@@ -181,12 +184,12 @@ impl Table {
         changed
     }
 
-    /// Without counting it: for links, and where it ends.
+    /// Access without counting: for links, and at its end.
     fn get_mut(&mut self, id: Id) -> &mut Recipient {
         &mut self.pages[(id >> PAGE_BITS) as usize].recipients[id as usize % PAGE]
     }
 
-    /// The open recipient of a key.
+    /// The open recipient with a key.
     pub fn find(&self, key: Key) -> Option<Id> {
         self.parts_of(key.message).find_map(|(place, part)| {
             let page = &self.pages[place as usize];
@@ -233,14 +236,14 @@ impl Table {
         Key { message: self.message(id).0, number: self.get(id).number }
     }
 
-    /// Its message, and when that was received.
+    /// Its message, and the time of reception.
     pub fn message(&self, id: Id) -> (Lsn, Secs) {
         let page = &self.pages[(id >> PAGE_BITS) as usize];
         let part = page.part_of(id as usize % PAGE);
         (Lsn::new(page.lsn(part)), page.parts[part].received)
     }
 
-    /// Recipients of the same message, itself included, as far as they are near: a message of many is in several parts.
+    /// Nearby recipients of the same message, itself included: a message with many is in several parts.
     pub fn siblings(&self, id: Id) -> std::ops::Range<Id> {
         let place = id >> PAGE_BITS;
         let page = &self.pages[place as usize];
@@ -248,7 +251,8 @@ impl Table {
         (place << PAGE_BITS | range.start as Id)..(place << PAGE_BITS) + range.end as Id
     }
 
-    /// The open recipients of one page: the first that has any at or behind `from`. `None` at the end. The second: where to go on.
+    /// The open recipients of the first page that has any from `from` on, and the key to continue from. `None` at the
+    /// end.
     pub fn open_from(&self, from: Key) -> Option<(Vec<Id>, Key)> {
         let lsn = from.message.get();
         let mut at = self.order.partition_point(|place| self.pages[*place as usize].last_lsn() < lsn);
@@ -274,7 +278,7 @@ impl Table {
         self.order.len()
     }
 
-    /// Ends a recipient, which is in no list. Ids may change.
+    /// Removes a settled recipient, which must be in no list. Ids may change.
     pub fn settle(&mut self, id: Id) {
         let recipient = *self.get(id);
         assert!(recipient.is(OPEN) && recipient.next == NONE, "an open recipient in no list: {recipient:?}");
@@ -294,7 +298,7 @@ impl Table {
             self.drop_page(place);
             return;
         }
-        // The last page takes more messages; neighbours are merged into at most half a page.
+        // The last page stays open for messages; others merge up to half a page.
         let is_last = |at: usize| at + 1 == self.order.len();
         if is_last(at) {
             return;
@@ -327,7 +331,7 @@ impl Table {
         self.free.push(place);
     }
 
-    /// Moves what is open of some pages into a new one.
+    /// Moves the open recipients of some pages into a new one.
     fn rebuild(&mut self, at: usize, count: usize) {
         let old: Vec<u32> = self.order[at..at + count].to_vec();
         let open: usize = old.iter().map(|place| usize::from(self.pages[*place as usize].open)).sum();
@@ -372,7 +376,7 @@ impl Table {
         head
     }
 
-    /// Gives an empty list back.
+    /// Returns an empty list.
     pub fn drop_list(&mut self, head: Id) {
         assert!(self.first(head).is_none(), "an empty list");
         self.free_heads.push(head);

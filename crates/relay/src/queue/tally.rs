@@ -1,33 +1,33 @@
-//! The recipients of each queue, counted as they change.
+//! Counts of each queue's recipients, kept as they change.
 
 use super::table::{BUSY, DUE, HELD, Recipient};
 use super::{Queue, QueueId, Secs};
 
-/// Recipients of a queue, by what they wait for.
+/// Recipients of a queue, by the reason of their wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueTally {
     /// All of them.
     pub recipients: u64,
-    /// Of them, those that have had an attempt.
+    /// Recipients with an attempt.
     pub deferred: u64,
-    /// Held ones among them.
+    /// Held ones.
     pub held: u64,
-    /// Of the held ones, those that have had an attempt.
+    /// Held ones with an attempt.
     pub held_deferred: u64,
-    /// Of them, those under way.
+    /// Recipients in flight.
     pub under_way: u64,
-    /// Of them, those whose time has come, suspended ones included.
+    /// Due recipients, suspended ones included.
     pub due: u64,
-    /// A bound from below for when they were received.
+    /// A lower bound of their times of reception.
     pub oldest: Secs,
 }
 
-/// How much of a queue is suspended.
+/// The suspended part of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspendedPart {
     /// Nothing.
     None,
-    /// All that is neither held nor under way, until then at least.
+    /// All except held recipients and those in flight, until this time at least.
     All(Secs),
     /// The mail of some of its sources.
     Some,
@@ -64,7 +64,7 @@ impl QueueTally {
 }
 
 impl Tallies {
-    /// A recipient has come whose message was received then.
+    /// Counts a new recipient whose message was received then.
     pub fn push(&mut self, recipient: &Recipient, received: Secs) {
         let place = recipient.queue as usize;
         if self.0.len() <= place {
@@ -83,7 +83,7 @@ impl Tallies {
         self.0[recipient.queue as usize].each(QueueTally::of(recipient), |all, one| all - one);
     }
 
-    /// `before` has become `after`, in the same queue.
+    /// Updates the counts: `before` became `after`, in the same queue.
     pub fn change(&mut self, before: &Recipient, after: &Recipient) {
         if before.bits != after.bits || (before.attempts > 0) != (after.attempts > 0) {
             self.remove(before);
@@ -97,12 +97,12 @@ impl Tallies {
 }
 
 impl Queue {
-    /// The recipients of a queue. `None`: it has none any more.
+    /// Counts of a queue. `None`: it has no recipients any more.
     pub fn tally(&self, id: QueueId) -> Option<QueueTally> {
         self.destinations.get(id).map(|_| self.table.tallies.at(id.place))
     }
 
-    /// How much of a queue is suspended.
+    /// The suspended part of a queue.
     pub fn suspended_part(&self, id: QueueId) -> SuspendedPart {
         let lanes = self.destinations.get(id).map_or(0, |destination| destination.lanes.len());
         let mut untils = (0..lanes.max(1)).map(|lane| self.suspended_until(id.place, lane));

@@ -1,12 +1,12 @@
-//! Entries in force for some scopes until a time comes.
+//! Temporary entries by scope.
 
 use std::collections::BTreeMap;
 
 use super::{Scope, Secs};
 
-/// Has an end.
+/// An entry with an end.
 pub(super) trait Until {
-    /// [`Secs::MAX`] without an end.
+    /// Its end; [`Secs::MAX`] without one.
     fn until(&self) -> Secs;
 }
 
@@ -32,7 +32,7 @@ impl<T: Until> Temporary<T> {
         self.has_changed |= self.by_scope.remove(scope).is_some();
     }
 
-    /// Removes what has ended.
+    /// Removes expired entries.
     pub fn end(&mut self, now: Secs) {
         if self.by_scope.is_empty() {
             return;
@@ -42,12 +42,12 @@ impl<T: Until> Temporary<T> {
         self.has_changed |= self.by_scope.len() < before;
     }
 
-    /// True if anything has changed since that was taken.
+    /// True if they changed since the last [`take_changed`](Self::take_changed).
     pub fn has_changed(&self) -> bool {
         self.has_changed
     }
 
-    /// True if anything has changed since the last call.
+    /// True if they changed since the last call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }

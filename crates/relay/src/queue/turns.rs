@@ -1,11 +1,11 @@
-//! The ready queues: whose turn it is in each, by tenant, then by queue.
+//! The ready queues and their round robin, by tenant, then by queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::destinations::QueueId;
 
-/// A ready queue: a source and a site, for as long as a queue is routed to it.
+/// Identifies a ready queue: a source and a site, while a queue is routed to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadyId {
     pub(super) place: u32,
@@ -15,7 +15,7 @@ pub struct ReadyId {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub serial: u32,
-    /// Lanes that are routed to it; 0: its place is free.
+    /// Number of lanes routed to it; 0: its place is free.
     pub lanes: u32,
     pub source: Arc<str>,
     pub site: Arc<str>,
@@ -23,11 +23,11 @@ pub(super) struct Ready {
     pub is_woken: bool,
 }
 
-/// Queues in the order in which they are served: one of each tenant in turn.
+/// Queues in the order of service: one of each tenant in turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     pub tenants: VecDeque<u32>,
-    /// Also of tenants that wait for a limit, and so are not in `tenants`.
+    /// Includes tenants parked at a limit, which are not in `tenants`.
     pub lanes: HashMap<u32, VecDeque<LaneId>>,
 }
 

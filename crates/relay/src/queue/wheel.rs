@@ -16,12 +16,12 @@ impl Wheel {
         Wheel { lists: (0..4 * SLOTS).map(|_| table.list()).collect(), now: 0 }
     }
 
-    /// Sets the time while nothing is in it.
+    /// Sets the time of an empty wheel.
     pub fn start(&mut self, now: Secs) {
         self.now = now;
     }
 
-    /// Enters a recipient that becomes due later than now: at the level of the highest byte in which the times differ.
+    /// Inserts a recipient due later than now, at the level of the highest byte in which the times differ.
     pub fn insert(&mut self, table: &mut Table, id: Id, due: Secs) {
         let level = (31 - ((due ^ self.now) | 1).leading_zeros()) / 8;
         table.push_back(self.list(level, due), id);
@@ -31,7 +31,7 @@ impl Wheel {
         self.lists[(level * SLOTS + (time >> (8 * level)) % SLOTS) as usize]
     }
 
-    /// Goes on to `now`; the next recipient that is due on the way is taken out and returned. `None`: `now` is reached.
+    /// Advances towards `now`; removes and returns the next recipient due on the way. `None`: `now` is reached.
     pub fn advance(&mut self, table: &mut Table, now: Secs) -> Option<Id> {
         loop {
             if let Some(id) = table.first(self.list(0, self.now)) {
@@ -51,7 +51,7 @@ impl Wheel {
         }
     }
 
-    /// Spreads the list of a level that the time has reached over the levels below.
+    /// Spreads the list that the time has reached over the lower levels.
     fn cascade(&mut self, table: &mut Table, level: u32) {
         let list = self.list(level, self.now);
         while let Some(id) = table.first(list) {

@@ -29,12 +29,12 @@ fn is_empty(line: &[u8]) -> bool {
     line.trim_ascii().is_empty()
 }
 
-/// The first field of a name, in one line; `None` if it says nothing.
+/// The first field of a name, on one line; `None` if it is empty or missing.
 pub(super) fn text_of(header: &Header<'_>, name: &str) -> Option<String> {
     header.first(name).map(|field| clean(&field.text(None))).filter(|text| !text.is_empty())
 }
 
-/// A field of the form `type; value`: the value. Some hosts leave out the type.
+/// The value of a field `type; value`. Some hosts omit the type.
 pub(super) fn typed(header: &Header<'_>, name: &str) -> Option<String> {
     let text = text_of(header, name)?;
     let is_type = |kind: &str| kind.trim().bytes().all(|octet| octet.is_ascii_alphanumeric() || b"-_".contains(&octet));
@@ -50,7 +50,7 @@ pub(super) fn address(text: &str) -> String {
     text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text).to_owned()
 }
 
-/// A status code (RFC 3463 section 2) at the beginning; comments may follow.
+/// A status code (RFC 3463 section 2) at the start; comments may follow.
 pub(super) fn code(text: &str) -> Option<(u8, u16, u16)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let mut parts = text[..end].split('.');
@@ -67,7 +67,7 @@ pub(super) fn clean(text: &str) -> String {
     cut(words.join(" "))
 }
 
-/// At most [`TEXT_BYTES_MAX`] octets of it.
+/// Its first [`TEXT_BYTES_MAX`] octets.
 pub(super) fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     text

@@ -1,7 +1,8 @@
-//! Incoming reports about what we sent: delivery status notifications (RFC 3464, RFC 6533) and feedback reports (ARF, RFC 5965).
+//! Incoming reports about mail we sent: delivery status notifications (RFC 3464, RFC 6533) and feedback reports (ARF,
+//! RFC 5965).
 //!
-//! [`Report::read`] takes the octets of a message. What a report says proves nothing: anybody can write one. A
-//! [signed return path](crate::return_path) to which it came says whose it is.
+//! [`Report::read`] parses the octets of a message. A report proves nothing, since anybody can write one. A [signed
+//! return path](crate::return_path) that received it identifies the mail.
 //!
 //! ```
 //! use posthaste_relay::report::{Report, Action};
@@ -26,39 +27,39 @@ use fields::{address, blocks, code, text_of, typed};
 /// The report in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The outcome of a message, for some of its recipients.
+    /// The outcome of a message for some of its recipients.
     Delivery(DeliveryReport),
-    /// A recipient's or its provider's opinion of a message.
+    /// The opinion of a recipient, or of its provider, about a message.
     Feedback(FeedbackReport),
 }
 
 /// A delivery status notification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliveryReport {
-    /// The host that reports, without the type of its name.
+    /// The reporting host, without the type of its name.
     pub reporting_mta: Option<String>,
-    /// ENVID of the original.
+    /// ENVID of the original message.
     pub envelope_id: Option<String>,
-    /// Message-ID of the original, without brackets.
+    /// Message-ID of the original message, without brackets.
     pub message_id: Option<String>,
-    /// The first [`RECIPIENTS_MAX`]; at least one.
+    /// The first [`RECIPIENTS_MAX`] recipients; at least one.
     pub recipients: Vec<RecipientReport>,
 }
 
 /// The outcome of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientReport {
-    /// Its address at the end (Final-Recipient), without the type.
+    /// Its final address (Final-Recipient), without the type.
     pub recipient: String,
-    /// Its address as we wrote it (Original-Recipient), without the type.
+    /// The address as we sent it (Original-Recipient), without the type.
     pub original: Option<String>,
     /// Its outcome.
     pub action: Action,
-    /// The enhanced status code.
+    /// Enhanced status code.
     pub status: Option<(u8, u16, u16)>,
-    /// The host's words, without the type: for SMTP a reply.
+    /// The host's diagnostic, without the type: a reply for SMTP.
     pub diagnostic: Option<String>,
-    /// The host that said so, without the type of its name.
+    /// The host that gave it, without the type of its name.
     pub remote_mta: Option<String>,
 }
 
@@ -66,15 +67,15 @@ pub struct RecipientReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
-    /// It will not be delivered.
+    /// Delivery has failed for good.
     Failed,
-    /// Not yet.
+    /// Not delivered yet.
     Delayed,
     /// Delivered.
     Delivered,
-    /// Handed to a host that says nothing of success.
+    /// Handed to a host that does not report success.
     Relayed,
-    /// Handed to several other addresses.
+    /// Forwarded to several other addresses.
     Expanded,
 }
 
@@ -83,27 +84,28 @@ pub enum Action {
 pub struct FeedbackReport {
     /// `abuse`, `fraud`, `not-spam`, `opt-out` or another word, in lower case.
     pub feedback_type: String,
-    /// Sender of the original: by the report, else by the Return-Path of what it encloses.
+    /// Sender of the original: by the report, else by the Return-Path of the enclosed message.
     pub mail_from: Option<String>,
-    /// Recipients of the original: the first [`RECIPIENTS_MAX`]. Often left out, or made unreadable.
+    /// The first [`RECIPIENTS_MAX`] recipients of the original. Often missing or obfuscated.
     pub recipients: Vec<String>,
-    /// The address that the original came from, as text.
+    /// IP address that the original came from, as text.
     pub source_ip: Option<String>,
-    /// The domain that is complained about.
+    /// Domain of the complaint.
     pub reported_domain: Option<String>,
     /// Message-ID of the original, without brackets.
     pub message_id: Option<String>,
 }
 
 impl FeedbackReport {
-    /// True if it is a complaint: `not-spam` is the opposite, and `auth-failure` (RFC 6591) and `dmarc` speak of signatures.
+    /// True for a complaint: `not-spam` is the opposite, and `auth-failure` (RFC 6591) and `dmarc` concern signatures.
     pub fn is_complaint(&self) -> bool {
         matches!(&*self.feedback_type, "abuse" | "fraud" | "opt-out" | "opt-out-list" | "complaint")
     }
 }
 
 impl RecipientReport {
-    /// The line `code enhanced text` for a [`Classifier`](crate::classify::Classifier). Without a reply, the status stands for it.
+    /// The line `code enhanced text` for a [`Classifier`](crate::classify::Classifier). The status replaces a missing
+    /// reply.
     pub fn line(&self) -> String {
         let said = self.diagnostic.as_deref().unwrap_or_default();
         if let Some((reply_code, text)) = said.split_once([' ', '-'])
@@ -119,9 +121,9 @@ impl RecipientReport {
 }
 
 impl Report {
-    /// Reads the report in a message, if it is one. One that is forwarded within another message does not count.
+    /// Reads the report in a message; `None` if it is none. A report forwarded within another message does not count.
     ///
-    /// The time grows with the size of the message alone; texts are cut at [`TEXT_BYTES_MAX`] octets.
+    /// Takes time linear in the message; texts are cut at [`TEXT_BYTES_MAX`] octets.
     pub fn read(message: &[u8]) -> Option<Report> {
         let message = Message::parse_within(message, &LIMITS);
         let part = message.parts().find(|part| part.media_type() == "multipart/report" && !is_enclosed(part))?;
@@ -151,9 +153,9 @@ impl Report {
 
 /// Recipients of a report that are read.
 pub const RECIPIENTS_MAX: usize = 1000;
-/// Octets of a text that are kept.
+/// Longest kept text, in octets.
 pub const TEXT_BYTES_MAX: usize = 1000;
-/// A report has three parts, perhaps within others.
+/// A report has three parts, perhaps nested in others.
 const LIMITS: Limits = Limits { depth: 10, parts: 100 };
 
 fn is_enclosed(part: &Part<'_, '_>) -> bool {
@@ -170,7 +172,7 @@ fn delivery(status: &[u8], message_id: Option<String>) -> DeliveryReport {
     let mut report = DeliveryReport { message_id, ..DeliveryReport::default() };
     for block in blocks(status) {
         let header = Header::new(block);
-        // Some hosts leave out the empty line behind the fields of the message, or put one within.
+        // Some hosts omit the empty line after the fields of the message, or add one within.
         report.reporting_mta = report.reporting_mta.or_else(|| typed(&header, "Reporting-MTA"));
         report.envelope_id = report.envelope_id.or_else(|| text_of(&header, "Original-Envelope-Id"));
         if report.recipients.len() < RECIPIENTS_MAX {

@@ -1,8 +1,9 @@
-//! Call-ahead: the next hop is asked at RCPT whether it takes mail for an address, for domains whose recipients it alone knows.
+//! Call-ahead: RCPT asks the next hop whether it takes mail for an address, for domains whose recipients only it knows.
 //!
-//! Answers are remembered, at most [`ANSWERS_MAX`]: [`TAKEN`], [`REFUSED`] or [`NOT_KNOWN`] long. Of those who ask for the same address at once, one does, and the others wait for its
-//! answer. A next hop is asked [`AT_ONCE`] questions at a time; a session with it is used again until nobody asks for [`IDLE`]. A next hop that cannot be asked is left alone for [`NOT_KNOWN`]:
-//! what is asked meanwhile is not known at once.
+//! Answers are cached, at most [`ANSWERS_MAX`], for [`TAKEN`], [`REFUSED`] or [`NOT_KNOWN`]. Concurrent questions for
+//! one address share one answer. A next hop gets [`AT_ONCE`] questions at a time; its sessions are reused until idle
+//! for [`IDLE`]. A next hop that cannot be asked is left alone for [`NOT_KNOWN`]; questions meanwhile get "not known"
+//! at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,21 +28,22 @@ use crate::queue::{EntryText, QueueName};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
 use posthaste_dns::{Attempt, Cache};
 
-/// What is known of an address.
+/// Result of a call-ahead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ahead {
     /// The next hop takes mail for it.
     Taken,
-    /// It takes none: what to answer, 550.
+    /// It takes none: the reply to give, 550.
     Refused(Reply),
-    /// It cannot be asked now, or does not know itself: why.
+    /// It cannot be asked now, or does not know either: the reason.
     NotKnown(Arc<str>),
 }
 
 impl Relay {
-    /// Asks where mail for an address would go, as mail of no tenant, whether it is taken there; answers within half a minute. Dropping the future ends the question.
+    /// Asks the next hop for an address, as for mail without a tenant, whether it takes it. Answers within half a
+    /// minute. Dropping the future ends the question.
     pub async fn ask_ahead(&self, address: &Address) -> Ahead {
-        /// Ends with whoever asks, so that there are no more questions than sessions.
+        /// Aborts its task with the asker, so that there are no more questions than sessions.
         struct Asking(JoinHandle<Ahead>);
         impl Drop for Asking {
             fn drop(&mut self) {
@@ -54,10 +56,10 @@ impl Relay {
     }
 }
 
-/// What was answered, and who is asked.
+/// Cached answers, and the next hops with their sessions.
 pub(super) struct CallAhead {
     answers: Mutex<Arc<Cache<Ahead>>>,
-    /// By the name of the site.
+    /// By site name.
     hops: Mutex<HashMap<Arc<str>, Arc<Hop>>>,
     serial: AtomicU64,
 }
@@ -73,7 +75,7 @@ impl Default for CallAhead {
 }
 
 impl CallAhead {
-    /// Others may be asked now.
+    /// Forgets answers and next hops: others may be responsible now.
     pub fn forget(&self) {
         *self.answers.lock().expect("the answers") = Arc::new(Cache::new(ANSWERS_MAX));
         self.hops.lock().expect("the hops").clear();
@@ -91,7 +93,7 @@ impl CallAhead {
 /// A next hop.
 struct Hop {
     turns: Semaphore,
-    /// Who asks or waits for a turn.
+    /// Askers, waiting ones included.
     asking: AtomicUsize,
     state: Mutex<HopState>,
 }
@@ -101,14 +103,14 @@ struct HopState {
     idle: Vec<IdleSession>,
     /// A task ends sessions that are idle for too long.
     has_reaper: bool,
-    /// Until when it is left alone, and why.
+    /// End of the pause, and its reason.
     failed: Option<(Instant, Arc<str>)>,
 }
 
 /// A session for the next question.
 struct IdleSession {
     session: Session,
-    /// The host that is asked in it.
+    /// The session's host.
     host: Arc<str>,
     source: Arc<Egress>,
     since: Instant,
@@ -127,7 +129,7 @@ impl Default for Hop {
     }
 }
 
-/// Somebody asks.
+/// Counts one asker until it is dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Drop for Counted<'_> {
@@ -146,7 +148,7 @@ impl Hop {
         (self.asking.fetch_add(1, Ordering::Relaxed) < ASKING_MAX).then_some(counted)
     }
 
-    /// Why it is not asked now.
+    /// The answer during a pause, if there is one.
     fn trouble(&self) -> Option<Ahead> {
         let state = self.state();
         let (until, why) = state.failed.as_ref()?;
@@ -228,7 +230,7 @@ impl Shared {
         let Ok(Ok(_turn)) = timeout(TURN_PATIENCE, hop.turns.acquire()).await else {
             return Ahead::NotKnown("too many ask it at once".into());
         };
-        // It may have failed meanwhile.
+        // Another asker may have found a failure meanwhile.
         if let Some(trouble) = hop.trouble() {
             return trouble;
         }
@@ -244,9 +246,9 @@ impl Shared {
     }
 
     /// # Errors
-    /// No host could be asked, and why the last could not.
+    /// No host could be asked: the error of the last.
     async fn ask_hosts(self: &Arc<Self>, plan: &Plan, hop: &Arc<Hop>, recipient: &RcptTo) -> Result<Verdict, String> {
-        // One that was closed meanwhile says nothing of its host.
+        // A session that was closed meanwhile says nothing of its host.
         while let Some(IdleSession { mut session, host, source, .. }) = hop.take() {
             let asked = Asked { plan, source: &source, host: &host };
             if let Ok(verdict) = self.verify(&mut session, &asked, recipient).await {
@@ -280,7 +282,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// It gave no answer.
+    /// The host gave no answer.
     async fn ask_host(
         self: &Arc<Self>,
         asked: &Asked<'_>,
@@ -290,7 +292,7 @@ impl Shared {
         recipient: &RcptTo,
     ) -> Result<Verdict, OpenError> {
         let mut settings = settings?;
-        // So that another host can be asked in time.
+        // Leaves time to ask another host.
         settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
         loop {
             let mut session = match self.open_to_ask(asked, endpoint, &settings).await {
@@ -315,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// A reply that ends the session is told of, here and in [`verify`](Self::verify).
+    /// Opens a session for a question. A reply that ends it is reported, here and in [`verify`](Self::verify).
     async fn open_to_ask(
         self: &Arc<Self>,
         asked: &Asked<'_>,
@@ -344,7 +346,7 @@ impl Shared {
     }
 }
 
-/// What is answered for an address that the next hop refuses: with its code if it has one.
+/// The reply for a refused address: with the next hop's code if it has one.
 fn refusal(reply: &Reply) -> Reply {
     let status = reply.enhanced().filter(|code| code.class == 5).map_or("5.1.1".to_owned(), |code| code.to_string());
     let said = cleaned(reply.text());
@@ -352,7 +354,7 @@ fn refusal(reply: &Reply) -> Reply {
     Reply::new(550, &status, format!("The next host refuses this address{separator}{said}"))
 }
 
-/// One line of visible ASCII that is not too long.
+/// One bounded line of visible ASCII.
 fn cleaned(text: &str) -> String {
     let visible = text.chars().map(|letter| if letter.is_ascii_graphic() { letter } else { ' ' });
     let visible: String = visible.take(10 * SAID_BYTES_MAX).collect();
@@ -361,11 +363,11 @@ fn cleaned(text: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// How long an address counts as taken.
+/// Lifetime of the answer "taken".
 pub(super) const TAKEN: Duration = Duration::from_secs(24 * 3600);
-/// How long an address counts as refused.
+/// Lifetime of the answer "refused".
 pub(super) const REFUSED: Duration = Duration::from_secs(3600);
-/// When an address of which nothing is known may be asked for again, and a next hop that could not be asked.
+/// Lifetime of the answer "not known", and pause of a next hop that could not be asked.
 pub(super) const NOT_KNOWN: Duration = Duration::from_secs(30);
 /// About 30 MB with addresses of usual length.
 const ANSWERS_MAX: usize = 100_000;
@@ -373,12 +375,12 @@ const ANSWERS_MAX: usize = 100_000;
 const HOPS_MAX: usize = 1000;
 /// Questions that a next hop is asked at a time.
 const AT_ONCE: usize = 4;
-/// Those who ask a next hop, most of whom wait. More are told at once that it cannot be asked.
+/// Askers of a next hop, most of them waiting. Further ones get "not known" at once.
 const ASKING_MAX: usize = 200;
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
-/// A session that nobody has used for so long is ended.
+/// Idle time after which a session ends.
 const IDLE: Duration = Duration::from_secs(5);
 const SAID_BYTES_MAX: usize = 200;
 

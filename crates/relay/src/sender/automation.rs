@@ -1,4 +1,5 @@
-//! Acts on replies of other hosts: a site, a domain, or a tenant or campaign there is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
+//! Rules for replies of other hosts: they suspend, slow down or give up a site, a domain, or a tenant or campaign there
+//! for a time. Recorded like an operator's commands.
 
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ use crate::shaping::automation::Rule;
 use crate::shaping::file::{Action, Target};
 
 impl Shared {
-    /// A host has refused a recipient, for now or for good: does what rules say about that.
+    /// Applies the rules for a reply that refuses a recipient, for now or for good.
     pub fn automate(self: &Arc<Self>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
         self.apply_rules(site, Some((queued, &domain_of(recipient))), reply);
     }
 
-    /// A host has ended a session in which no message was: does what rules for the site say about that.
+    /// Applies the site's rules for a reply that ended a session without a message.
     pub fn automate_site(self: &Arc<Self>, site: &Site, reply: &Reply) {
         self.apply_rules(site, None, reply);
     }
@@ -64,7 +65,7 @@ impl Shared {
         if self.queue().is_in_force(&entry) {
             return;
         }
-        // Nobody waits for it: what is lost with a crash follows from the next such reply.
+        // Nobody waits for it: the next such reply repeats what a crash loses.
         let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..By::default() };
         let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
         let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };

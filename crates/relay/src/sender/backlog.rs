@@ -1,9 +1,10 @@
-//! Delivery before intake: how far the relay is behind with mail that it can send.
+//! Delivery before intake: how far the relay lags with mail that it can send.
 //!
-//! A message is behind by the mail that came while it waited for its first attempt, as a share of the memory for messages: at 1 its body has left memory and is
-//! read back. Only what a connection takes is looked at. So mail that waits for its time, for an operator, or for a host that cannot be reached does not count,
-//! however much of it there is; nor does a site that its limits hold up. Of several sites the one that is furthest behind does not count either: one slow
-//! destination, or a route that can be used again, is no reason to slow what goes elsewhere.
+//! A message's lag is the volume of mail that arrived while it waited for its first attempt, as a share of the memory
+//! for messages. At 1 its body has left memory and is read back. Only messages that a connection takes are counted. So
+//! mail that waits for its time, for an operator or for an unreachable host does not count, nor does a site that its
+//! limits hold up. Of several sites the one that lags most does not count either: one slow destination, or a route that
+//! just came back, must not slow intake for others.
 
 use std::time::Duration;
 
@@ -11,24 +12,24 @@ use tokio::time::Instant;
 
 use super::shared::Shared;
 
-/// Work that connections of a site have taken lately; older work counts less.
+/// Recent work of a site's connections; older work counts less.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Backlog {
     messages: f32,
-    /// The sum of what each was behind.
+    /// Sum of the messages' lags.
     behind: f32,
     /// Looks since the last message.
     looks: u32,
 }
 
 impl Backlog {
-    /// A first attempt is taken that is that much behind.
+    /// Counts a first attempt with its lag.
     pub fn add(&mut self, behind: f32) {
         self.messages += 1.0;
         self.behind += behind;
     }
 
-    /// Adds what another one has since its last look.
+    /// Adds the other one's work since its last look.
     pub fn add_all(&mut self, other: Backlog) {
         if other.messages > 0.0 {
             self.messages += other.messages;
@@ -37,7 +38,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the work; half of it is left for the next look, and none for long.
+    /// Takes the work; half of it stays for the next look, and none for long.
     fn look(&mut self) -> Backlog {
         let now = *self;
         self.looks += 1;
@@ -47,7 +48,7 @@ impl Backlog {
     }
 }
 
-/// The queue's pressure on intake, 0 to 1: from half of the memory on.
+/// The queue's pressure on intake, 0 to 1; it rises from half of the memory on.
 fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     let (mut all, mut worst, mut count) = (Backlog::default(), Backlog::default(), 0);
     for site in sites.filter(|site| site.messages > 0.0) {
@@ -66,7 +67,7 @@ fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     (2.0 * behind / messages - 1.0).clamp(0.0, 1.0)
 }
 
-/// Tells intake how much to wait.
+/// Sets how long intake waits.
 pub(super) struct BacklogWatch {
     looked: Instant,
     level: f32,
@@ -93,7 +94,7 @@ impl BacklogWatch {
             if state.is_limited(now) { Backlog::default() } else { backlog }
         }));
         drop(sites);
-        // Every message that comes reads it, so it is written only when it changes.
+        // Every incoming message reads it, so it is written only on a change.
         if level != std::mem::replace(&mut self.level, level) {
             shared.spool.pressure().set_queue(level);
         }
@@ -102,14 +103,14 @@ impl BacklogWatch {
 
 /// Time between two looks at the level.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A site that has taken nothing for so many looks is out of it: two seconds.
+/// Looks without a message after which a site no longer counts: two seconds.
 const LOOKS: u32 = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// So many messages, each that much behind.
+    /// A site with so many messages, each with the same lag.
     fn site(messages: u32, behind: f32) -> Backlog {
         let mut site = Backlog::default();
         (0..messages).for_each(|_| site.add(behind));
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(level_of([site(1, 0.1), site(5, 1.0), site(0, 0.0), site(3, 0.0)].into_iter()), 0.0);
         // Several of them are most of what is sent.
         assert_eq!(level_of([site(500, 1.0), site(500, 1.0), site(1, 1.0)].into_iter()), 1.0);
-        // A part that is late is no reason.
+        // A part that lags is no reason.
         assert_eq!(level_of([site(50, 1.0), site(50, 1.0), site(100, 0.0)].into_iter()), 0.0);
     }
 

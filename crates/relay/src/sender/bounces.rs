@@ -1,4 +1,4 @@
-//! Handling of bounces: their classes, the suppression list, signed return paths.
+//! Bounces: classes of replies, the suppression list, signed return paths.
 
 use std::fs;
 use std::io;
@@ -42,7 +42,7 @@ impl Default for BounceSection {
 }
 
 impl BounceSection {
-    /// With the file of another that a running server takes.
+    /// These keys with the reloadable ones of `new`: the file of classes.
     pub(super) fn reloaded(&self, new: &Self) -> Self {
         Self { classes_file: new.classes_file.clone(), ..self.clone() }
     }
@@ -78,29 +78,29 @@ impl ReturnPathSection {
         ReturnPaths::new(&nobody, &self.prefix).err().map(|error| ("prefix", error.to_string()))
     }
 
-    /// Reads the secrets. Also the domain of the paths.
+    /// Reads the secrets. Returns the domain of the paths, too.
     fn read(&self) -> Result<(ReturnPaths, String), BouncesError> {
         let secrets = Secrets::read(&self.secret_file)?;
         Ok((ReturnPaths::new(&secrets, &self.prefix)?, self.domain.clone()))
     }
 }
 
-/// Why the relay cannot do about bounces what the configuration says.
+/// Error in setting up `[relay.bounces]` or `[relay.return_path]`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BouncesError {
-    /// The rules cannot be read.
+    /// The rules of classes cannot be read.
     #[error("relay.bounces.classes_file: {}: {error}", file.display())]
     Classes {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why not.
+        /// The read error.
         error: io::Error,
     },
-    /// The rules are wrong.
+    /// The rules have a mistake.
     #[error("relay.bounces.classes_file: {}: {error}", file.display())]
     Rules {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The mistake.
         error: RulesError,
@@ -114,12 +114,12 @@ pub enum BouncesError {
     /// The secrets of return paths.
     #[error("relay.return_path: {0}")]
     Secret(#[from] SecretFileError),
-    /// The prefix of signatures.
+    /// The prefix of the paths.
     #[error("relay.return_path: {0}")]
     Prefix(#[from] PrefixError),
 }
 
-/// Rules that are replaced while they are in use.
+/// Rules that can be replaced while in use.
 #[derive(Debug, Default)]
 pub struct Classes(RwLock<Arc<Classifier>>);
 
@@ -129,10 +129,10 @@ impl Classes {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads a file of rules, or takes those that are built in.
+    /// Reads a file of rules, or takes the built-in ones.
     ///
     /// # Errors
-    /// [`BouncesError::Classes`] and [`BouncesError::Rules`]: the rules before stay in force.
+    /// [`BouncesError::Classes`] and [`BouncesError::Rules`]: the earlier rules stay in force.
     pub fn load(&self, file: Option<&Path>) -> Result<(), BouncesError> {
         let text = match file {
             None => String::new(),
@@ -153,9 +153,9 @@ fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// The suppression list in the data directory.
+/// Name of the suppression list in the data directory.
 const SUPPRESSIONS: &str = "suppression.redb";
-/// The table of signed return paths, in the data directory.
+/// Name of the table of signed return paths in the data directory.
 const ORIGINALS: &str = "return-paths.redb";
 const RULES_BYTES_MAX: u64 = 4 << 20;
 
@@ -168,7 +168,7 @@ pub struct SignedPaths {
 }
 
 impl SignedPaths {
-    /// Reads the secrets; what is sent is kept in the file `originals`.
+    /// Reads the secrets, and opens the table of sent mail in the file `originals`.
     ///
     /// # Errors
     /// [`BouncesError::Secret`], [`BouncesError::Prefix`] and [`BouncesError::Originals`].
@@ -180,7 +180,7 @@ impl SignedPaths {
         Ok(SignedPaths { paths, domain, originals: Arc::new(Originals::open(originals)?) })
     }
 
-    /// The sender for a recipient, whose report is known again by it.
+    /// The signed sender for a recipient; notes the original for reports.
     pub fn sign(&self, key: Key, original: &Original) -> String {
         self.originals.feed(key, original, wall_secs());
         format!("{}@{}", self.paths.sign(key, wall_time()), self.domain)
@@ -199,7 +199,7 @@ impl SignedPaths {
         self.originals.is_fed()
     }
 
-    /// Makes durable what was sent. Blocks.
+    /// Makes sent originals durable. Blocks.
     ///
     /// # Errors
     /// [`OriginalsError`].
@@ -219,24 +219,24 @@ impl SignedPaths {
     }
 }
 
-/// Handling of bounces.
+/// Bounce handling of a relay.
 #[derive(Debug, Clone, Default)]
 pub struct Bounces {
     /// Rules for classes.
     pub classes: Arc<Classes>,
     /// The suppression list, if there is one.
     pub suppressions: Option<Arc<Suppressions>>,
-    /// True if bad addresses come on it.
+    /// Puts bad addresses on the list.
     pub suppress_bounces: bool,
-    /// True if complaints do.
+    /// Puts complaining recipients on the list.
     pub suppress_complaints: bool,
-    /// Time for which they stay; `None`: for ever.
+    /// Time on the list; `None`: for ever.
     pub suppressed_for: Option<Duration>,
-    /// Senders are replaced by signed ones.
+    /// Replaces senders by signed ones.
     pub return_path: Option<SignedPaths>,
 }
 
-/// The files that the configuration names for bounces, read.
+/// Content of the files that the configuration names for bounces.
 #[derive(Debug, Clone, Default)]
 pub struct BounceFiles {
     classes: Arc<Classes>,
@@ -244,7 +244,7 @@ pub struct BounceFiles {
 }
 
 impl BounceFiles {
-    /// Reads them. Blocks.
+    /// Reads the files. Blocks.
     ///
     /// # Errors
     /// See [`BouncesError`].
@@ -278,12 +278,12 @@ impl Bounces {
             || self.return_path.as_ref().is_some_and(SignedPaths::is_fed)
     }
 
-    /// The list, if anything is on it.
+    /// The list, unless it is empty.
     pub(super) fn suppressed(&self) -> Option<&Suppressions> {
         self.suppressions.as_deref().filter(|list| !list.is_empty())
     }
 
-    /// Puts an address on the list, if the configuration says so of this source.
+    /// Puts an address on the list, if the configuration says so for this source.
     pub fn suppress(&self, source: Source, tenant: &str, address: &str, reason: String) {
         let is_wanted = match source {
             Source::Bounce => self.suppress_bounces,
@@ -294,7 +294,7 @@ impl Bounces {
         let added = wall_secs();
         let expires = self.suppressed_for.map(|time| added.saturating_add(time.as_secs()));
         let (address, tenant) = (address.to_owned(), tenant.to_owned());
-        // What is no address was never sent to.
+        // An invalid address was never sent to.
         let _ = list.feed(&Suppressed { address, tenant, source, reason, added, expires });
     }
 }

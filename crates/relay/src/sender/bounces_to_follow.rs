@@ -1,4 +1,4 @@
-//! Bounces of an operator for recipients under way: they count after the reply of the host that has them in hand.
+//! Bounces that an operator orders for recipients in flight: they apply after the reply of the host.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use crate::queue::{Change, Key, Queue, Waits};
 pub(super) struct BouncesToFollow(Mutex<HashMap<Key, Reply>>);
 
 impl BouncesToFollow {
-    /// The queue is locked by the caller, and has the recipient under way.
+    /// Notes a bounce. The caller holds the queue's lock, and the recipient is in flight.
     pub fn add(&self, key: Key, reply: Reply) {
         self.0.lock().expect("replies to follow").insert(key, reply);
     }
 
-    /// Takes those of recipients that are under way no more. A recipient that the host's reply has settled is forgotten.
+    /// Takes the bounces of recipients no longer in flight. A recipient that the host's reply settled is forgotten.
     pub fn take(&self, bounces: Vec<Change>, queue: &Queue) -> Vec<(Change, Reply)> {
         let mut replies = self.0.lock().expect("replies to follow");
         let mut reply =

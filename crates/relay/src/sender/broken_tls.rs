@@ -1,4 +1,4 @@
-//! Hosts whose TLS fails: under an opportunistic policy they are spoken to in the clear, for a time.
+//! Hosts whose TLS fails: under an opportunistic policy they get cleartext for a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,15 @@ use tokio::time::Instant;
 
 use super::replies::shortened;
 
-/// By name. One failure is not remembered: whoever can break one handshake would have all mail of the next minutes in the clear.
+/// Failures by host name. A first failure changes nothing: else whoever breaks one handshake would see all mail of the
+/// next minutes in the clear.
 #[derive(Default)]
 pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Failures>>);
 
 #[derive(Clone, Copy)]
 struct Failures {
     first: Instant,
-    /// Until when TLS is not tried.
+    /// End of the time without TLS.
     avoided_until: Option<Instant>,
 }
 
@@ -26,8 +27,9 @@ impl Failures {
 }
 
 impl BrokenTls {
-    /// TLS has failed now. If that is the second time, at least [`APART`] after the first, it is not tried for [`MEMORY`] from now on; returns the error
-    /// then, cut as replies are, since certificates and alerts are a stranger's text. Beyond [`HOSTS_MAX`] hosts nothing is noted.
+    /// Notes a failure of TLS. On the second, at least [`APART`] after the first, TLS is not tried for [`MEMORY`], and
+    /// the error is returned. The error is cut as replies are: certificates and alerts are a stranger's text. Beyond
+    /// [`HOSTS_MAX`] hosts nothing is noted.
     pub fn failed(&self, host: &Arc<str>, error: &str) -> Option<Arc<str>> {
         let (mut hosts, now) = (self.0.lock().expect("hosts"), Instant::now());
         if hosts.len() >= HOSTS_MAX {
@@ -49,21 +51,21 @@ impl BrokenTls {
         None
     }
 
-    /// A session over TLS was of use.
+    /// Forgets the failures: a session over TLS worked.
     pub fn worked(&self, host: &str) {
         self.0.lock().expect("hosts").remove(host);
     }
 
-    /// Reports whether TLS is not tried now.
+    /// True if TLS is not tried now.
     pub fn has(&self, host: &str) -> bool {
         let until = self.0.lock().expect("hosts").get(host).and_then(|failures| failures.avoided_until);
         until.is_some_and(|until| until > Instant::now())
     }
 }
 
-/// Time for which a first failure counts, and for which TLS is not tried after the second.
+/// Lifetime of a first failure, and time without TLS after the second.
 pub(super) const MEMORY: Duration = Duration::from_secs(600);
-/// Failures closer to each other count as one.
+/// Failures closer together count as one.
 const APART: Duration = Duration::from_secs(60);
 const HOSTS_MAX: usize = 100_000;
 

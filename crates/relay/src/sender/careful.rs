@@ -1,6 +1,6 @@
-//! After a crash: the messages that waited then are noted before each attempt, so that one that crashes us is found.
+//! Attempts after a crash: messages that waited then are noted before each attempt, to find one that crashes us.
 //!
-//! In ordinary running nothing is noted. A message that has come since the start is not either: if we crash again, it has waited.
+//! After a clean end nothing is noted. Nor are messages received since the start: at a second crash they have waited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::shared::Shared;
 use crate::queue::{Change, Key, Transaction, What};
 
 impl Shared {
-    /// Makes durable that an attempt begins, and loads its message. Blocks.
+    /// Makes the start of an attempt durable, and loads the message. Blocks.
     pub fn begin(self: &Arc<Self>, transaction: &Transaction) -> Result<Loaded, LoadError> {
         let message = transaction.message;
         let begun = transaction.recipients.iter().map(|taken| {

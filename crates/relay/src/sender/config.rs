@@ -19,52 +19,54 @@ use crate::session::{Timeouts, TlsPolicy};
 use crate::shaping::Rules;
 use posthaste_dns::Resolver;
 
-/// How the relay sends.
+/// Settings of the relay.
 #[derive(Clone)]
 pub struct Config {
     /// Our name in EHLO and in notifications.
     pub host_name: String,
-    /// Finds mail hosts, at first: [`Relay::set_resolver`](super::Relay::set_resolver) changes it.
+    /// Initial resolver of mail hosts; [`Relay::set_resolver`](super::Relay::set_resolver) changes it.
     pub resolver: Arc<Resolver>,
-    /// The port of mail hosts: 25.
+    /// Port of mail hosts: 25.
     pub port: u16,
-    /// Routes, sources and pools, at first: [`Relay::set_routing`](super::Relay::set_routing) changes them.
+    /// Initial routes, sources and pools; [`Relay::set_routing`](super::Relay::set_routing) changes them.
     pub routing: Routing,
-    /// Bounds of waiting mail, at first: [`Relay::set_room`](super::Relay::set_room) changes them.
+    /// Initial bounds of waiting mail; [`Relay::set_room`](super::Relay::set_room) changes them.
     pub room: RoomLimits,
-    /// When recipients are tried again.
+    /// Retry schedules.
     pub schedules: Schedules,
-    /// Connections at a time.
+    /// Most connections at a time.
     pub connections_max: usize,
-    /// Connections to one site at a time.
+    /// Most connections to one site at a time.
     pub site_connections_max: usize,
-    /// Messages in one session.
+    /// Most messages in one session.
     pub session_messages_max: u64,
-    /// Recipients of one transaction.
+    /// Most recipients in one transaction.
     pub recipients_max: usize,
-    /// Limits for destinations, tenants and domains; what it does not say is as above.
+    /// Limits for destinations, tenants and domains; the fields above are their defaults.
     pub shaping: Arc<Rules>,
     /// Timeouts of a session.
     pub timeouts: Timeouts,
-    /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.
+    /// Client TLS for STARTTLS where it is offered, without verification (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// Policies of other domains. `None`: none counts.
+    /// MTA-STS policies of other domains. `None`: none counts.
     pub mta_sts: Option<MtaSts>,
-    /// Messages with BODY=8BITMIME for hosts that do not offer it.
+    /// Handling of messages with BODY=8BITMIME for hosts that do not offer it.
     pub eight_bit: EightBit,
-    /// Bytes of bodies and envelopes that are kept in memory for their first attempt. What is above is read from the spool.
+    /// Bytes of bodies and envelopes kept in memory for their first attempt. Beyond it they are read from the spool.
     pub memory_bytes: usize,
-    /// Seconds until a site is tried again none of whose hosts has answered, at first: doubled with each failure, up to half an hour.
+    /// Initial pause, in seconds, of a site none of whose hosts has answered. Doubles with each failure, up to half an
+    /// hour.
     pub site_pause_secs: u32,
-    /// Bytes of a message that a notification returns at most; of a longer one its header.
+    /// Largest message, in bytes, that a notification returns whole; of a larger one it returns the header.
     pub returned_bytes_max: u64,
-    /// Handling of bounces.
+    /// Bounce handling.
     pub bounces: Bounces,
-    /// The last run was not [ended](posthaste_intake::Destination::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
+    /// The last run did not [end](posthaste_intake::Destination::end_by) cleanly. Waiting messages are noted before
+    /// each attempt, and one in flight in three crashes is held.
     pub has_crashed: bool,
-    /// How senders are told, at first: [`Relay::set_notices`](super::Relay::set_notices) changes it.
+    /// Initial notices to senders; [`Relay::set_notices`](super::Relay::set_notices) changes them.
     pub notices: Notices,
-    /// Where notifications go.
+    /// Delivers notifications.
     pub notifier: Arc<dyn Notifier>,
     /// Hears the dialogues of sessions.
     pub witnesses: Option<Arc<dyn Witnesses>>,
@@ -73,14 +75,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// How mail hosts are spoken to that no rule is for.
+    /// Transport settings for mail hosts without a rule.
     pub(super) fn manner(&self) -> Manner {
         let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
         let tls = self.tls.clone().map(|config| RouteTls { policy, is_implicit, config, name: None });
         Manner::of_hosts(self.port, tls)
     }
 
-    /// How hosts are spoken to whose domain enforces MTA-STS.
+    /// Transport settings for hosts whose domain enforces MTA-STS.
     pub(super) fn enforced(&self) -> Option<Manner> {
         self.mta_sts.as_ref().map(|mta_sts| mta_sts.manner(self.port))
     }
@@ -95,33 +97,35 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// Hears dialogues.
+/// Receives the dialogues of sessions.
 pub trait Witnesses: Send + Sync {
-    /// Hears a session with an address of a host; asked when it is opened. It must not block.
+    /// Called when a session with an address of a host opens; returns its witness, if wanted. Must not block.
     fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>>;
 }
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// True if there may be such a sender. What is known only later, such as that a remote one does not exist, counts as there.
+    /// True if such a sender may exist. Counts a sender as existing if that is known only later, such as for remote
+    /// addresses.
     fn knows(&self, sender: &str) -> bool;
 
-    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
+    /// Makes a notification durable in one batch: it as the body, [`change`](Notice::change), and the entries of its
+    /// destinations.
     ///
     /// # Errors
-    /// Why not; it is tried again.
+    /// The reason; the caller retries.
     fn deliver(&self, notice: Notice) -> Delivering;
 }
 
-/// The future of [`Notifier::deliver`]: whether the address exists. If not, nothing is appended.
+/// Future of [`Notifier::deliver`]: true if the address exists. If not, nothing is appended.
 pub type Delivering = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
 
 /// A notification to be delivered.
 #[derive(Debug, Clone)]
 pub struct Notice {
-    /// The address that it goes to: the sender, or who gets copies of double bounces.
+    /// Its recipient: the sender, or the reader of double bounces.
     pub to: Arc<str>,
-    /// It, from the empty sender.
+    /// The message, from the empty sender.
     pub written: Written,
     /// The entry for the queue in its batch.
     pub change: Entry,

@@ -1,4 +1,4 @@
-//! One connection to a site: how it is counted, opened and served, message after message. The [round] is what leads to a host.
+//! One connection to a site: counting, opening, and serving message after message. The [round] chooses the host.
 //!
 //! [round]: super::round
 
@@ -25,12 +25,12 @@ use super::traffic::Mail;
 use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
 use posthaste_dns::Host;
 
-/// Counts the connection for as long as the task runs, whatever ends it.
+/// Counts the connection while its task runs, whatever ends it.
 pub(super) struct Counted {
     pub shared: Arc<Shared>,
     pub site: Arc<Site>,
     permits: Vec<Permit>,
-    /// One of the connections to its address, if these are limited.
+    /// Permit of the connection's address, if connections to it are limited.
     pub address: Option<Permit>,
     is_open: bool,
 }
@@ -38,7 +38,7 @@ pub(super) struct Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.site.state().ended(self.is_open);
-        // Others that share a limit have waited for longer.
+        // Sites that share a limit may have waited longer.
         self.permits.extend(self.address.take());
         self.shared.give_back(&mut self.permits);
         self.shared.connection_ended(&self.site);
@@ -47,26 +47,26 @@ impl Drop for Counted {
 
 /// How a session ended for its site.
 pub(super) enum Served {
-    /// It did something, or nothing was to be done.
+    /// It worked, or there was nothing to do.
     Done,
-    /// It has [failed](super::standing): other hosts are tried.
+    /// It has [failed](super::standing): try other hosts.
     Useless(String),
-    /// It was lost as TLS of no use is: the same host is tried in the clear.
+    /// It was lost because its TLS does not work: try the same host in the clear.
     UselessTls(String),
 }
 
 impl Counted {
-    /// Its site has counted it already.
+    /// Wraps a connection that its site has counted already.
     pub fn new(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<Permit>) -> Self {
         Counted { shared, site, permits, address: None, is_open: false }
     }
 
-    /// The connection to its address is over.
+    /// Ends the count for the connection's address.
     pub fn leave_address(&mut self) {
         self.shared.give_back(&mut self.address.take().into_iter().collect());
     }
 
-    /// Serves a new session. One whose TLS is of no use is followed by one in the clear, to the same address.
+    /// Serves a new session. If its TLS turns out broken, one in the clear follows, to the same address.
     pub async fn serve_opened(
         &mut self,
         mut opened: Result<(Session, DialPermit), OpenError>,
@@ -89,7 +89,7 @@ impl Counted {
         }
     }
 
-    /// Sends what waits. `permit`: of a session of its own.
+    /// Sends waiting mail. `permit`: of a session of its own.
     pub async fn serve(
         &mut self,
         host: &Host,
@@ -131,7 +131,7 @@ impl Counted {
         Served::Done
     }
 
-    /// Gives the session to the site that has asked for it, if it still waits.
+    /// Hands the session to the site that asked for it, if that still waits.
     fn hand_over(&mut self, session: Session, asked: Option<oneshot::Sender<Handed>>) -> Option<Session> {
         let Some(asked) = asked else { return Some(session) };
         let Err(handed) = asked.send(Handed { session, permit: self.address.take() }) else { return None };
@@ -139,7 +139,7 @@ impl Counted {
         Some(handed.session)
     }
 
-    /// None of the hosts has done anything. `was_tried`: at least one was connected to.
+    /// Notes that no host has worked. `was_tried`: at least one was connected to.
     pub fn failed(&self, error: &str, was_tried: bool) {
         let first_secs = self.shared.config.site_pause_secs;
         let pause = {
@@ -160,10 +160,10 @@ impl Counted {
     }
 }
 
-/// How a host is spoken to for a site.
+/// Session settings for a host of a site.
 ///
 /// # Errors
-/// It has no name that could be verified.
+/// The host has no name to verify.
 pub(super) fn settings_of(
     shared: &Shared,
     site: &Site,
@@ -177,13 +177,13 @@ pub(super) fn settings_of(
     let limits = &site.state().limits;
     settings.messages_max = limits.messages_per_connection;
     if limits.has_chunking {
-        // A host that refuses all recipients is not sent the message in vain.
+        // A host that refuses all recipients does not get the message for nothing.
         settings.transfer = Transfer::Bdat;
     }
     Ok(settings)
 }
 
-/// Connects to one address: with TLS as far as it goes, else once in the clear, and the settings say it then.
+/// Connects to one address: with TLS if that works, else once in the clear. `settings` then say so.
 pub(super) async fn open(
     shared: &Arc<Shared>,
     site: &Arc<Site>,
@@ -203,7 +203,7 @@ pub(super) async fn open(
 }
 
 impl Shared {
-    /// TLS with a host has failed.
+    /// Notes a failure of TLS with a host.
     pub(super) fn tls_failed(&self, host: &Arc<str>, error: &str) {
         if let Some(error) = self.broken_tls.failed(host, error)
             && let Some(observer) = &self.config.observer
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// TLS with a host has failed for a site: waits for the right to make one more connection, which goes without, as the settings say then.
+    /// Notes a failure of TLS, waits for a permit for one more connection, and switches `settings` to cleartext.
     async fn permit_in_clear(
         &self,
         site: &Arc<Site>,
@@ -227,10 +227,10 @@ impl Shared {
     }
 }
 
-/// How a host is spoken to from a source.
+/// Session settings for a host, from a source.
 ///
 /// # Errors
-/// It has no name that could be verified.
+/// The host has no name to verify.
 pub(super) fn settings_for(
     shared: &Shared,
     source: &Egress,
@@ -246,7 +246,7 @@ pub(super) fn settings_for(
     settings.proxy = source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;
     let recorder = shared.recorder.clone();
-    // What a host takes from then on cannot be recorded.
+    // Outcomes after that cannot be recorded.
     settings.halt = Some(Halt::new(move || recorder.budget.is_closed()));
     if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {
         settings.witness = witnesses.session(&host.name, address.ip());
@@ -273,7 +273,7 @@ pub(super) fn settings_for(
     Ok(settings)
 }
 
-/// What a task polls for the next message while its body is read.
+/// Polls the task that reads the next message's body.
 pub(super) fn poll_join<T>(
     handle: &mut tokio::task::JoinHandle<T>,
     cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Views of the queue for operators, and their acts.
+//! Queue views and commands for operators.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,83 +20,86 @@ use crate::queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
 
-/// A filter of recipients. An empty one is all.
+/// A filter of recipients. Empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The queue's own selection.
     pub selection: Selection,
-    /// Of this message.
+    /// Of this message only.
     pub message: Option<Lsn>,
-    /// Only this number of it.
+    /// With this number in it only.
     pub number: Option<u16>,
     /// From this sender, whatever the case of letters; empty for notifications.
     pub sender: Option<String>,
     /// To this address, whatever the case of letters.
     pub recipient: Option<String>,
-    /// After this one, in the order of messages: to go on with a list.
+    /// After this recipient, in the order of messages: continues a list.
     pub after: Option<Key>,
-    /// Pages of about a thousand recipients that are looked at; `None`: all.
+    /// Pages of about a thousand recipients to scan at most; `None`: all.
     pub pages_max: Option<u32>,
 }
 
-/// A recipient that waits.
+/// A waiting recipient.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// The queue's state of it.
+    /// Its state in the queue.
     pub state: RecipientState,
-    /// A session with its next hop is being opened: it may wait for a connection, a greeting or a handshake.
+    /// A session with its next hop is opening: it may wait for a connection, a greeting or a handshake.
     pub is_connecting: bool,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
-    /// The address that it leaves from, which is another if it is forwarded.
+    /// The sender that it leaves from; differs if it is forwarded.
     pub leaves_from: Arc<str>,
-    /// Its own.
+    /// Its own address.
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
-    /// The next hop's last words, or why it cannot be reached; `None` if it had no attempt, or there were too many since.
+    /// The next hop's last reply, or why it cannot be reached. `None`: no attempt yet, or the reply was dropped for
+    /// newer ones.
     pub why: Option<Arc<str>>,
     /// The class of that reply.
     pub class: Option<Arc<str>>,
-    /// An operator's reason, if one holds it and has said why.
+    /// An operator's reason for the hold, if one was given.
     pub held_reason: Option<Arc<str>>,
 }
 
-/// The outcome of a request.
+/// The outcome of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Acted {
-    /// Recipients that are changed, durably.
+    /// Recipients changed, durably.
     pub changed: u64,
-    /// Recipients under way: changed after the next hop's reply, unless that settles them. Not after a crash before that.
+    /// Recipients in flight: changed after the next hop's reply, unless that settles them. A crash before that loses
+    /// the change.
     pub follows: u64,
-    /// Recipients under way that an earlier command gives up, deletes or holds after that reply: this one has no effect on them.
+    /// Recipients in flight that an earlier command gives up, deletes or holds after that reply: this command has no
+    /// effect on them.
     pub outranked: u64,
 }
 
-/// Why a change is not made, or not wholly.
+/// Error of a change; it was not made, or only in part.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The spool does not take it.
+    /// The spool refuses it.
     #[error("the spool does not take it: {0}")]
     Spool(String),
     /// Mail cannot go there.
     #[error("`{0}` is no host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
     NextHop(String),
-    /// Mail to a site is on its way already.
+    /// Mail to a site is already routed.
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
     Site,
-    /// It is not in the queue, or not any more.
+    /// The message is not in the queue, or no longer.
     #[error("message {} does not wait", .0.get())]
     NotWaiting(Lsn),
-    /// It cannot be read.
+    /// The message cannot be read.
     #[error("{0}")]
     Unreadable(String),
 }
 
 impl Relay {
-    /// Shows the recipients that fit, in the order of their messages, until `show` says no. Blocks: envelopes may be on the disk. The last one that was looked at,
-    /// if [`Filter::pages_max`] is used up.
+    /// Passes matching recipients to `show`, in the order of messages, until it returns false. Blocks: envelopes may be
+    /// on the disk. Returns the last key scanned if [`Filter::pages_max`] is used up.
     pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<Key> {
         let shared = &self.0.shared;
         let mut size = (Lsn::ZERO, 0);
@@ -130,11 +133,11 @@ impl Relay {
         })
     }
 
-    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. Sites of those that are tried now pause no
-    /// longer. Blocks until it is durable.
+    /// Applies an action to all matching recipients, and blocks until it is durable. Those given up are reported as by
+    /// a reply `reply`. Sites of those tried now end their pauses.
     ///
     /// # Errors
-    /// The spool refuses; what was changed until then stays so.
+    /// The spool refuses; earlier changes of the call stay.
     pub fn act(&self, filter: &Filter, action: Action, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
         let shared = &self.0.shared;
         let (mut acted, mut failed) = (Acted::default(), None);
@@ -206,7 +209,7 @@ impl Relay {
         failed.map_or(Ok(acted), Err)
     }
 
-    /// Counts the recipients that fit. Blocks.
+    /// Counts matching recipients. Blocks.
     pub fn count(&self, filter: &Filter) -> u64 {
         let mut count = 0;
         self.0.shared.each(filter, false, &mut |keys| {
@@ -216,12 +219,12 @@ impl Relay {
         count
     }
 
-    /// The time that an [`Action::Hold`] of so many seconds ends.
+    /// End of an [`Action::Hold`] of `secs` seconds.
     pub fn after(&self, secs: Secs) -> Secs {
         self.0.shared.time.now().saturating_add(secs)
     }
 
-    /// Tries nothing of a scope for so many seconds, or without an end. Blocks until it is durable.
+    /// Suspends a scope for `secs` seconds, or without an end. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
@@ -230,7 +233,7 @@ impl Relay {
         self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
 
-    /// Ends a suspension, or what was slowed down. Whether there was one. Blocks until it is durable.
+    /// Ends a suspension or slow-down; false if there was none. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
@@ -248,11 +251,12 @@ impl Relay {
         Ok(true)
     }
 
-    /// Has what waits of a scope, and what comes, go to another host for so many seconds, or without an end: `to` is a host or an address literal, with a
-    /// port behind a colon if it is not 25. Its MX records do not count. Blocks until it is durable.
+    /// Diverts waiting and new mail of a scope to another host for `secs` seconds, or without an end. `to` is a host or
+    /// an address literal, with a port after a colon if it is not 25. Its MX records do not count. Blocks until it is
+    /// durable.
     ///
     /// # Errors
-    /// `to` is neither, the scope is a site, or the spool refuses.
+    /// `to` is invalid, the scope is a site, or the spool refuses.
     pub fn divert(&self, scope: Scope, to: &str, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
         if host_and_port(to).is_none() {
             return Err(ControlError::NextHop(to.to_owned()));
@@ -265,7 +269,7 @@ impl Relay {
         self.0.shared.append_entry(&QueueEntry::Diverted { scope, until, to, reason }, by)
     }
 
-    /// Has it go where it would go. Whether it was diverted. Blocks until it is durable.
+    /// Ends a diversion; false if there was none. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
@@ -294,12 +298,12 @@ impl Relay {
     }
 }
 
-/// A recipient that fits, and its envelope if that was asked for.
+/// A matching recipient, and its envelope if asked for.
 type Found = (Key, Option<Arc<Envelope>>);
 
 impl Shared {
-    /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them. The last key that was
-    /// looked at, if no more pages may be.
+    /// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are there if
+    /// `with_envelopes` is set or the filter needs them. Returns the last key scanned if the pages are used up.
     pub(super) fn each(
         &self,
         filter: &Filter,
@@ -339,7 +343,7 @@ impl Shared {
         }
     }
 
-    /// Sites that pause are tried now.
+    /// Ends the pauses of sites.
     fn resume_sites(self: &Arc<Self>, places: &HashSet<SiteKey>) {
         for place in places {
             let Some(site) = self.sites.lock().expect("the sites").get(place).cloned() else { continue };
@@ -348,7 +352,7 @@ impl Shared {
         }
     }
 
-    /// Why the source or the site of a recipient cannot be used.
+    /// The reason why the source or the site of a recipient cannot be used.
     pub(super) fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
         let place = self.queue().route_of(key);
         let site = place.and_then(|place| self.sites.lock().expect("the sites").get(&place).cloned());
@@ -369,7 +373,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes why an operator holds recipients, if the action is a hold. Waits until it is durable.
+    /// Notes an operator's reason for a hold; does nothing for other actions. Blocks until it is durable.
     pub fn note_hold(&self, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
         let is_hold = matches!(action, Action::Hold(_));
         let entries = if is_hold { self.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
@@ -385,7 +389,7 @@ impl Shared {
         self.config.observer.as_ref()?.acted(by, action, recipients)
     }
 
-    /// Appends the entries of a command and waits until they are durable.
+    /// Appends the entries of a command. Blocks until they are durable.
     pub fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
         append_within(&self.spool, entries, ROOM_PATIENCE).map(drop).map_err(|error| match error {
             AppendError::Full(why) => ControlError::Spool(format!("{why}; repeat the command later")),
@@ -394,7 +398,7 @@ impl Shared {
     }
 }
 
-/// With how many attempts before the recipient is tried now; `None` if it is not. `attempts`: before the change.
+/// The attempts before a change that has the recipient tried now; `None` if it is not. `attempts`: before the change.
 fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     match change.what {
         What::Rescheduled { attempts, next } if next <= now => Some(attempts),
@@ -403,7 +407,7 @@ fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     }
 }
 
-/// Recipients in one batch: what is told of them must fit into it too.
+/// Recipients in one batch: the report of their changes must fit into it, too.
 const TOLD_MAX: usize = 1000;
 
 impl Filter {

@@ -1,4 +1,5 @@
-//! More sites have mail than there may be connections: those without one wait in turn, and connections give way to them.
+//! More sites have mail than connections are allowed: sites without one queue for a turn, and connections give way to
+//! them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,17 +11,17 @@ use tokio::time::Instant;
 use super::shared::Shared;
 use super::site::{Site, State};
 
-/// Sites that have mail and no connection, since there are no more of them.
+/// Sites that have mail and no connection, since all are taken.
 #[derive(Default)]
 pub(super) struct Crowd {
     waiting: Mutex<VecDeque<Arc<Site>>>,
-    /// Number of waiting ones.
+    /// Number of waiting sites.
     count: AtomicUsize,
     /// Connections that are about to end for one of them.
     giving_way: AtomicUsize,
 }
 
-/// A connection is about to end for a site that waits; to be dropped when it has.
+/// Held by a connection that is about to end for a waiting site; dropped after its end.
 pub(super) struct GivesWay(Arc<Crowd>);
 
 impl Drop for GivesWay {
@@ -30,7 +31,7 @@ impl Drop for GivesWay {
 }
 
 impl Crowd {
-    /// A site without a connection waits for one, unless it does already.
+    /// Queues a site without a connection, unless it waits already.
     fn wait(&self, site: &Arc<Site>, state: &mut State) {
         if state.connections == 0 && !std::mem::replace(&mut state.is_in_crowd, true) {
             let mut waiting = self.waiting.lock().expect("the crowd");
@@ -43,12 +44,12 @@ impl Crowd {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Connections that are still to end: one for each site that waits, and `spare` more.
+    /// Connections still to end: one for each waiting site, and `spare` more.
     fn wanted(&self, spare: usize) -> usize {
         (self.count.load(Ordering::Relaxed) + spare).saturating_sub(self.giving_way.load(Ordering::Relaxed))
     }
 
-    /// Decides if a connection ends now: one of those that [`wanted`](Self::wanted) counts.
+    /// Decides if a connection ends now, as one of the [`wanted`](Self::wanted).
     fn takes(self: &Arc<Self>, spare: usize) -> Option<GivesWay> {
         let most = self.count.load(Ordering::Relaxed) + spare;
         let one_more = |giving_way| (giving_way < most).then_some(giving_way + 1);
@@ -56,7 +57,7 @@ impl Crowd {
         taken.is_ok().then(|| GivesWay(self.clone()))
     }
 
-    /// The site whose turn it is.
+    /// The next site in turn.
     fn next(&self) -> Option<Arc<Site>> {
         let mut waiting = self.waiting.lock().expect("the crowd");
         let site = waiting.pop_front();
@@ -66,24 +67,24 @@ impl Crowd {
 }
 
 impl Shared {
-    /// Decides if a connection ends after a message so that a site that waits has its turn.
+    /// Decides if a connection ends after a message, to give a waiting site its turn.
     pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
         if self.crowd.is_waiting() && used >= TURN { self.crowd.takes(0) } else { None }
     }
 
-    /// Decides if an unused connection ends: for a site that waits, or, if it was idle before, for one that will come.
+    /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
     pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
         let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
         if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
     }
 
-    /// Number of connections within the last `1/part` of the allowed ones.
+    /// Connections above `most * (1 - 1/part)`: the used part of the reserve.
     fn reserve_used(&self, part: usize) -> usize {
         let most = self.config.connections_max;
         self.connections().saturating_sub(most - most / part)
     }
 
-    /// Connections that a site may have in all when it asks for one more; it waits if there is no room for its first.
+    /// Most connections that a site may have when it asks for one more. Without room for its first, it is queued.
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
         let has_room = match state.connections {
             0 => self.connections() < self.config.connections_max,
@@ -96,7 +97,7 @@ impl Shared {
         0
     }
 
-    /// The sites that have waited longest and still have mail get the connections that there is room for.
+    /// Gives free connections to the sites that have waited longest and still have mail.
     pub fn serve_crowd(self: &Arc<Self>) {
         while self.crowd.is_waiting()
             && self.connections() < self.config.connections_max
@@ -108,11 +109,11 @@ impl Shared {
     }
 }
 
-/// Has idle connections look whether they have to give way.
+/// Has idle connections check whether to give way.
 #[derive(Default)]
 pub(super) struct Thinner {
     next_at: Option<Instant>,
-    /// The sites have their turn, wherever the last look ended.
+    /// Where the next pass over the sites begins.
     from: usize,
 }
 
@@ -142,15 +143,16 @@ impl Thinner {
     }
 }
 
-/// A connection is not taken from a site that has had it for less.
+/// Time for which a site keeps a connection at least.
 const TURN: Duration = Duration::from_secs(2);
-/// One connection in so many is for sites that have none.
+/// One connection in this many is reserved for sites that have none.
 const RESERVE: usize = 8;
-/// Idle connections end once all but one in so many are open. Between this and [`RESERVE`] are those for sites that have one and need more.
+/// Idle connections end once all but one in this many are open. Those between this and [`RESERVE`] are for sites that
+/// have one and need more.
 const IDLE_RESERVE: usize = 4;
-/// Sites that one look visits: none can be found or made meanwhile.
+/// Sites that one pass visits: meanwhile none can be found or made.
 const SITES_AT_ONCE: usize = 1000;
-/// A site waits for so long for a connection that is idle.
+/// Time between passes; a site waits this long for an idle connection.
 const THIN_EVERY: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!((crowd.wanted(0), crowd.wanted(3)), (0, 3));
         let spare = crowd.takes(1);
         assert!(spare.is_some() && crowd.takes(1).is_none());
-        // What they left was taken by somebody else: others give way for those that still wait.
+        // Their connections went to others: further ones give way for those that still wait.
         drop((given, spare));
         assert!(crowd.wanted(0) == 2 && crowd.takes(0).is_some());
     }

@@ -25,7 +25,7 @@ impl Destination for Relay {
         }
     }
 
-    /// Transactions under way are finished and recorded.
+    /// Finishes and records transactions in flight.
     fn end_by(&self, deadline: Instant) {
         self.0.end_by(deadline);
     }
@@ -34,12 +34,12 @@ impl Destination for Relay {
         self.0.runtime.poll_ended(cx)
     }
 
-    /// Connections, the dispatcher, records and threads.
+    /// Checks connections, the dispatcher, records and threads.
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         self.0.runtime.look(now)
     }
 
-    /// Refused if the queue is full.
+    /// Refuses if the queue is full.
     fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
         if *place != MailPlace::Remote || self.has_room(recipients) {
             return Ok(());
@@ -54,7 +54,7 @@ impl Destination for Relay {
         })
     }
 
-    /// Refused if a tenant's part of the queue is full.
+    /// Refuses if a tenant's part of the queue is full.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         let Some(outgoing) = outgoing(mail) else { return Reserving::Done(Ok(())) };
         if !self.has_room_for(&outgoing.tenant, outgoing.recipients.len() as u64) {
@@ -72,7 +72,7 @@ impl Destination for Relay {
     }
 }
 
-/// The message for other hosts; `None` if nobody there gets it.
+/// The message for other hosts; `None` without recipients there.
 fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
     let (mut recipients, mut forwarded) = (Vec::new(), Vec::new());
     for recipient in mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote) {

@@ -1,4 +1,4 @@
-//! Connections to a site are permitted here, and nowhere else.
+//! Permits for connections to a site; nothing else makes any.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use super::shared::Shared;
 use super::site::Site;
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings};
 
-/// The right to make one connection. Its session counts as failed, also if its task panics, unless it is [excused](Self::excuse).
+/// The right to make one connection. Its session counts as failed, even if its task panics, unless it is
+/// [excused](Self::excuse).
 pub(super) struct DialPermit {
     site: Arc<Site>,
     is_excused: bool,
 }
 
 impl DialPermit {
-    /// Connects, and does all that comes before the first message. A reply that ends the session is told of.
+    /// Connects and does all steps before the first message. A reply that ends the session is reported.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -42,7 +43,7 @@ impl DialPermit {
         }
     }
 
-    /// The session did something, or ended by our own will.
+    /// Marks the session as not failed: it worked, or ended by our own decision.
     pub fn excuse(mut self) {
         self.is_excused = true;
     }
@@ -57,8 +58,8 @@ impl Drop for DialPermit {
 }
 
 impl Shared {
-    /// Waits until one more connection to a site may be made, and counts it: for its limits, with `tokens` if these were set aside for it. `None`: none
-    /// is to be made, as the site pauses or the relay ends.
+    /// Waits until one more connection to a site may be made, and counts it for its limits. `tokens`: reserved for it.
+    /// `None`: the site pauses or the relay ends.
     pub async fn permit_dial(&self, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
         loop {
             let pause = {
@@ -86,7 +87,7 @@ impl Shared {
     /// Spends a token of each limit.
     ///
     /// # Errors
-    /// One has none: when to look again.
+    /// A limit has none: the wait until the next try.
     fn spend(&self, limits: &[Arc<RateLimit>], tokens: Option<Tokens>) -> Result<(), Duration> {
         let alarm = &self.shaper.alarm;
         if tokens.is_some_and(|tokens| tokens.spend(alarm)) {
@@ -97,10 +98,10 @@ impl Shared {
             return Err(Duration::from_nanos(until.saturating_sub(now)));
         }
         let is_spent = Tokens::try_reserve(limits, now).is_some_and(|tokens| tokens.spend(alarm));
-        // Else others were faster.
+        // Otherwise others took the tokens first.
         if is_spent { Ok(()) } else { Err(LOOK) }
     }
 }
 
-/// How often it is looked whether the relay ends, or the site pauses.
+/// Interval of checks for the end of the relay or a pause of the site.
 const LOOK: Duration = Duration::from_millis(250);

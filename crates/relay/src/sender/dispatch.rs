@@ -1,4 +1,4 @@
-//! The task that looks after the queue: time, routes, connections, what is too old.
+//! The task that drives the queue: time, routes, connections, expiry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::site::Site;
 use crate::queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
 
-/// Until the relay ends.
+/// Runs until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     let (mut looked_at, mut thinner) = (0, Thinner::default());
     let mut backlog = BacklogWatch::default();
@@ -66,7 +66,7 @@ impl Shared {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || shared.flush_bounces());
         }
-        // What is found of one message at a time is told in one notification.
+        // Failures of one message found together share a notification.
         for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
             self.settle_notices(of_message);
         }
@@ -145,8 +145,8 @@ impl Shared {
     }
 }
 
-/// Of the dispatcher.
+/// Steps of the dispatcher.
 const STEPS: &[&str] = &["", "looking after the queue", "routing"];
-/// A step of it that takes longer is told of.
+/// Longest normal time of a step; a longer one is reported.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUTES_AT_ONCE: usize = 1000;

@@ -1,4 +1,4 @@
-//! The outcome of transactions: recorded, counted, and told to senders and the observer.
+//! Outcomes of transactions: recorded, counted, and reported to senders and the observer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transactio
 use crate::session::Fate;
 use posthaste_dns::DnsError;
 
-/// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
-/// others given back: untried the first time, as deferred if it happens again with the message.
+/// Recipients of a transaction whose outcomes are not yet handed to the record. If the task panics, delivered ones are
+/// recorded and the others given back: untried the first time, as deferred if the message causes it again.
 struct Owed<'a> {
     shared: &'a Arc<Shared>,
     site: &'a Site,
     message: Lsn,
-    /// Each with what became of it, if that is decided; `None`: it is settled.
+    /// Each recipient with its outcome, if decided; `None`: settled.
     recipients: Vec<Option<(Key, Option<Change>)>>,
 }
 
-/// The host that said a reply, and the step of the session. An empty host: we ourselves.
+/// The host that gave a reply, and the step of the session. An empty host: we ourselves.
 #[derive(Clone, Copy)]
 pub(super) struct ReplyPlace<'a> {
     pub host: &'a Arc<str>,
@@ -41,7 +41,7 @@ impl<'a> ReplyPlace<'a> {
         ReplyPlace { host, stage: "" }
     }
 
-    /// The reply as people see it.
+    /// The reply as shown to people.
     fn said(&self, reply: &Reply) -> String {
         let ReplyPlace { host, stage } = self;
         match (host.is_empty(), stage.is_empty()) {
@@ -110,7 +110,7 @@ impl Shared {
                 Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
                 _ => None,
             };
-            // Of a message that cannot be read now, whoever makes the notice finds out.
+            // If the message cannot be read now, the maker of the notice finds out.
             let is_told = |tell| envelope.is_none_or(|envelope| self.is_told(tell, envelope, key.number));
             let is_owed = tell.is_some_and(is_told);
             let result = match (change.what, &fate) {
@@ -138,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// A message whose first attempts have ended leaves the memory, which is for those that wait for one.
+    /// Drops messages from memory once their first attempts have ended: memory is for those that wait for one.
     fn leave_memory<'a>(&self, message: Lsn, mut changes: impl Iterator<Item = &'a Change>) {
         let is_deferred = |change: &Change| matches!(change.what, What::Deferred { .. });
         if changes.any(is_deferred) && !self.queue().has_untried(message) {
@@ -146,14 +146,14 @@ impl Shared {
         }
     }
 
-    /// Keeps what was said of a recipient, with the next batch on the disk too.
+    /// Keeps the reply about a recipient, and writes it with the next batch.
     fn keep_reply(&self, key: Key, place: ReplyPlace<'_>, reply: &Reply, class: &Arc<str>) {
         let said = shortened(&place.said(reply));
         self.replies.keep(key, said.clone(), class.clone());
         self.recorder.reply(key, said);
     }
 
-    /// Counts what became of a recipient, and says what the observer is to be told of it.
+    /// Counts a recipient's outcome, and makes the observer's record of it.
     pub fn attempted(
         &self,
         key: Key,
@@ -201,8 +201,9 @@ impl Shared {
         })
     }
 
-    /// A host has ended a session with a reply before it had decided on what it was to be sent. Each such reply comes here once: people who ask see it at
-    /// every recipient `behind` it, with its attempts; rules and the observer see it of the first, or of the site alone.
+    /// Handles a reply that ended a session before it decided on the next message. Each such reply comes here once.
+    /// People see it at every recipient `behind` it, with its attempts. Rules and the observer get it for the first
+    /// recipient, or for the site alone.
     fn last_words(
         self: &Arc<Self>,
         site: &Site,
@@ -213,7 +214,7 @@ impl Shared {
         let said = shortened(&place.said(reply));
         let class: Arc<str> = self.config.bounces.classes.now().classify_reply(reply).name().into();
         for (key, _) in behind.map_or(&[][..], |(_, keys)| keys) {
-            // Another connection may have settled it meanwhile; what is settled later is forgotten behind this lock.
+            // Another connection may have settled it meanwhile; later settlements are forgotten after this lock.
             let queue = self.queue();
             if queue.show(*key).is_some() {
                 self.replies.keep(*key, said.clone(), class.clone());
@@ -236,11 +237,12 @@ impl Shared {
             // Nobody waits for it.
             self.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
         }
-        // What people see is durable with a batch of its own.
+        // The reply that people see becomes durable with a batch of its own.
         self.record(Vec::new());
     }
 
-    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front, if one does.
+    /// Handles a reply that ended a session outside a message, as in its greeting. It is reported for the recipient
+    /// first in the ready queue, if there is one.
     pub fn ended_early(self: &Arc<Self>, site: &Arc<Site>, host: &Arc<str>, step: Step, reply: &ShortReply) {
         let ready = site.state().ready;
         let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: false };
@@ -258,22 +260,22 @@ impl Shared {
         });
     }
 
-    /// A host has ended a session that was to carry no mail, as one that asks for a recipient.
+    /// Handles a reply that ended a session without mail, such as a call-ahead.
     pub fn ended_without_mail(self: &Arc<Self>, site: &Site, host: &Arc<str>, step: Step, reply: &ShortReply) {
         self.last_words(site, ReplyPlace { host, stage: step.name() }, reply, None);
     }
 
-    /// Ends attempts for which there is no host.
+    /// Ends attempts without a host.
     pub fn end_without_host(self: &Arc<Self>, transaction: &Transaction, error: &DnsError) {
         self.end_unsent(transaction, outcome_for(error), reply_for(error));
     }
 
-    /// Ends attempts that were none, with a reply of our own.
+    /// Ends attempts before any session, with a reply of our own.
     pub fn end_unsent(self: &Arc<Self>, transaction: &Transaction, outcome: Outcome, reply: Reply) {
         self.end_refused(transaction, outcome, reply, ReplyPlace::of(&Arc::default()));
     }
 
-    /// Ends attempts that were none, with what a host said at a step of a session.
+    /// Ends attempts before any transaction, with a host's reply at a step of a session.
     pub fn end_refused(
         self: &Arc<Self>,
         transaction: &Transaction,
@@ -294,7 +296,8 @@ impl Shared {
         self.runtime.spawn_blocking(settle);
     }
 
-    /// Records changes that are to be told of if NOTIFY asks for that. `failed`: what those are that give a recipient up. Blocks.
+    /// Records changes, which senders learn of if NOTIFY asks for it. `failed`: the result of those that give a
+    /// recipient up. Blocks.
     pub fn settle_told(
         self: &Arc<Self>,
         message: Lsn,
@@ -343,7 +346,7 @@ impl Shared {
     }
 }
 
-/// What the site remembers of a transaction. Whether the connection was lost with the message too often.
+/// Updates the site's memory of a transaction. True if the connection was lost with the message too often.
 fn note_at_site(site: &Site, message: Lsn, fates: &[Fate]) -> bool {
     let mut state = site.state();
     if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
@@ -369,7 +372,7 @@ fn outcome_of(fate: &Fate, is_hopeless: bool) -> Outcome {
     }
 }
 
-/// A message with which the connection is lost more often has had an attempt.
+/// Losses of the connection with a message after which it counts as attempted.
 const LOST_TIMES_MAX: u32 = 3;
 /// The server closes the connection (RFC 5321 section 3.8).
 pub(super) const CLOSING: u16 = 421;

@@ -1,4 +1,4 @@
-//! Limits of a destination, and those that mail waits for now.
+//! Limits of a destination, and those that hold mail up now.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::shaping::explain::{Defaults, Explained, Now};
 /// A name that [`Relay::explain`] does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownName {
-    /// No pool has this name.
+    /// No pool with this name.
     #[error("there is no pool {0}")]
     Pool(String),
-    /// This mail does not leave from it.
+    /// This mail does not leave from this source.
     #[error("this mail does not leave from a source {0}")]
     Source(String),
 }
@@ -27,19 +27,19 @@ pub enum UnknownName {
 pub struct OfMail<'a> {
     /// The domain of its recipients, in lower case.
     pub domain: &'a str,
-    /// Empty for none.
+    /// Its tenant; empty for none.
     pub tenant: &'a str,
-    /// The pool that it was received for; empty for that of the tenant.
+    /// The pool that it was received for; empty for the tenant's.
     pub pool: &'a str,
-    /// The source that counts; empty for all.
+    /// The only source to explain; empty for all.
     pub source: &'a str,
 }
 
 impl Relay {
-    /// The rules for mail. Blocks: the mail hosts are looked up.
+    /// The rules for this mail. Blocks: looks up the mail hosts.
     ///
     /// # Errors
-    /// There is no such pool or source.
+    /// No such pool or source.
     pub fn explain(&self, of_mail: OfMail<'_>) -> Result<Explained, UnknownName> {
         let shared = &self.0.shared;
         let OfMail { domain, tenant, pool, source } = of_mail;
@@ -73,7 +73,7 @@ impl Relay {
             recipients_per_message: config.recipients_max,
         };
         let of: Vec<&str> = match sources.is_empty() {
-            // There are no mail hosts to send to.
+            // There are no mail hosts.
             true => vec![source],
             false => sources.iter().map(String::as_str).collect(),
         };
@@ -87,7 +87,7 @@ impl Relay {
 }
 
 impl Shared {
-    /// Recipients of a domain; of all tenants and pools if none is named.
+    /// Counts recipients of a domain; of all tenants and pools if none is named.
     fn waiting_for(&self, of: OfMail<'_>) -> u64 {
         let queue = self.queue();
         let is_it = |name: &QueueName| {
@@ -142,7 +142,7 @@ impl Shared {
     pub(super) fn limit_of(&self, key: Key) -> Option<String> {
         let place = self.queue().route_of(key)?;
         let site = self.sites.lock().expect("the sites").get(&place).cloned()?;
-        // Trouble with the hosts is no limit: it is what they said last.
+        // Trouble with the hosts is no limit: their last reply says it.
         let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
         self.now_of_site(&site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
     }
@@ -186,7 +186,7 @@ fn open_now(limit: &Arc<OpenLimit>, most: u32) -> Now {
     Now { what: format!("connections: {}", limit.name), state, binds: limit.is_waited_for(), secs: None }
 }
 
-/// The scope of a suspension, if it is of this destination.
+/// The scope of a suspension as text, if it covers this destination.
 fn applies(scope: &Scope, explained: &Explained) -> Option<String> {
     let is_tenant = |name: &str| *name == *explained.tenant && !explained.tenant.is_empty();
     let is_place = |place: &Place| match place {

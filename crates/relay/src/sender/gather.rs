@@ -1,7 +1,7 @@
-//! When notices are made: one for all failures of a message within a minute.
+//! Timing of notices: one for all failures of a message within a minute.
 //!
-//! The queue knows which recipients a notice is owed for; here is only when. A failure waits while other recipients of its message are still to be settled. A
-//! notice is written when it is made, so what waits costs a few bytes.
+//! The queue knows the recipients that a notice is owed for; this module decides only when. A failure waits while other
+//! recipients of its message are unsettled. A notice is written when it is made, so a waiting one costs a few bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,10 +16,10 @@ use super::shared::Shared;
 use super::tell::{Tell, tell};
 use crate::queue::OwedNotice;
 
-/// Requests of the rest of the relay to the task that makes notices.
+/// Requests from the rest of the relay to the task that makes notices.
 #[derive(Default)]
 pub(super) struct NoticesToMake {
-    /// There is something new.
+    /// Signals a new request.
     pub wanted: Notify,
     news: Mutex<News>,
     is_last: AtomicBool,
@@ -30,28 +30,28 @@ pub(super) struct NoticesToMake {
 
 #[derive(Default)]
 struct News {
-    /// Messages with late recipients whose sender wants to know.
+    /// Messages with late recipients that the sender wants to hear of.
     delayed: Vec<Lsn>,
-    /// Notices that were tried.
+    /// Results of notices that were tried.
     made: Vec<(NoticeKey, Result<(), String>)>,
 }
 
-/// A notice: of a message, and of what.
+/// Identity of a notice: its message, and its kind.
 type NoticeKey = (Lsn, Tell);
 
 impl NoticesToMake {
-    /// Tells of late recipients of a message.
+    /// Requests a notice for the late recipients of a message.
     pub fn want_delay(&self, message: Lsn) {
         self.news().delayed.push(message);
         self.wanted.notify_one();
     }
 
-    /// Before the task begins.
+    /// Marks the task as running, before it begins.
     pub fn begin(&self) {
         *self.is_running.lock().expect("whether it runs") = true;
     }
 
-    /// Has everything told that waits, each once, and waits for that until the deadline. Blocks.
+    /// Makes all waiting notices, each tried once, and waits for that until the deadline. Blocks.
     pub fn end(&self, deadline: std::time::Instant) {
         self.is_last.store(true, Ordering::Release);
         self.wanted.notify_one();
@@ -65,7 +65,7 @@ impl NoticesToMake {
     }
 }
 
-/// Says that the task has ended, in whatever way.
+/// Marks the task as ended, however it ends.
 struct Running(Arc<Shared>);
 
 impl Drop for Running {
@@ -75,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// A notice is being made; says what came of it, in whatever way it ends.
+/// A notice in the making; reports its result, however it ends.
 struct Making {
     shared: Arc<Shared>,
     key: NoticeKey,
@@ -106,7 +106,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         let now = Instant::now();
         let News { mut delayed, made } = std::mem::take(&mut *shared.notices_to_make.news());
         for (key, made) in made {
-            // Some may have become late meanwhile.
+            // Further recipients may have become late meanwhile.
             if made.is_ok() && key.1 == Tell::Delayed && !shared.queue().delayed(key.0).is_empty() {
                 delayed.push(key.0);
             }
@@ -134,7 +134,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Finds what a message owes.
+/// Schedules the notices that a message owes.
 fn look(schedule: &mut NoticeSchedule<NoticeKey>, shared: &Shared, message: Lsn, now: Instant) {
     let (owed, has_others) = {
         let queue = shared.queue();
@@ -149,6 +149,6 @@ fn look(schedule: &mut NoticeSchedule<NoticeKey>, shared: &Shared, message: Lsn,
     }
 }
 
-/// A failure waits so long for others of its message.
+/// Time for which a failure waits for others of its message.
 const GATHERED_FOR: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(60);

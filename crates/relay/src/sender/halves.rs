@@ -1,8 +1,9 @@
-//! Half of a site's connections serve first attempts while any wait, and half serve later ones.
+//! Half of a site's connections serve first attempts while any wait; the other half serves later ones.
 
 use crate::queue::Prefer;
 
-/// Connections of a site by what each has taken last. A connection chooses anew with each message, so that neither kind starves however connections come and go.
+/// Counts a site's connections by the kind of their last message. A connection chooses anew for each message, so
+/// neither kind starves as connections come and go.
 #[derive(Debug, Default)]
 pub(super) struct Halves {
     first: usize,
@@ -10,8 +11,8 @@ pub(super) struct Halves {
 }
 
 impl Halves {
-    /// What a connection prefers that has taken `own` last: what fewer of the others serve; else the two in turn. So a single connection serves each kind with half of
-    /// its messages.
+    /// The kind that a connection prefers after one of kind `own`: the one that fewer of the other connections serve,
+    /// else both in turn. So a single connection gives each kind half of its messages.
     pub fn prefer(&self, own: Option<Prefer>) -> Prefer {
         let first = self.first - usize::from(own == Some(Prefer::First));
         let later = self.later - usize::from(own == Some(Prefer::Later));
@@ -19,7 +20,7 @@ impl Halves {
         if first < later || first == later && is_turn_of_first { Prefer::First } else { Prefer::Later }
     }
 
-    /// A connection takes a message of this kind, or has nothing to do.
+    /// Notes the kind of message that a connection takes, or that it has nothing to do.
     pub fn serves(&mut self, own: &mut Option<Prefer>, takes: Option<Prefer>) {
         match own {
             Some(Prefer::First) => self.first -= 1,
@@ -50,7 +51,7 @@ mod tests {
 
     const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
 
-    /// A site of a real queue with some connections, each busy with a message for a random time.
+    /// A site of a real queue with some connections, each busy with one message for a random time.
     struct Site {
         random: Random,
         queue: Queue,
@@ -94,7 +95,7 @@ mod tests {
             self.apply(&QueueEntry::Queued(Queued { recipients, tenant, ..queued(self.queue.now()) }));
         }
 
-        /// One step of each connection that is free. Returns whether both kinds wait behind it.
+        /// One step of each free connection. Returns whether both kinds still wait.
         fn step(&mut self, at: u64) -> bool {
             while let Some(id) = self.queue.next_unrouted() {
                 let source = Source { name: "s".into(), weight: 1 };
@@ -153,7 +154,8 @@ mod tests {
         }
     }
 
-    /// Whatever the load, and however connections come and go: once each connection has taken a message while both kinds waited, their halves differ by one at most.
+    /// Under any load, with connections coming and going: once each connection has taken a message while both kinds
+    /// waited, the halves differ by one at most.
     #[test]
     fn half_of_the_connections_serve_first_attempts_while_any_wait() {
         let mut checked = [0; 8];

@@ -4,9 +4,9 @@ use std::task::Waker;
 
 #[derive(Default)]
 pub(super) struct Idle {
-    /// The one that has waited longest first.
+    /// Longest wait first.
     waiting: Vec<Waker>,
-    /// A connection has taken a message since [one was to give way](Self::give_way).
+    /// A connection has taken a message since the last [`give_way`](Self::give_way).
     is_recent: bool,
 }
 
@@ -17,22 +17,23 @@ impl Idle {
         }
     }
 
-    /// It waits no longer.
+    /// Removes a connection that no longer waits.
     pub fn remove(&mut self, waker: &Waker) {
         self.waiting.retain(|waiting| !waiting.will_wake(waker));
     }
 
-    /// A connection has taken a message.
+    /// Notes that a connection has taken a message.
     pub fn note_taken(&mut self) {
         self.is_recent = true;
     }
 
-    /// Wakes the one that has waited shortest. Whether there was one.
+    /// Wakes the connection that has waited shortest; false if there is none.
     pub fn wake_latest(&mut self) -> bool {
         self.waiting.pop().map(Waker::wake).is_some()
     }
 
-    /// Wakes the one that has waited longest, unless the site has taken a message since the last call. Whether it did.
+    /// Wakes the connection that has waited longest, unless the site has taken a message since the last call. True if
+    /// one was woken.
     pub fn give_way(&mut self) -> bool {
         let gives_way = !std::mem::take(&mut self.is_recent) && !self.waiting.is_empty();
         if gives_way {

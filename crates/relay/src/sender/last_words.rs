@@ -1,9 +1,9 @@
-//! The last words or act of each host of a site, for people.
+//! The last reply or failure of each host of a site, for people.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Of one try of all hosts.
+/// Replies and failures of one try of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct LastWords(Vec<(Arc<str>, String)>);
 
@@ -33,9 +33,9 @@ impl fmt::Display for LastWords {
     }
 }
 
-/// Of which the last words are kept.
+/// Hosts whose last words are kept.
 const HOSTS_MAX: usize = 8;
-/// Bytes of all of them.
+/// Bytes of all texts together.
 const BYTES_MAX: usize = 900;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A look at the recipients of a large queue, a part at a time. What is not counted as it changes comes from there: when the oldest was received,
-//! when the next is tried, what the last reply was.
+//! A rolling scan of the recipients of a large queue. It yields the values without counters of their own: when the
+//! oldest was received, when the next is tried, and the last reply.
 //!
-//! Looks go round the queue from its oldest message to its youngest. A request takes a part of at most [`PART`] recipients, one in each [`PAUSE`].
-//! So its cost does not depend on the length of the queue; only the age of its answer does.
+//! A scan goes round the queue from its oldest message to its youngest. A request scans at most [`PART`] recipients,
+//! once per [`PAUSE`]. So its cost does not depend on the length of the queue; only the age of its answer does.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,47 +11,48 @@ use std::time::{Duration, Instant};
 use super::summary::Count;
 use crate::queue::{Key, QueueId, Secs};
 
-/// Recipients of one part, but for those of its last page.
+/// Recipients of one part; its last page may exceed it.
 pub(super) const PART: usize = 16_384;
-/// Between two parts.
+/// Least time between two parts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A look that goes round.
+/// The scan, shared by requests.
 #[derive(Debug, Default)]
 pub(super) struct RollingLook(Mutex<Rounds>);
 
-/// Findings of the rounds of a look.
+/// Findings of the scan's rounds.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// When the last part began.
+    /// Start of the last part.
     at: Option<Instant>,
     /// Where the next part begins; `None`: at the beginning of the queue.
     from: Option<Key>,
     round: u32,
-    /// Recipients that are not held, by queue; and the others.
+    /// Glances by queue: at recipients not held, and at held ones.
     seen: [HashMap<QueueId, Glance>; 2],
 }
 
-/// Recipients of one queue as they were seen.
+/// Findings about the recipients of one queue.
 #[derive(Debug)]
 struct Glance {
-    /// The last round that has seen one.
+    /// The last round that has seen a recipient of it.
     round: u32,
     oldest: Secs,
     next: Secs,
     sample: Option<Key>,
-    /// Suspended ones of this round so far, and of the one before.
+    /// Suspended recipients of this round so far, and of the round before.
     suspended: u64,
     suspended_before: u64,
 }
 
 impl Glance {
-    /// The first of a round: it is the oldest. What the round before saw of the next attempt and of replies counts until more is seen.
+    /// The first recipient that a round sees is the oldest. The next attempt and reply of the round before count until
+    /// this one has seen more.
     fn begin(before: Option<&Glance>, one: &Count, round: u32, now: Secs) -> Self {
         Self {
             round,
             oldest: one.oldest,
-            // A time that is over was that of a recipient which has had its turn.
+            // A time in the past was that of a recipient that has been tried since.
             next: before
                 .map(|before| before.next)
                 .filter(|next| *next > now)
@@ -71,14 +72,15 @@ impl Glance {
 }
 
 impl RollingLook {
-    /// Looks at the next part if it is time. `page` gives what is at or behind a place, and where to go on; `None`: that was the end.
+    /// Scans the next part if it is due. `page` gives the recipients from a key on, and the key to continue from;
+    /// `None`: the end.
     pub fn advance(
         &self,
         at: Instant,
         now: Secs,
         mut page: impl FnMut(Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>),
     ) -> MutexGuard<'_, Rounds> {
-        // One looks at a time; others wait for its part.
+        // One request scans at a time; others wait for its part.
         let mut rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if rounds.at.is_some_and(|last| at.duration_since(last) < PAUSE) {
             return rounds;
@@ -118,7 +120,7 @@ impl Rounds {
         self.round = round.wrapping_add(1);
     }
 
-    /// Times and samples of a queue's recipients that are held, or not; `is_held` is `None`: of all. Counts are left at 0.
+    /// Times and samples of a queue's recipients, held or not; `is_held` as `None`: of all. Counts are left at 0.
     pub fn of(&self, queue: QueueId, is_held: Option<bool>) -> Option<Count> {
         let halves = self.seen.iter().zip([false, true]).filter(|(_, of)| is_held.is_none_or(|is_held| is_held == *of));
         let glances = halves.filter_map(|(seen, _)| seen.get(&queue)).map(|glance| Count {
@@ -147,7 +149,8 @@ mod tests {
         Key { message: Lsn::new(number), number: 0 }
     }
 
-    /// Looks at pages of 1000 of a queue of so many recipients, each a second younger than the one before. How many were looked at.
+    /// Scans pages of 1000 of a queue of `len` recipients, each a second younger than the one before. Returns how many
+    /// were scanned.
     fn look_at(look: &RollingLook, at: Instant, len: u64) -> usize {
         let mut given = 0;
         let page = |from: Option<Key>| {
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(all, 200_000);
         let oldest = || look.0.lock().unwrap().of(QUEUE, None).unwrap().oldest;
         assert_eq!(oldest(), 100);
-        // The oldest have left: the next round says so with its first part.
+        // The oldest have left: the next round shows it with its first part.
         let page = |_: Option<Key>| (vec![(QUEUE, Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
         drop(look.advance(begun + PAUSE * 12, 0, page));
         assert_eq!(oldest(), 50_100);

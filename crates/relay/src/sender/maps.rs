@@ -60,12 +60,12 @@ pub struct Users {
 }
 
 impl Pairs {
-    /// True if there is none, nor a file of them.
+    /// True if there are no pairs, and no file of them.
     pub fn is_empty(&self) -> bool {
         self.file.is_none() && self.pairs.is_empty()
     }
 
-    /// For looking up.
+    /// The pairs as a map for lookups.
     pub fn map(&self) -> AddressMap {
         AddressMap::new(self.pairs.clone())
     }
@@ -82,7 +82,7 @@ impl Pairs {
 }
 
 impl Users {
-    /// True if a local part is one of them, whatever the case of letters.
+    /// True if a local part is in the list, whatever the case of letters.
     pub fn has(&self, local_part: &str) -> bool {
         self.names.contains(&local_part.to_lowercase())
     }
@@ -109,7 +109,7 @@ impl MapsSection {
     }
 }
 
-/// Finds what cannot be meant of lists of recipients.
+/// Validates lists of recipients.
 pub(super) fn check_recipients(lists: &[RecipientsSection], domains: &[String], at: &[Key]) -> Result<(), Problem> {
     for (index, list) in lists.iter().enumerate() {
         let at = || [at, &[index.into(), "domain".into()]].concat();

@@ -1,4 +1,4 @@
-//! Envelopes and bodies of messages: in memory until the first attempt, as far as there is room; else from the spool.
+//! Envelopes and bodies of messages: in memory until the first attempt, as far as they fit; otherwise in the spool.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use posthaste_spool::{Lsn, PublishedBody, ReadError, Spool, StreamId};
 use crate::queue::entry::QueuedRecipient;
 use crate::queue::{QueueEntry, Queued};
 
-/// A message to be sent.
+/// The envelope of a message.
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub queued: Queued,
@@ -31,13 +31,13 @@ pub(super) struct Loaded {
     pub body: Vec<Bytes>,
 }
 
-/// Why a message cannot be sent now or ever.
+/// Error in loading a message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
-    /// It is lost.
+    /// The message is lost.
     #[error("the message cannot be read any more: {0}")]
     Lost(String),
-    /// The disk may do better later.
+    /// A read error that may be temporary: retry.
     #[error("the message cannot be read now: {0}")]
     Now(String),
 }
@@ -51,19 +51,19 @@ pub(super) struct Messages {
 
 #[derive(Default)]
 struct CachedMessages {
-    /// The first has come first.
+    /// In order of arrival.
     by_lsn: BTreeMap<Lsn, Kept>,
     bytes: usize,
-    /// Bytes that have ever come.
+    /// Bytes received in all.
     come: u64,
-    /// The last message that had to make room.
+    /// The last message dropped for lack of memory.
     left: Lsn,
 }
 
 struct Kept {
     envelope: Arc<Envelope>,
     bytes: usize,
-    /// Attempts that had come with it.
+    /// Value of the total when this message came.
     come: u64,
 }
 
@@ -72,7 +72,8 @@ impl Messages {
         Messages { spool, stream, bytes_max, kept: Mutex::default() }
     }
 
-    /// Keeps a message that has just become durable. If there is no room, the oldest make it: they are in the spool.
+    /// Keeps a message that has just become durable. Without memory for it, the oldest are dropped: they are in the
+    /// spool.
     pub fn keep(&self, lsn: Lsn, queued: Queued, body: &PublishedBody) {
         let PublishedBody::Memory(pieces) = body else { return };
         let body_bytes: usize = pieces.iter().map(Bytes::len).sum();
@@ -90,7 +91,8 @@ impl Messages {
         kept.by_lsn.insert(lsn, Kept { envelope, bytes, come });
     }
 
-    /// Forgets bodies that are not needed any more, or not soon: a first attempt has ended. They are in the spool.
+    /// Drops messages whose bodies are no longer needed, or not soon, because a first attempt has ended. They are in
+    /// the spool.
     pub fn forget(&self, messages: &[Lsn]) {
         if messages.is_empty() {
             return;
@@ -107,8 +109,8 @@ impl Messages {
         self.take(lsn).0
     }
 
-    /// The message, if it is in memory, and how much has come since it did, as a share of the memory: 1 at most, which is that of a message that had to
-    /// leave. Nothing is known of one that was never in memory.
+    /// The message, if it is in memory, and its lag: the volume that arrived since, as a share of the memory. A dropped
+    /// message has the most, 1. Nothing is known of one that was never in memory.
     pub fn take(&self, lsn: Lsn) -> (Option<Loaded>, Option<f32>) {
         let kept = self.kept.lock().expect("messages");
         let Some(found) = kept.by_lsn.get(&lsn) else {
@@ -142,7 +144,7 @@ impl Messages {
         Ok(Loaded { envelope, body })
     }
 
-    /// At most so much of the body from its beginning. Blocks.
+    /// The first `bytes_max` bytes of the body at most. Blocks.
     pub fn body(&self, lsn: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, LoadError> {
         let end = self.body_len(lsn)?.min(bytes_max);
         let (mut pieces, mut at) = (Vec::new(), 0);
@@ -154,7 +156,7 @@ impl Messages {
         Ok(pieces)
     }
 
-    /// The spool tells the length of a body to a reader that wants more than there is.
+    /// Length of the body: the spool tells it to a reader that asks for more than there is.
     pub fn body_len(&self, lsn: Lsn) -> Result<u64, LoadError> {
         match self.spool.read(lsn, u64::MAX - 1..u64::MAX) {
             Err(ReadError::OutOfRange { len, .. }) => Ok(len),
@@ -171,7 +173,7 @@ fn load_error(error: ReadError) -> LoadError {
     }
 }
 
-/// Bytes that an envelope takes beside its texts, about.
+/// Approximate size of an envelope without its texts.
 const ENVELOPE_BYTES: usize = 512;
 const PIECE_BYTES: u64 = 1 << 20;
 

@@ -1,6 +1,7 @@
-//! The relay: takes messages from the stream `queue` of a spool and sends them to the hosts that are responsible for them.
+//! The relay: takes messages from a spool's stream `queue` and sends them to the hosts responsible for them.
 //!
-//! [`Relay::open`] restores the queue and attaches to the stream. A message comes in by [`Relay::entry`], in the batch that keeps it. The way of a message:
+//! [`Relay::open`] restores the queue and attaches to the stream. A message enters by [`Relay::entry`], in the batch
+//! that keeps it. The path of a message:
 //!
 //! ```text
 //! spool ─published─► Queue ─unrouted─► DNS ─route─► ready queue of a site ─► connections ─fates─► OutcomeRecorder ─changes─► spool
@@ -8,8 +9,8 @@
 //!   └───────── body and envelope: from memory, else from the spool ──────────────┘
 //! ```
 //!
-//! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
-//! next hop gets it once more: the only duplicate.
+//! No part of a message leaves before its batch is durable, and a recipient is settled only once that is durable. After
+//! a crash in between, the next hop gets the message once more: the only duplicate.
 mod ahead;
 mod automation;
 mod backlog;
@@ -116,7 +117,7 @@ use shared::{Parts, Shared};
 /// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].
 ///
 /// # Errors
-/// Opening fails without a library of certificates.
+/// Opening fails without a certificate library.
 pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::tls::TlsError> {
     posthaste_net::tls::client_config(&posthaste_net::tls::TlsTrust::Anything)
 }
@@ -124,7 +125,7 @@ pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::t
 /// The name of the queue's stream.
 pub const STREAM: &str = "queue";
 
-/// The relay, open. Clones share it.
+/// An open relay. Clones share it.
 #[derive(Clone)]
 pub struct Relay(Arc<Opened>);
 
@@ -134,7 +135,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// The last handle ends it.
+/// State of the last handle; dropping it ends the relay.
 struct Opened {
     shared: Arc<Shared>,
     attached: AttachedStream,
@@ -145,46 +146,47 @@ struct Opened {
 /// A message for the relay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The sender's address; empty for none. It is told what becomes of all recipients.
+    /// The sender's address; empty for none. It receives the notifications of all recipients.
     pub sender: Arc<str>,
-    /// Recipients that it leaves for from another sender, if there are any.
+    /// Recipients that it leaves for with another sender, if any.
     pub forwarded: Option<Box<Forwarded>>,
-    /// BODY=8BITMIME was said of it (RFC 6152).
+    /// True if it came with BODY=8BITMIME (RFC 6152).
     pub is_8bit: bool,
-    /// Its header needs SMTPUTF8 (RFC 6531).
+    /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<Ret>,
     /// ENVID as received; empty for none.
     pub envid: Arc<str>,
-    /// On whose account it is sent; empty for none.
+    /// The tenant; empty for none.
     pub tenant: Arc<str>,
     /// The mailing that it belongs to; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources that it is sent from; empty for that of its tenant.
     pub pool: Arc<str>,
-    /// It is not tried before so many seconds have gone by (RFC 4865 FUTURERELEASE).
+    /// Seconds before its first attempt (RFC 4865 FUTURERELEASE).
     pub hold_secs: Secs,
-    /// It is given up after so many seconds; 0 for the age that its schedule has, from its release on.
+    /// Seconds until it is given up; 0 for the maximum age of its schedule, counted from its release.
     pub expires_secs: Secs,
     /// The recipients, numbers ascending; 1 to 65,535.
     pub recipients: Vec<QueuedRecipient>,
 }
 
-/// The findings of an opening.
+/// Findings of [`Relay::open`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OpenReport {
-    /// Recipients that wait.
+    /// Waiting recipients.
     pub recipients: u64,
-    /// Recipients that are held because they were at work in several crashes.
+    /// Recipients held because they were in flight in several crashes.
     pub quarantined: usize,
-    /// Batches that cannot be read any more.
+    /// Unreadable batches.
     pub damaged: Vec<Lsn>,
-    /// Snapshots that are missing or damaged.
+    /// Missing or damaged snapshots.
     pub unreadable: Vec<Damage>,
-    /// The last batch of which nobody knows all that was settled, suspended, diverted or slowed down up to it. `None`: nothing was lost.
+    /// The last batch up to which settlements, suspensions, diversions or slow-downs may be lost. `None`: nothing was
+    /// lost.
     pub uncertain: Option<Lsn>,
-    /// Recipients that were held because of that: nobody knows which of them have had their mail. Some of them were settled since.
+    /// Recipients held because of that: they may have been delivered already. Some were settled since.
     pub uncertain_recipients: u64,
 }
 
@@ -215,7 +217,7 @@ impl StreamState for Restoring {
 }
 
 impl Relay {
-    /// Restores the queue and begins to send.
+    /// Restores the queue and starts to send.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -223,7 +225,7 @@ impl Relay {
         Self::restore(spool, config, true)
     }
 
-    /// Restores the queue and sends nothing: for messages that go to another queue, or come from one.
+    /// Restores the queue without sending: for export to another queue, or import from one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -244,7 +246,7 @@ impl Relay {
         let Restoring { mut queue, replies, uncertain, uncertain_recipients } = restoring;
         let (unreadable, damaged) = (restored.unreadable, std::mem::take(&mut replayed.damaged));
         let mut report = OpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..OpenReport::default() };
-        // The next snapshot knows what is not known.
+        // The next snapshot records the uncertain range, too.
         queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
         let time = Time::start(queue.recorded());
@@ -264,7 +266,7 @@ impl Relay {
             runtime.handle().spawn(gather::run(shared.clone()));
             runtime.run(dispatch::run(shared.clone()))
         } else {
-            // Connections begin with the dispatcher alone.
+            // Connections begin only with the dispatcher.
             runtime.run(std::future::pending())
         };
         Ok((Relay(Arc::new(Opened { shared, attached, runtime })), report))
@@ -275,47 +277,48 @@ impl Relay {
         self.0.shared.entry(message)
     }
 
-    /// Other routes, sources and pools from now on. What waits is routed anew; connections end behind their transactions.
+    /// Replaces routes, sources and pools. Waiting mail is routed anew; connections end after their transactions.
     pub fn set_routing(&self, routing: &Routing) {
         self.0.shared.set_routing(routing);
     }
 
-    /// Finds mail hosts from now on. What waits is routed anew; connections go on.
+    /// Replaces the resolver of mail hosts. Waiting mail is routed anew; connections go on.
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
         self.0.shared.set_resolver(resolver);
     }
 
-    /// How hosts are found now.
+    /// The resolver in use.
     pub fn resolver(&self) -> Arc<Resolver> {
         self.0.shared.resolver()
     }
 
-    /// Tells senders so from now on.
+    /// Replaces the settings of notices to senders.
     pub fn set_notices(&self, notices: Notices) {
         self.0.shared.notices.set(notices);
     }
 
-    /// The wording of notifications.
+    /// Wording of notifications.
     pub fn wording(&self) -> Arc<Wording> {
         self.0.shared.notices.wording()
     }
 
-    /// Handling of bounces.
+    /// Bounce handling.
     pub fn bounces(&self) -> &Bounces {
         &self.0.shared.config.bounces
     }
 
-    /// Other addresses for mail that leaves from now on, in envelopes and headers. What senders are told has those that it came with.
+    /// Replaces the address map for mail that leaves, in envelopes and headers. Notices to senders show the original
+    /// addresses.
     pub fn set_generic(&self, map: AddressMap) {
         self.0.shared.set_generic(map);
     }
 
-    /// A time of the queue's clock in Unix seconds of the wall's, as that is set now.
+    /// Converts the queue's time to Unix seconds, by the wall clock as it is set now.
     pub fn wall(&self, secs: Secs) -> i64 {
         self.0.shared.time.wall_clock()(secs)
     }
 
-    /// Counts since opening, and what waits now.
+    /// Counts since opening, and the state of the queue now.
     pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;
         let (recipients, owed_notices) = {
@@ -337,12 +340,12 @@ impl Relay {
         }
     }
 
-    /// Sessions since opening, and failures of some for want of TLS: the demand on TLS, the result, how many.
+    /// Sessions since opening, including failures for lack of TLS: the demand on TLS, the result, the count.
     pub fn tls_counts(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.0.shared.tls_counts.read()
     }
 
-    /// Policies of MTA-STS that were fetched since opening, and fetches that failed.
+    /// MTA-STS policies fetched since opening, and fetches that failed.
     pub fn policy_fetches(&self) -> (u64, u64) {
         self.0.shared.config.mta_sts.as_ref().map_or((0, 0), |mta_sts| mta_sts.policies.counts())
     }
@@ -356,7 +359,7 @@ impl Opened {
         shared.wait_for_connections(deadline);
         shared.recorder.wait_until(deadline);
         let left = shared.recorder.budget.wait_recorded(deadline, || shared.recorder.retry(shared.time.now()));
-        // Poison has been told.
+        // A poisoned spool has been reported already.
         if left > 0 && !shared.recorder.budget.is_closed() {
             let what =
                 format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
@@ -385,11 +388,11 @@ fn read_snapshot(mut from: SnapshotReader, schedules: Schedules, seed: u64) -> R
     Ok((queue, Replies::read(from).map_err(unknown)?))
 }
 
-/// Different at each opening.
+/// A seed that differs at each opening.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// For reading bodies and writing notifications.
+/// Threads for reading bodies and writing notifications.
 const BLOCKING_THREADS_MAX: usize = 16;

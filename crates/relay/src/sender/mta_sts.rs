@@ -1,4 +1,4 @@
-//! MTA-STS (RFC 8461): the hosts that a domain's policy permits, and how they are spoken to.
+//! MTA-STS (RFC 8461): the hosts that a domain's policy permits, and the TLS that they must have.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::routing::Routes;
 use super::section::Section;
 use crate::session::TlsPolicy;
 
-/// The policies of other domains, and TLS with hosts that a policy demands.
+/// MTA-STS policies of other domains, and TLS for hosts that a policy demands.
 #[derive(Debug, Clone)]
 pub struct MtaSts {
-    /// Finds the policies.
+    /// Finds and caches policies.
     pub policies: Arc<Policies>,
-    /// Verifies certificates.
+    /// TLS client that verifies certificates.
     pub tls: Arc<ClientConfig>,
 }
 
-/// Policies cannot be had.
+/// Error in setting up MTA-STS.
 #[derive(Debug, thiserror::Error)]
 pub enum MtaStsError {
-    /// Web servers cannot be asked, or policies not kept.
+    /// Web servers cannot be asked, or policies cannot be stored.
     #[error(transparent)]
     Policies(#[from] posthaste_mta_sts::OpenError),
     /// Mail hosts cannot be verified.
@@ -34,7 +34,8 @@ pub enum MtaStsError {
 }
 
 impl MtaSts {
-    /// As a configuration has it. Policies are kept in the directory `dir`; `None`: in memory alone. Blocks. `Ok(None)`: it is off.
+    /// Sets MTA-STS up by the configuration. Stores policies in the directory `dir`; `None`: in memory only. Blocks.
+    /// `Ok(None)`: it is off.
     ///
     /// # Errors
     /// [`MtaStsError`].
@@ -48,7 +49,7 @@ impl MtaSts {
         Ok(Some(Self { policies: Arc::new(policies), tls }))
     }
 
-    /// How permitted hosts are spoken to under a policy in the mode `enforce`.
+    /// Transport settings for permitted hosts under a policy in the mode `enforce`.
     pub(super) fn manner(&self, port: u16) -> Manner {
         let tls =
             RouteTls { policy: TlsPolicy::Verified, is_implicit: false, config: Arc::clone(&self.tls), name: None };
@@ -57,17 +58,17 @@ impl MtaSts {
     }
 }
 
-/// The mail hosts of a domain that no route is for.
+/// The mail hosts of a domain without a route.
 pub(super) struct MailHosts {
     pub destination: Arc<Destination>,
     pub manner: Arc<Manner>,
-    /// Of a domain that no rule for TLS is for.
+    /// The policy; looked up only without a rule for TLS.
     pub found: FoundPolicy,
 }
 
 impl MailHosts {
-    /// Asks for the hosts of a domain, and for its policy: each domain has its own, also if it shares hosts with others. An operator's rule for the domain
-    /// goes before its policy, and so do addresses that the configuration gives to it.
+    /// Looks up the hosts and the policy of a domain: each has its own policy, even if it shares hosts. An operator's
+    /// rule for the domain precedes its policy, and so do addresses that the configuration gives it.
     ///
     /// # Errors
     /// There are no hosts, or the policy permits none: [`DnsError::NotPermitted`].

@@ -1,4 +1,4 @@
-//! How senders are told of their mail, and who hears of what no sender can be told.
+//! Settings of notices to senders, and of copies of double bounces.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -54,14 +54,14 @@ impl NoticeSection {
     }
 }
 
-/// How senders are told.
+/// Settings of notices to senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notices {
-    /// The wording of notifications.
+    /// Wording of notifications.
     pub wording: Arc<Wording>,
-    /// The reader of copies of double bounces.
+    /// Recipient of copies of double bounces.
     pub copies_to: Option<Arc<str>>,
-    /// Rate of copies at most.
+    /// Highest rate of copies.
     pub copies_rate: Rate,
 }
 
@@ -79,9 +79,9 @@ pub(super) struct NoticesInForce {
 
 struct State {
     notices: Notices,
-    /// Full at first.
+    /// Starts full.
     copies: Bucket,
-    /// Messages of which a copy is counted and not yet made.
+    /// Messages whose copy is counted and not yet made.
     counted: HashSet<Lsn>,
 }
 
@@ -91,7 +91,7 @@ impl NoticesInForce {
         NoticesInForce { state: Mutex::new(State { notices, copies, counted: HashSet::new() }), begun: Instant::now() }
     }
 
-    /// Copies that were made count on.
+    /// Replaces the settings. Copies already made still count.
     pub fn set(&self, notices: Notices) {
         let mut state = self.state();
         state.copies = state.copies.with_rate(notices.copies_rate, self.now());
@@ -102,12 +102,12 @@ impl NoticesInForce {
         self.state().notices.wording.clone()
     }
 
-    /// The reader of double bounces.
+    /// The recipient of copies of double bounces.
     pub fn postmaster(&self) -> Option<Arc<str>> {
         self.state().notices.copies_to.clone()
     }
 
-    /// Counts a copy of a message, unless there were too many. One that is tried again counts once.
+    /// Counts the copy of a message; false if there were too many. A retried copy counts once.
     pub fn take_copy(&self, message: Lsn) -> bool {
         let mut state = self.state();
         let may_be = state.counted.contains(&message) || state.copies.take(1, self.now()).is_ok();
@@ -117,7 +117,7 @@ impl NoticesInForce {
         may_be
     }
 
-    /// The copy of a message is made.
+    /// Notes that the copy of a message is made.
     pub fn copy_made(&self, message: Lsn) {
         self.state().counted.remove(&message);
     }

@@ -6,79 +6,84 @@ use posthaste_spool::{Entry, Lsn};
 use super::ended::ReplyPlace;
 use crate::queue::{Action, Imported, Key, QueueEntry, Secs};
 
-/// Is told what happens, for a log. Its methods must not block.
+/// Receives events, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
-    /// The outcome of recipients, told just before that is recorded. The entry goes into the batch that records it.
+    /// Outcomes of recipients, just before they are recorded. The returned entry goes into the batch of the record.
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry>;
 
-    /// An operator's change of recipients, told just before it is recorded. The entry goes into the batch that records it.
+    /// An operator's change of recipients, just before it is recorded. The returned entry goes into the batch of the
+    /// record.
     fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry>;
 
-    /// True if [`acted`](Self::acted) has a use for its recipients; if not, it is not called, and addresses are not read.
+    /// True if [`acted`](Self::acted) uses its recipients. If not, it is not called, and addresses are not read.
     fn wants_acted(&self) -> bool;
 
-    /// An operator's suspension, or the end of one, as it goes to the queue. The entry goes into its batch.
+    /// An operator's suspension, or the end of one, as written to the queue. The returned entry goes into its batch.
     fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry>;
 
-    /// A message of another queue, told just before it is recorded. The entry goes into its batch.
+    /// An imported message, just before it is recorded. The returned entry goes into its batch.
     fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry>;
 
-    /// A site cannot be reached, or can be again.
+    /// A site has become unreachable, or reachable again.
     fn site(&self, state: &SiteState<'_>);
 
-    /// TLS with a host has failed several times: under an opportunistic policy its mail goes in the clear for so many seconds.
+    /// TLS with a host has failed several times: under an opportunistic policy its mail goes in the clear for `secs`
+    /// seconds.
     fn tls_avoided(&self, host: &str, error: &str, secs: u64);
 
-    /// A source cannot be used (`error` says why), or can be again.
+    /// A source has become unusable (`error` is the reason), or usable again.
     fn source(&self, source: &str, error: Option<&str>);
 
-    /// The queue, or a tenant's part of it, is full, or has room again.
+    /// The queue, or a tenant's part of it, has become full, or has room again.
     fn room(&self, state: &RoomState<'_>);
 
-    /// Sending has stopped, as outcomes could not be recorded; or mail is sent again.
+    /// Sending has stopped because outcomes could not be recorded, or has resumed.
     fn recording(&self, state: &RecordingState<'_>);
 
-    /// Something that the operator has to know of the queue, or of the message of this batch: it cannot be read, or its sender cannot be told.
+    /// A warning about the queue or about the message of this batch: it cannot be read, or its sender cannot be
+    /// notified.
     fn warn(&self, batch: Lsn, what: &str);
 }
 
 /// The outcome of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// The recipient; of message [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while nobody waited for it.
+    /// The recipient. The message is [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while
+    /// nothing waited for it.
     pub key: Key,
     /// The sender; empty for none.
     pub sender: Arc<str>,
     /// The recipient's address.
     pub recipient: Arc<str>,
-    /// On whose account; empty for none.
+    /// The tenant; empty for none.
     pub tenant: Arc<str>,
     /// The mailing; empty for none.
     pub campaign: Arc<str>,
     /// When the message was received, in Unix seconds of the queue's clock.
     pub received: Secs,
-    /// When this happened, in the same.
+    /// When the attempt ended, on the same clock.
     pub at: Secs,
     /// Attempts so far.
     pub attempts: u8,
     /// The result.
     pub result: AttemptResult,
-    /// It is given up, and there is no sender to be told: it has none, or one that does not exist.
+    /// It is given up, and no sender can be notified: it has none, or one that does not exist.
     pub is_double_bounce: bool,
-    /// The host that said it; empty for none.
+    /// The host that replied; empty for none.
     pub host: Arc<str>,
-    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA` or `message`; `greeting`, `EHLO` and the like if it ended the session; empty if no host has said it.
+    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA` or `message`. `greeting`, `EHLO` and the like if it
+    /// ended the session; empty if no host has replied.
     pub stage: &'static str,
     /// The name of the source that it was sent from; empty for none.
     pub source: Arc<str>,
     /// The class of the reply; empty if it was delivered, too old or suppressed.
     pub class: Arc<str>,
-    /// The reply, or what we say in its place.
+    /// The host's reply, or our own in its place.
     pub reply: Reply,
 }
 
 impl Attempt {
-    /// An interruption while nobody waited.
+    /// An interruption while nothing waited.
     pub(super) fn of_no_message(at: Secs, place: ReplyPlace<'_>, class: Arc<str>, reply: Reply) -> Self {
         Attempt {
             key: Key { message: Lsn::ZERO, number: 0 },
@@ -103,36 +108,37 @@ impl Attempt {
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// The next hop has it.
+    /// The next hop has accepted it.
     Delivered,
-    /// It is tried again at that time of the queue's clock.
+    /// It is retried.
     Deferred {
-        /// When.
+        /// Time of the retry, on the queue's clock.
         next: Secs,
     },
-    /// The connection broke when all was written: the next hop may have it. It is tried again.
+    /// The connection broke after everything was written: the next hop may have accepted it. It is retried.
     Unknown {
-        /// When.
+        /// Time of the retry.
         next: Secs,
     },
-    /// A host has ended its session with a reply, before it has decided on the message: it is tried again at once, as if it had not been.
+    /// A host ended its session with a reply before it decided on the message: it is retried at once, without counting
+    /// this attempt.
     Interrupted,
-    /// It is given up: refused for good.
+    /// Given up: refused for good.
     Failed,
-    /// It is given up: too old.
+    /// Given up: too old.
     Expired,
-    /// It is given up: its address is on a suppression list.
+    /// Given up: its address is on a suppression list.
     Suppressed,
 }
 
-/// The one who changes the queue.
+/// The originator of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct By {
-    /// The user of the system.
+    /// The system user's id.
     pub uid: u32,
-    /// The name of the token of who asks by HTTP; empty for who does not.
+    /// Name of the token used over HTTP; empty without HTTP.
     pub token: String,
-    /// Why.
+    /// The given reason.
     pub reason: String,
 }
 
@@ -145,22 +151,22 @@ pub struct ActedOn {
     pub recipient: Arc<str>,
 }
 
-/// Tells if a site can be reached.
+/// Reachability of a site.
 #[derive(Debug, Clone)]
 pub enum SiteState<'a> {
-    /// Its sessions have failed so often in a row that it pauses.
+    /// It pauses: its sessions have failed too often in a row.
     Unreachable {
         /// The source from which it was tried.
         source: &'a str,
         /// The site.
         site: &'a str,
-        /// The last host's words or act.
+        /// The last host's reply or failure.
         error: &'a str,
-        /// Tries of all hosts, in a row, in which each session failed.
+        /// Consecutive tries of all hosts in which each session failed.
         failures: u32,
-        /// Pauses in a row, with nothing accepted in between.
+        /// Consecutive pauses, with nothing accepted in between.
         pauses: u32,
-        /// Seconds until it is tried again.
+        /// Seconds until the next try.
         pause_secs: u32,
     },
     /// It takes mail again.
@@ -172,42 +178,42 @@ pub enum SiteState<'a> {
     },
 }
 
-/// Tells if outcomes can be recorded. While they cannot, no mail is sent.
+/// Progress of recording outcomes. Without it no mail is sent.
 #[derive(Debug, Clone)]
 pub enum RecordingState<'a> {
-    /// The spool is poisoned: nothing is sent until it is opened again.
+    /// The spool is poisoned: nothing is sent until it is reopened.
     Poisoned {
-        /// Outcomes without a record: what was delivered of them is sent again then.
+        /// Unrecorded outcomes: those delivered among them are then sent again.
         unrecorded: u64,
-        /// Why.
+        /// The cause.
         why: &'a str,
     },
     /// New mail is not sent for now.
     Stopped {
-        /// As above.
+        /// Unrecorded outcomes.
         unrecorded: u64,
-        /// Why the spool refuses; `None`: it does not answer.
+        /// The spool's refusal; `None`: it does not answer.
         why: Option<&'a str>,
     },
     /// Mail is sent again.
     GoesOn,
 }
 
-/// Tells if there is room in the queue.
+/// Fill state of the queue.
 #[derive(Debug, Clone)]
 pub enum RoomState<'a> {
-    /// The first recipient was refused.
+    /// It is full: the first recipient was refused.
     Full {
-        /// Whose part is full; empty for all of it.
+        /// The tenant whose part is full; empty for the whole queue.
         tenant: &'a str,
-        /// Recipients that wait.
+        /// Waiting recipients.
         recipients: u64,
-        /// Number of recipients that may wait.
+        /// Recipients that may wait at most.
         max: u64,
     },
     /// There is room again.
     Again {
-        /// As above.
+        /// The tenant; empty for the whole queue.
         tenant: &'a str,
         /// Recipients that were refused meanwhile.
         refused: u64,
@@ -218,24 +224,24 @@ pub enum RoomState<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Recipients that the next hop has.
+    /// Delivered recipients.
     pub delivered: u64,
-    /// Attempts that ended with a refusal for now, or nobody knows how.
+    /// Attempts that ended with a temporary refusal, or with an unknown result.
     pub deferred: u64,
-    /// Recipients that were given up.
+    /// Recipients given up.
     pub failed: u64,
     /// Recipients in the queue.
     pub recipients: u64,
-    /// Recipients that are settled and whose sender is still to be told.
+    /// Settled recipients whose sender is still to be notified.
     pub owed_notices: u64,
-    /// Connections open now.
+    /// Open connections.
     pub connections: usize,
-    /// Connections among them that wait for messages.
+    /// Idle connections among them.
     pub idle: usize,
-    /// Sites that cannot be reached now.
+    /// Sites unreachable now.
     pub unreachable: usize,
-    /// Recipients that were looked at to count or to list some.
+    /// Recipients scanned to count or list some.
     pub looked_at: u64,
-    /// The time of the queue.
+    /// Time on the queue's clock.
     pub now: Secs,
 }

@@ -1,4 +1,4 @@
-//! Where mail would go, by the configuration alone: for an operator who asks before anything is sent.
+//! Preview of a route by the configuration alone, for operators, before anything is sent.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,25 +15,26 @@ use crate::session::TlsPolicy;
 use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
 use posthaste_mta_sts::{FoundPolicy, Mode};
 
-/// The mail that a route is asked for.
+/// The mail whose route is previewed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PreviewOf<'a> {
     /// The domain of the recipient.
     pub domain: &'a str,
-    /// Empty for none.
+    /// The tenant; empty for none.
     pub tenant: &'a str,
-    /// Empty for none.
+    /// The campaign; empty for none.
     pub campaign: &'a str,
-    /// The pool that it was received for; empty for that of the tenant.
+    /// The pool that it was received for; empty for its tenant's.
     pub pool: &'a str,
 }
 
-/// The way of some mail. What a running server knows (suspensions, diversions, hosts that do not answer) is not in it.
+/// The route of some mail. State of a running server (suspensions, diversions, hosts that do not answer) is not
+/// included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoutePreview {
-    /// Where it goes.
+    /// Its next hop.
     pub usual: HopPreview,
-    /// Where it goes while none of those hosts can be reached.
+    /// Its next hop while none of those hosts can be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<HopPreview>,
 }
@@ -41,15 +42,15 @@ pub struct RoutePreview {
 /// A next hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HopPreview {
-    /// The number of its `[[relay.route]]`, from 1. `None`: the mail hosts of the domain.
+    /// Number of its `[[relay.route]]`, from 1. `None`: the mail hosts of the domain.
     pub route: Option<usize>,
     /// The domain whose MX records name the hosts. `None`: the route names them.
     pub mx_of: Option<String>,
-    /// That domain has no MX records and is its own host (RFC 5321 section 5.1).
+    /// The domain has no MX records and is its own host (RFC 5321 section 5.1).
     pub is_implicit_mx: bool,
-    /// In the order in which they are tried; hosts of one preference take turns.
+    /// Hosts in the order of tries; those of one preference take turns.
     pub hosts: Vec<HostPreview>,
-    /// The reason why there is no host.
+    /// The reason for having no host.
     pub problem: Option<String>,
     /// Their port.
     pub port: u16,
@@ -57,16 +58,16 @@ pub struct HopPreview {
     pub protocol: &'static str,
     /// How connections are encrypted. `None`: not at all.
     pub tls: Option<TlsPreview>,
-    /// The MTA-STS policy of the domain. `None`: it has none, or a route or a rule goes before it.
+    /// MTA-STS policy of the domain. `None`: it has none, or a route or rule precedes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mta_sts: Option<MtaStsPreview>,
-    /// The number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
+    /// Number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
     pub tls_policy: Option<usize>,
-    /// The name that we log in with.
+    /// Our login name.
     pub login: Option<String>,
-    /// The pool that the sources are from.
+    /// The pool of the sources.
     pub pool: Option<String>,
-    /// Where connections are made from.
+    /// Sources of its connections.
     pub sources: Vec<SourcePreview>,
 }
 
@@ -79,34 +80,34 @@ pub struct HostPreview {
     pub name: String,
     /// Its addresses, in the order of the families of `[dns]`.
     pub addresses: Vec<IpAddr>,
-    /// The reason why it is not used.
+    /// The reason for not using it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// How mail hosts are spoken to that no route and no rule is for.
+/// Transport settings for mail hosts without a route or rule.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
     /// Their port.
     pub port: u16,
-    /// `None`: in the clear.
+    /// Client TLS. `None`: in the clear.
     pub tls: Option<RouteTls>,
-    /// `None`: no policy counts.
+    /// MTA-STS. `None`: policies do not count.
     pub mta_sts: Option<MtaSts>,
 }
 
 /// The MTA-STS policy of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MtaStsPreview {
-    /// `enforce` or `testing`. `None`: there is none in force.
+    /// `enforce` or `testing`. `None`: no policy is in force.
     pub mode: Option<&'static str>,
-    /// The reason why the policy that DNS names cannot be had.
+    /// The reason why the policy announced in DNS is unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl MtaStsPreview {
-    /// `None`: the domain has no MTA-STS.
+    /// The preview of a policy. `None`: the domain has no MTA-STS.
     fn new(found: &FoundPolicy) -> Option<Self> {
         let mode = found.policy.as_ref().map(|policy| match policy.mode {
             Mode::Enforce => "enforce",
@@ -117,34 +118,34 @@ impl MtaStsPreview {
     }
 }
 
-/// Encryption towards a next hop.
+/// Encryption to a next hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TlsPreview {
     /// `opportunistic`, `required` or `verified`.
     pub policy: &'static str,
-    /// From the first octet on (RFC 8314), without STARTTLS.
+    /// TLS from the first octet on (RFC 8314), without STARTTLS.
     pub is_implicit: bool,
-    /// The name that the certificate has to have. `None`: that of the host.
+    /// The name that the certificate must have. `None`: that of the host.
     pub name: Option<String>,
 }
 
 /// A source of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourcePreview {
-    /// Its name; `default`: an address that the system chooses.
+    /// Its name; `default` for addresses that the system chooses.
     pub name: String,
-    /// Its addresses; none: the system chooses.
+    /// Its addresses; empty: the system chooses.
     pub addresses: Vec<IpAddr>,
     /// Its name in EHLO. `None`: the host name.
     pub ehlo: Option<String>,
     /// The proxy that makes its connections, as an address and a port.
     pub proxy: Option<String>,
-    /// Its part of the messages.
+    /// Its weight among the sources.
     pub weight: u32,
 }
 
 impl Routing {
-    /// The way of some mail. Asks for DNS records, and for policies of MTA-STS; no mail host is connected to.
+    /// Previews the route of some mail. Queries DNS and MTA-STS policies; connects to no mail host.
     pub async fn preview(&self, resolver: &Resolver, hosts: &HostSettings, of: PreviewOf<'_>) -> RoutePreview {
         let HostSettings { port, tls, mta_sts } = hosts;
         let enforced = mta_sts.as_ref().map(|mta_sts| mta_sts.manner(*port));
@@ -210,7 +211,7 @@ async fn hop(
     }
 }
 
-/// The hosts as an attempt would find them: from one that is this server on, none is used (RFC 5321 section 5.1).
+/// The hosts that an attempt would use: those from this server itself on are skipped (RFC 5321 section 5.1).
 async fn hosts(resolver: &Resolver, destination: &Destination, port: u16) -> Vec<HostPreview> {
     let hosts = destination.site.hosts();
     let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;

@@ -1,4 +1,4 @@
-//! Makes decisions durable: changes of recipients, joined while an earlier batch is under way.
+//! Makes decisions durable: changes of recipients, joined in one batch while an earlier one is in flight.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,31 +12,31 @@ use super::observer::{Attempt, Observer, RecordingState};
 use super::replies;
 use crate::queue::{Change, Clock, Key, QueueEntry, Secs, What};
 
-/// Appends for the queue. An append that fails is repeated: outcomes are not forgotten.
+/// Appends the queue's changes to the spool. A failed append is repeated, so no outcome is forgotten.
 pub(super) struct OutcomeRecorder {
     spool: Arc<dyn Spool>,
     stream: StreamId,
     observer: Option<Arc<dyn Observer>>,
-    /// Outcomes of attempts that are not recorded; beyond it nothing is sent.
+    /// Budget of unrecorded outcomes; once it is used up, nothing is sent.
     pub budget: OutcomeBudget,
     state: Mutex<State>,
     worker: Worker,
-    /// Notified when the last append has ended.
+    /// Notified when the last append ends.
     is_idle: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     changes: Vec<(Change, Option<Attempt>)>,
-    /// Replies about recipients that are tried again.
+    /// Replies about recipients to be retried.
     replies: VecDeque<(Key, Arc<str>)>,
-    /// The batch that the spool has refused: it comes first.
+    /// The batch that the spool refused: it is next.
     refused: Option<MadeBatch>,
     joined_under_way: bool,
     under_way: usize,
 }
 
-/// A batch, and how many outcomes of attempts it records.
+/// A batch, and the number of outcomes in it.
 #[derive(Clone)]
 struct MadeBatch {
     entries: Vec<Entry>,
@@ -54,7 +54,8 @@ impl OutcomeRecorder {
         self.state.lock().expect("what is to be recorded")
     }
 
-    /// Records changes with the next batch: at once, or when the batch under way is durable. What is told of them is in the same batch.
+    /// Records changes with the next batch: at once, or once the batch in flight is durable. Their reports to the
+    /// observer are in the same batch.
     pub fn record(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>, now: Secs) {
         self.budget.done(outcomes(changes.iter().map(|(change, _)| change)));
         let mut state = self.state();
@@ -62,12 +63,13 @@ impl OutcomeRecorder {
         self.append_joined(state, now);
     }
 
-    /// Changes that may still wait to be recorded, for what can be decided later.
+    /// Changes that may still wait to be recorded; bounds decisions that can be made later.
     pub fn room(&self) -> usize {
         CHANGES_MAX.saturating_sub(self.state().changes.len())
     }
 
-    /// Has the next batch say why a recipient is tried again. It begins one only with [`record`](Self::record), also of no changes, or within a second.
+    /// Adds the reason of a retry to the next batch. A batch begins only with [`record`](Self::record), even without
+    /// changes, or within a second.
     pub fn reply(&self, key: Key, said: Arc<str>) {
         let mut state = self.state();
         if state.replies.len() >= REPLIES_MAX {
@@ -117,7 +119,7 @@ impl OutcomeRecorder {
     fn refused(&self, error: &AppendError) {
         match error {
             AppendError::Poisoned(why) => self.close(why),
-            // There is room again in a moment.
+            // Space follows in a moment.
             AppendError::Busy => {}
             error => self.budget.refused(error.to_string().into()),
         }
@@ -133,14 +135,14 @@ impl OutcomeRecorder {
         self.observer.iter().for_each(|observer| observer.recording(state));
     }
 
-    /// Ends all for good once the spool is poisoned, also if another stream has found that. To be called often.
+    /// Ends recording for good once the spool is poisoned, even if another stream found that. Call it often.
     pub fn look_for_poison(&self) {
         if let Some(why) = self.spool.poisoned() {
             self.close(&why);
         }
     }
 
-    /// Tells whether records are made. To be called each second.
+    /// Reports whether records are made. Call it every second.
     pub fn look(&self) {
         match self.budget.look(Instant::now()) {
             Some(BudgetChange::Stopped { unrecorded, why }) => {
@@ -173,23 +175,23 @@ impl OutcomeRecorder {
         }
     }
 
-    /// Something else is under way that is recorded with a batch of its own.
+    /// Counts something else in flight that is recorded with its own batch.
     pub fn begin(&self) {
         self.state().under_way += 1;
     }
 
-    /// It is recorded, or is given up because the relay ends.
+    /// Ends that count: it is recorded, or given up because the relay ends.
     pub fn end(&self) {
         self.state().under_way -= 1;
         self.is_idle.notify_all();
     }
 
-    /// Tries once more what the spool has refused; to be called each second.
+    /// Retries a refused batch. Call it every second.
     pub fn retry(self: &Arc<Self>, now: Secs) {
         self.append_joined(self.state(), now);
     }
 
-    /// Waits until nothing is under way, or the deadline. Blocks.
+    /// Waits until nothing is in flight, or for the deadline. Blocks.
     pub fn wait_until(&self, deadline: std::time::Instant) {
         let mut state = self.state();
         while state.under_way > 0 {
@@ -201,14 +203,14 @@ impl OutcomeRecorder {
         }
     }
 
-    /// The entry for changes, for a batch of the caller's.
+    /// The entry of changes for a caller's own batch.
     pub fn entry(&self, at: Secs, changes: &[Change]) -> Entry {
         let entry = QueueEntry::Changes { at, changes: changes.to_vec() };
         Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() }
     }
 }
 
-/// Number of attempts that these changes end: without the record they would be repeated.
+/// Number of attempts that these changes end; without the record they would be repeated.
 fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
     let is_outcome = |change: &&Change| {
         matches!(change.what, What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Deferred { .. })
@@ -216,18 +218,19 @@ fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
     changes.into_iter().filter(is_outcome).count()
 }
 
-/// Records that the spool has for longer are told of.
+/// Time after which an unanswered append is reported.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-/// Changes in one batch: what is told of them must fit into it too.
+/// Changes in one batch: their reports must fit into it, too.
 const JOINED_MAX: usize = 1000;
-/// Changes that wait, of those that could wait in the queue: a disk that is full for long costs no memory for them.
+/// Waiting changes at most, of those that could wait in the queue instead: a disk that stays full costs no memory for
+/// them.
 const CHANGES_MAX: usize = 20_000;
-/// Replies in one batch, of a thousand bytes at most.
+/// Replies in one batch, each of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;
-/// Replies that wait for a batch. Of more the oldest are in memory alone.
+/// Replies that wait for a batch. Beyond it the oldest stay in memory only.
 const REPLIES_MAX: usize = 10_000;
 
-/// The queue's time, from the monotonic clock.
+/// The queue's clock, driven by the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time {
     clock: Clock,
@@ -235,7 +238,7 @@ pub(super) struct Time {
 }
 
 impl Time {
-    /// The time of an opening.
+    /// The clock at an opening.
     pub fn start(recorded: Secs) -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Time { clock: Clock::start(recorded, wall, std::time::Duration::ZERO), begun: std::time::Instant::now() }
@@ -245,7 +248,7 @@ impl Time {
         self.clock.now(self.begun.elapsed())
     }
 
-    /// From the queue's time to Unix seconds of the wall's clock, for people and other hosts.
+    /// Converts the queue's time to Unix seconds of the wall clock, for people and other hosts.
     pub fn wall_clock(&self) -> impl Fn(Secs) -> i64 + use<> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let offset = self.clock.to_wall(self.begun.elapsed(), wall);

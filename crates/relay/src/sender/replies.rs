@@ -1,5 +1,6 @@
-//! Why recipients wait, for people who ask: the next hop's last reply, and an operator's reason to hold them. Kept in memory, and on the disk as entries of the
-//! queue's stream: [`QueueEntry::Replies`] in the batch of the attempt, [`QueueEntry::WhyHeld`] after the hold. The snapshot has them after the queue:
+//! Reasons why recipients wait, for people: the next hop's last reply, and an operator's reason for a hold. They are
+//! kept in memory, and on disk as entries of the queue's stream. [`QueueEntry::Replies`] is in the batch of the
+//! attempt, [`QueueEntry::WhyHeld`] follows the hold. The snapshot has them after the queue:
 //!
 //! | part | fields in order |
 //! | --- | --- |
@@ -23,7 +24,7 @@ pub(super) struct LastReply {
     pub class: Arc<str>,
 }
 
-/// The last replies and the reasons of holds, each of the youngest messages if there are too many.
+/// Last replies and reasons of holds. Of too many, those of the youngest messages are kept.
 #[derive(Default)]
 pub(super) struct Replies(Mutex<Kept>);
 
@@ -38,7 +39,7 @@ impl Replies {
         self.0.lock().expect("replies")
     }
 
-    /// Keeps the reply about a recipient that is tried again.
+    /// Keeps the reply about a recipient to be retried.
     pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
         let said = &mut self.lock().said;
         said.insert(key, LastReply { text, class });
@@ -47,7 +48,7 @@ impl Replies {
         }
     }
 
-    /// Keeps an operator's reason for a hold; an empty one takes the place of an earlier one.
+    /// Keeps an operator's reason for a hold; an empty one replaces an earlier one.
     fn keep_reason(&self, key: Key, reason: &Arc<str>) {
         let why_held = &mut self.lock().why_held;
         if reason.is_empty() {
@@ -60,12 +61,12 @@ impl Replies {
         }
     }
 
-    /// An operator's last reason to hold a recipient, which may be held no more.
+    /// An operator's last reason for a hold, which may have ended.
     pub fn why_held(&self, key: Key) -> Option<Arc<str>> {
         self.lock().why_held.get(&key).cloned()
     }
 
-    /// Entries for a hold of these recipients; none if there is no reason, and was none before.
+    /// Entries for a hold of these recipients; none if there is no reason now and was none before.
     pub fn entries_of_hold(&self, keys: &[Key], reason: &str) -> Vec<QueueEntry> {
         let reason = shortened(reason);
         let is_noted = |key: &Key| !reason.is_empty() || self.why_held(*key).is_some();
@@ -95,14 +96,14 @@ impl Replies {
         }
     }
 
-    /// Keeps those of recipients that wait.
+    /// Drops those of recipients that no longer wait.
     pub fn retain(&self, waits: impl Fn(Key) -> bool) {
         let kept = &mut *self.lock();
         kept.said.retain(|key, _| waits(*key));
         kept.why_held.retain(|key, _| waits(*key));
     }
 
-    /// For the end of a snapshot.
+    /// Writes them for the end of a snapshot.
     pub fn write(&self) -> Vec<u8> {
         let (said, why_held): (Vec<_>, Vec<_>) = {
             let kept = self.lock();
@@ -121,12 +122,12 @@ impl Replies {
         out
     }
 
-    /// Reads the end of a snapshot.
+    /// Reads them from the end of a snapshot.
     pub fn read(mut from: impl Read) -> Result<Self, RestoreError> {
         let replies = Self::default();
         let mut magic = Vec::new();
         from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
-        // A queue that was written without a relay has none.
+        // A queue that was written without a relay has no replies.
         if magic.is_empty() {
             return Ok(replies);
         }
@@ -153,7 +154,7 @@ impl Replies {
         self.lock().said.get(&key).cloned()
     }
 
-    /// Messages of which nobody waits any more.
+    /// Drops messages without waiting recipients.
     pub fn forget(&self, messages: &[Lsn]) {
         let kept = &mut *self.lock();
         forget(&mut kept.said, messages);
@@ -182,7 +183,7 @@ pub(super) fn of_replies(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
     entries(replies, |text, keys| QueueEntry::Replies { text, keys })
 }
 
-/// Texts as entries: equal ones have one for many recipients.
+/// Texts as entries: equal ones share an entry.
 fn entries(texts: Vec<(Key, Arc<str>)>, entry: impl Fn(EntryText, Vec<Key>) -> QueueEntry) -> Vec<QueueEntry> {
     let mut by_text: HashMap<Arc<str>, Vec<Key>> = HashMap::new();
     for (key, text) in texts {
@@ -195,7 +196,7 @@ fn entries(texts: Vec<(Key, Arc<str>)>, entry: impl Fn(EntryText, Vec<Key>) -> Q
     all
 }
 
-/// A reply as it is kept.
+/// A reply cut to its stored length.
 pub(super) fn shortened(said: &str) -> Arc<str> {
     EntryText::from(said).into()
 }

@@ -1,9 +1,11 @@
-//! Open connections that have nothing to send, for other sites that would connect to the same address in the same way.
+//! Idle open connections, for other sites that would connect to the same address in the same way.
 //!
-//! Each connection is known here from its opening to its end, by what another has to have in common with it. A site that is about to connect asks for one that
-//! is idle: its task is woken and hands the session over instead of ending it. If it has a message by then, or ends, the question is dropped and the site connects.
+//! Each connection is registered here from its opening to its end, by the key that another must share. A site about to
+//! connect asks for an idle one: its task wakes and hands the session over instead of ending it. If it has a message by
+//! then, or ends, the request is dropped and the site connects.
 //!
-//! All connections are locked before one of them, never behind a site; one of them behind its site.
+//! Lock order: the set of connections, then one of them; a site, then one of its connections. The set is never locked
+//! after a site.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -25,10 +27,10 @@ use super::site::Site;
 use super::source::Egress;
 use crate::session::{Auth, Session, Settings, Tls};
 
-/// The common part of two connections if a session of one could as well be of the other.
+/// The common part of two connections that could swap their sessions.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
-    /// With its addresses, its name in EHLO and its proxy.
+    /// With its addresses, EHLO name and proxy.
     source: Arc<Egress>,
     address: SocketAddr,
     protocol: Protocol,
@@ -38,7 +40,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of a session from a source to an address that is opened with these settings.
+    /// The key of a session from a source to an address with these settings.
     pub fn of(source: &Arc<Egress>, address: SocketAddr, settings: &Settings) -> Self {
         let Settings { protocol, transfer, tls, auth, .. } = settings;
         Key {
@@ -77,16 +79,16 @@ impl Hash for Key {
     }
 }
 
-/// The name counts also where nobody verifies it: the other host may go by it (SNI).
+/// Compares the name even if nobody verifies it: the other host may use it (SNI).
 fn is_alike(one: &Tls, other: &Tls) -> bool {
     (one.policy, one.is_implicit, &one.name) == (other.policy, other.is_implicit, &other.name)
         && Arc::ptr_eq(&one.config, &other.config)
 }
 
-/// A session on its way to another site.
+/// A session handed over to another site.
 pub(super) struct Handed {
     pub session: Session,
-    /// One of the connections to its address.
+    /// Permit of the connection's address.
     pub permit: Option<Permit>,
 }
 
@@ -101,14 +103,14 @@ pub(super) struct Reuse {
 #[derive(Default)]
 struct Alike {
     connections: BTreeMap<u64, Arc<Connection>>,
-    /// The next look begins here, so that all have their turn.
+    /// The next scan begins here, so that each connection has its turn.
     from: u64,
 }
 
 struct Connection {
-    /// The site that it serves.
+    /// Number of the site that it serves.
     site: usize,
-    /// The limit of its address, if it is counted there.
+    /// The limit of its address, if counted there.
     address: Option<Arc<OpenLimit>>,
     offer: Mutex<Offer>,
 }
@@ -127,16 +129,16 @@ struct Idle {
     messages: u64,
 }
 
-/// A session that a site can use.
+/// Requirements for a session.
 struct Wanted {
-    /// It has carried fewer.
+    /// It has carried fewer messages than this.
     messages_max: u64,
     is_counted: bool,
     idle_for: Duration,
 }
 
 impl Reuse {
-    /// A connection was opened, or has changed its site.
+    /// Registers a connection that was opened, or has changed its site.
     pub fn add(self: &Arc<Self>, key: Key, site: usize, address: Option<Arc<OpenLimit>>) -> Known {
         let connection = Arc::new(Connection { site, address, offer: Mutex::default() });
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +146,7 @@ impl Reuse {
         Known { reuse: self.clone(), key, serial, connection }
     }
 
-    /// Number of connections that wait for messages.
+    /// Number of idle connections.
     pub fn idle(&self) -> usize {
         self.idle.load(Ordering::Relaxed)
     }
@@ -186,7 +188,7 @@ impl Connection {
     }
 }
 
-/// An open connection, for as long as others may ask for it.
+/// Registration of an open connection, for as long as others may ask for it.
 pub(super) struct Known {
     reuse: Arc<Reuse>,
     key: Key,
@@ -195,7 +197,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// It waits for a message, and has carried so many. Whether it is to end now: it is to be handed over, or others wait for a connection to its address.
+    /// Marks it as idle after `messages` messages. True if it is to end now: to be handed over, or because others wait
+    /// for a connection to its address.
     pub fn set_idle(&self, waker: &Waker, messages: u64) -> bool {
         let mut offer = self.connection.offer();
         let Connection { address, site, .. } = &*self.connection;
@@ -211,13 +214,13 @@ impl Known {
         offer.asked.is_some() || is_waited_for
     }
 
-    /// It has a message: who has asked for it in vain connects.
+    /// Marks it as busy: a site that asked for it connects by itself.
     pub fn set_busy(&self) {
         drop(self.asked());
         self.connection.address.iter().for_each(|limit| limit.wake_idle());
     }
 
-    /// It ends, and is not idle any more: where its session is waited for.
+    /// Ends its idleness, as it is about to end. Returns where a site waits for its session.
     pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
         let mut offer = self.connection.offer();
         if offer.idle.take().is_some() {
@@ -227,7 +230,7 @@ impl Known {
         offer.asked.take()
     }
 
-    /// True if other sites wait for a connection to its address to end. To be asked when its own site has nothing to send.
+    /// True if other sites wait for a connection to its address to end. Ask when its own site has nothing to send.
     pub fn is_waited_for(&self) -> bool {
         let Connection { address, site, .. } = &*self.connection;
         address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))
@@ -245,18 +248,18 @@ impl Drop for Known {
                 }
             }
         }
-        // Nobody finds it any more.
+        // Nobody can find it after this.
         drop(self.asked());
     }
 }
 
 impl Shared {
-    /// For a site that is about to connect: the session of another that is alike and has been idle for a while, or at all if there may be no more
-    /// connections to the address.
+    /// Takes a session for a site about to connect: a matching one that has been idle for a while. If the address
+    /// allows no more connections, any idle one.
     pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<Handed> {
         let limits = {
             let state = site.state();
-            // A site that has paused is tried with a connection of its own.
+            // A site that has paused is probed with a connection of its own.
             if state.standing.is_probed() {
                 return None;
             }
@@ -266,7 +269,7 @@ impl Shared {
         let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
         if let Some(most) = limits.connections_per_address {
             wanted.is_counted = true;
-            // With the one that is handed over.
+            // Including the one that is handed over.
             match self.shaper.address(&limits.source, key.address.ip()).count() {
                 open if open > most => return None,
                 open if open == most => wanted.idle_for = Duration::ZERO,
@@ -279,9 +282,9 @@ impl Shared {
     }
 }
 
-/// A connection that sends oftener than this stays with its site: handing it to and fro would cost more than a second one.
+/// A connection that sends more often stays with its site: passing it to and fro would cost more than a second one.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// So many connections of a kind are looked at for an idle one.
+/// Connections of a key that are checked for an idle one.
 const LOOK_AT_MAX: usize = 16;
 
 #[cfg(test)]
@@ -361,11 +364,11 @@ mod tests {
         let mut asked = reuse.ask(&key, 1, &ANY).expect("it is idle");
         assert!(reuse.ask(&key, 3, &ANY).is_none(), "it is asked already");
         assert!(known.set_idle(Waker::noop(), 3));
-        // A message comes first.
+        // A message arrives first.
         known.set_busy();
         assert!(asked.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
         assert!(known.asked().is_none() && reuse.idle() == 0);
-        // Who asks goes away.
+        // The asking site goes away.
         assert!(!known.set_idle(Waker::noop(), 4));
         drop(reuse.ask(&key, 1, &ANY).unwrap());
         assert!(!known.set_idle(Waker::noop(), 4));
@@ -389,7 +392,7 @@ mod tests {
         let counted = reuse.add(key.clone(), 3, Some(limit));
         counted.set_idle(Waker::noop(), 3);
         assert!(reuse.ask(&key, 1, &Wanted { messages_max: 4, is_counted: true, ..ANY }).is_some());
-        // However many are busy, each look goes on behind the one before.
+        // Any number may be busy: each scan continues after the one before.
         let busy: Vec<Known> = (0..100).map(|_| reuse.add(key.clone(), 4, None)).collect();
         let looks = (0..20).filter(|_| reuse.ask(&key, 1, &ANY).is_some()).count();
         assert_eq!(looks, 1, "{}", busy.len());

@@ -1,6 +1,8 @@
-//! Bounds of waiting mail: one of the queue, and one for each tenant that has one. Mail above them is refused with 452 when it comes.
+//! Bounds of waiting mail: one of the queue, and one for each tenant that has one. Mail beyond them is refused with
+//! 452.
 //!
-//! The bound is looked at before a message is durable, so what is under way at that moment may come on top. It is full from the first refusal until a tenth of it is free again.
+//! The bound is checked before a message is durable, so mail in flight at that moment may exceed it. It counts as full
+//! from the first refusal until a tenth of it is free again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +15,9 @@ use super::{Relay, TenantSection};
 /// Bounds of waiting recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoomLimits {
-    /// In all; at most 2^30.
+    /// For all mail; at most 2^30.
     pub recipients: u64,
-    /// Of some tenants, by name.
+    /// By tenant.
     pub tenants: HashMap<Arc<str>, u64>,
 }
 
@@ -32,16 +34,16 @@ impl RoomLimits {
     }
 }
 
-/// Recipients that wait now.
+/// Fill state of a bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoomNow {
-    /// Whose; empty for all.
+    /// The tenant; empty for the whole queue.
     pub tenant: Arc<str>,
     /// Recipients that wait.
     pub recipients: u64,
-    /// Number that may wait.
+    /// Recipients that may wait at most.
     pub max: u64,
-    /// Recipients that were refused for it since opening.
+    /// Recipients refused since opening.
     pub refused: u64,
     /// True if it is full.
     pub is_full: bool,
@@ -57,9 +59,9 @@ pub(super) struct Room {
 struct Bound {
     max: AtomicU64,
     is_full: AtomicBool,
-    /// Recipients that were refused since it was full.
+    /// Recipients refused since it was full.
     refused: AtomicU64,
-    /// Before that, since opening.
+    /// Recipients refused before that, since opening.
     refused_before: AtomicU64,
 }
 
@@ -68,7 +70,7 @@ impl Bound {
         Bound { max: max.into(), ..Bound::default() }
     }
 
-    /// `Err`: there is no room; whether this is news.
+    /// `Err`: no room; true at the first refusal.
     fn takes(&self, open: u64, more: u64) -> Result<(), bool> {
         if open.saturating_add(more) <= self.max.load(Ordering::Relaxed) {
             return Ok(());
@@ -77,7 +79,7 @@ impl Bound {
         Err(!self.is_full.swap(true, Ordering::Relaxed))
     }
 
-    /// Tells if it was full and is not any more, and how much was refused meanwhile.
+    /// If it was full and is no more: the number refused meanwhile.
     fn ended(&self, open: u64) -> Option<u64> {
         let max = self.max.load(Ordering::Relaxed);
         let low = max - max.div_ceil(10);
@@ -108,7 +110,7 @@ impl Room {
         room
     }
 
-    /// Other limits from now on; counts stay.
+    /// Replaces the limits; counts stay.
     fn set(&self, limits: &RoomLimits) {
         self.whole.max.store(limits.recipients, Ordering::Relaxed);
         let mut tenants = self.tenants();
@@ -125,17 +127,17 @@ impl Room {
 }
 
 impl Relay {
-    /// True if so many more recipients find room; if not, reply 452 4.3.1.
+    /// True if `recipients` more fit; if not, reply 452 4.3.1.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.0.shared.has_room(recipients)
     }
 
-    /// True if a tenant's part of the queue has room for so many more.
+    /// True if a tenant's part of the queue has room for `recipients` more.
     pub fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
         self.0.shared.has_room_for(tenant, recipients)
     }
 
-    /// Other limits from now on.
+    /// Replaces the limits.
     pub fn set_room(&self, limits: &RoomLimits) {
         self.0.shared.room.set(limits);
     }
@@ -177,7 +179,7 @@ impl Shared {
         taken.is_ok()
     }
 
-    /// Tells of what has room again. To be called each second.
+    /// Reports bounds that have room again. Call it every second.
     pub fn look_at_room(&self) {
         let ended = |tenant: &str, bound: &Bound, open: u64| {
             if let (Some(refused), Some(observer)) = (bound.ended(open), &self.config.observer) {

@@ -1,4 +1,4 @@
-//! One try of all hosts of a site, by preference, until a session with one of them has done something.
+//! One try of all hosts of a site, by preference, until a session with one of them works.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use crate::queue::{Outcome, Prefer, Take};
 use crate::session::{Endpoint, OpenError, STEPS, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, Host, Resolver};
 
-/// Sends what waits for a site.
+/// Sends the waiting mail of a site.
 pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
     let Admitted { permits, tokens } = admitted;
     let counted = Counted::new(shared.clone(), site.clone(), permits);
@@ -59,14 +59,14 @@ struct Round {
     resolver: Arc<Resolver>,
     random: Random,
     worker: Worker,
-    /// Of the first connection.
+    /// Tokens of the first connection.
     tokens: Option<Tokens>,
-    /// Hosts that have cut sessions off lately: the others come first.
+    /// Hosts that have cut sessions off lately: tried after the others.
     put_off: VecDeque<(Host, Addresses)>,
     words: LastWords,
-    /// Of hosts that take no mail (RFC 7504), if none was anything else.
+    /// Hosts that take no mail (RFC 7504), if all did so.
     takes_none: TakesNone,
-    /// Addresses that have as many connections as they may have.
+    /// Addresses whose connections are all in use.
     full: Vec<Arc<OpenLimit>>,
     /// A connection was tried.
     was_tried: bool,
@@ -99,7 +99,7 @@ impl Round {
         }
     }
 
-    /// `None` after the last.
+    /// The next host to try; `None` after the last.
     async fn next_host(&mut self) -> Result<Option<(Host, Addresses)>, DnsError> {
         loop {
             self.worker.pulse().step(steps::LOOKING_UP);
@@ -107,7 +107,7 @@ impl Round {
             let found = match timeout(TOKENS_PATIENCE, found.as_mut()).await {
                 Ok(found) => found,
                 Err(_) => {
-                    // Others that share the limits connect meanwhile.
+                    // Sites that share the limits may connect meanwhile.
                     self.tokens = None;
                     found.await
                 }
@@ -123,7 +123,7 @@ impl Round {
         }
     }
 
-    /// Tries the addresses of a host. Breaks when the connection is done with.
+    /// Tries the addresses of a host. Breaks once the connection has been served.
     async fn try_host(&mut self, host: &Host, addresses: &Addresses) -> ControlFlow<()> {
         let mut was_dialed = false;
         for address in addresses.order(&mut self.random) {
@@ -138,7 +138,7 @@ impl Round {
         ControlFlow::Continue(())
     }
 
-    /// Says whether it was connected to in vain.
+    /// Tries one address. Continues with true if it was connected to in vain.
     async fn try_address(&mut self, host: &Host, address: IpAddr) -> ControlFlow<(), bool> {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
         // Each address of a name is a host of its own.
@@ -199,10 +199,10 @@ impl Round {
         ControlFlow::Continue(true)
     }
 
-    /// Serves the site with a session of another one that is alike, if there is an idle one.
+    /// Serves the site with an idle session of a matching site, if there is one.
     async fn take_over(&mut self, host: &Host, key: Key, what: &str) -> ControlFlow<()> {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
-        // However long another site or a limit has it wait: it is not stuck.
+        // Another site or a limit may have it wait for long: it is not stuck.
         self.worker.pulse().step(0);
         let Some(Handed { session, permit }) = shared.take_over(&site, &key, self.worker.pulse()).await else {
             return ControlFlow::Continue(());
@@ -212,7 +212,7 @@ impl Round {
         self.counted.address = permit;
         match self.counted.serve(host, session, key, self.worker.pulse(), None).await {
             Served::Done => return ControlFlow::Break(()),
-            // It may have been closed for its age: that says nothing of the host.
+            // It may have been closed for its age, which says nothing of the host.
             Served::Useless(why) | Served::UselessTls(why) => {
                 self.words.put(&host.name, format!("{}: {why}", host.name))
             }
@@ -222,27 +222,27 @@ impl Round {
         ControlFlow::Continue(())
     }
 
-    /// No host has done anything.
+    /// Ends the round: no host has worked.
     fn no_more(self) {
         let Round { counted, attempt, words, takes_none, full, was_tried, is_login_refused, .. } = self;
         if !was_tried && !full.is_empty() {
-            // Nothing is to be had before one of these has room.
+            // No connection is possible before one of these has room.
             return counted.site.state().set_full(full);
         }
         if let (TakesNone::Yes(host, reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
             let place = ReplyPlace { host: &host, stage: Step::Greeting.name() };
             return give_up(&counted.shared, &counted.site, place, &reply);
         }
-        // Providers lock accounts after a few wrong passwords: the first one begins a pause.
+        // Providers lock accounts after a few wrong passwords: the first begins a pause.
         counted.failed(&words.to_string(), was_tried && !is_login_refused);
     }
 }
 
-/// No host of the site takes mail, and none will: what waits for it fails.
+/// Fails all waiting mail: no host of the site takes mail, and none will.
 fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Reply) {
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
-    // What is left comes with the next look at the site.
+    // The rest follows with the next look at the site.
     while shared.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
@@ -251,10 +251,10 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
     }
 }
 
-/// True if all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
+/// All hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
 enum TakesNone {
     NotAsked,
-    /// With the last of them, and its words.
+    /// So far all; the last of them, and its reply.
     Yes(Arc<str>, Reply),
     No,
 }
@@ -270,13 +270,13 @@ impl TakesNone {
     }
 }
 
-/// The name of a site, not too long for a line of the log.
+/// The name of a site, cut for a log line.
 fn shortened(site: &str) -> &str {
     &site[..site.floor_char_boundary(SITE_BYTES_MAX)]
 }
 
-/// A look-up that takes longer keeps no token of its connection aside.
+/// Longest time for which a look-up keeps its connection's token reserved.
 const TOKENS_PATIENCE: Duration = Duration::from_secs(1);
-/// A connection that is in one step for longer is told of.
+/// Time in one step after which a connection is reported as stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 const SITE_BYTES_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! Fixed next hops: where, over what, and as whom.
+//! Fixed next hops: host, transport, login.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::session::TlsPolicy;
 /// A fixed next hop.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// For mail to this domain, or with a dot in front to the domains below it; empty for all.
+    /// Mail to this domain, or with a leading dot to the domains below it; empty for all.
     pub domain: String,
-    /// For mail of these tenants; none: of all.
+    /// Tenants whose mail it takes; empty for all.
     pub tenants: Vec<String>,
     /// Hosts or address literals, the first tried first; or a domain with MX records if `use_mx`.
     pub hosts: Vec<String>,
@@ -21,39 +21,39 @@ pub struct Route {
     pub port: u16,
     /// True if MX records of the first of `hosts` are looked up.
     pub use_mx: bool,
-    /// Only while no host can be reached that the mail would go to otherwise.
+    /// Used only while no host of the usual next hop can be reached.
     pub is_fallback: bool,
-    /// Of a fallback: also for recipients that have had so many attempts; 0: not for them.
+    /// For a fallback: used for recipients after this many attempts, too; 0: never for them.
     pub after_attempts: u8,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// `None`: in the clear.
+    /// Encryption. `None`: in the clear.
     pub tls: Option<RouteTls>,
-    /// With whose password. Sent over a connection as `tls` demands it; in the clear only if `tls` is `None`.
+    /// Our login. Sent over a connection as `tls` demands it; in the clear only if `tls` is `None`.
     pub auth: Option<Credentials>,
-    /// The pool that it is used from; `None`: that of the tenant.
+    /// The pool of its sources; `None`: the tenant's.
     pub pool: Option<String>,
 }
 
-/// How the hosts of some domains are spoken to that are not behind a [`Route`].
+/// Transport settings for the hosts of some domains without a [`Route`].
 #[derive(Debug, Clone)]
 pub struct TlsRule {
-    /// As of [`Route::domain`].
+    /// A pattern like [`Route::domain`].
     pub domain: String,
-    /// `None`: in the clear.
+    /// Encryption. `None`: in the clear.
     pub tls: Option<RouteTls>,
 }
 
-/// How connections to a next hop are encrypted.
+/// Encryption to a next hop.
 #[derive(Debug, Clone)]
 pub struct RouteTls {
     /// The demand on TLS.
     pub policy: TlsPolicy,
-    /// From the first octet on (RFC 8314).
+    /// TLS from the first octet on (RFC 8314).
     pub is_implicit: bool,
-    /// The trusted certificates: they must fit the policy, as of [`Tls::config`](crate::session::Tls::config).
+    /// Trusted certificates: they must fit the policy, as for [`Tls::config`](crate::session::Tls::config).
     pub config: Arc<rustls::ClientConfig>,
-    /// The name that the certificate has to have; `None`: that of the host.
+    /// The name that the certificate must have; `None`: that of the host.
     pub name: Option<String>,
 }
 
@@ -66,16 +66,16 @@ impl RouteTls {
     }
 }
 
-/// How the hosts of a site are spoken to. Sites of the same hosts and another manner are other sites.
+/// Transport settings for the hosts of a site. Equal hosts with different settings are different sites.
 #[derive(Debug)]
 pub(super) struct Manner {
     pub port: u16,
     pub protocol: Protocol,
     pub tls: Option<RouteTls>,
     pub auth: Option<Credentials>,
-    /// A domain's policy demands it (RFC 8461).
+    /// Demanded by the domain's policy (RFC 8461).
     pub is_mta_sts: bool,
-    /// Its addition to the name of a site; no two manners in force have the same.
+    /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,
 }
 
@@ -90,17 +90,17 @@ impl Manner {
         is_tls && rest(self) == rest(other) && self.auth == other.auth
     }
 
-    /// Reports whether mail goes in the clear where TLS fails.
+    /// True if mail goes in the clear where TLS fails.
     pub fn is_opportunistic(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
     }
 
-    /// Of hosts that are found by MX records.
+    /// Settings for hosts found by MX records.
     pub fn of_hosts(port: u16, tls: Option<RouteTls>) -> Self {
         Manner { port, protocol: Protocol::Smtp, tls, auth: None, is_mta_sts: false, text: port_text(port) }
     }
 
-    /// Of hosts in a domain that a rule is for.
+    /// Settings for hosts of a domain with a rule.
     pub fn of_rule(port: u16, rule: &TlsRule) -> Self {
         let text = port_text(port) + &encryption(rule.tls.as_ref());
         Manner { text, ..Manner::of_hosts(port, rule.tls.clone()) }
@@ -133,7 +133,7 @@ fn encryption(tls: Option<&RouteTls>) -> String {
 }
 
 impl Route {
-    /// SMTP to a host for all domains, in the clear, without a password.
+    /// SMTP to a host for all domains, in the clear, without a login.
     pub fn new(host: &str, port: u16) -> Self {
         Route {
             domain: String::new(),
@@ -155,12 +155,12 @@ impl Route {
         is_tenant && is_domain(&self.domain, &name.domain)
     }
 
-    /// The domain whose MX hosts mail goes to; `None`: its hosts are fixed.
+    /// The domain whose MX hosts mail goes to; `None`: fixed hosts.
     pub(super) fn domain_asked(&self) -> Option<&str> {
         self.hosts.first().filter(|_| self.use_mx).map(String::as_str)
     }
 
-    /// The text that keeps its connections apart from those of others to the same hosts, for people; begins with a blank.
+    /// Suffix that keeps its connections apart from others to the same hosts, readable; begins with a blank.
     pub(super) fn manner(&self) -> String {
         let mut manner = String::new();
         if self.protocol == Protocol::Lmtp {
@@ -174,7 +174,7 @@ impl Route {
     }
 }
 
-/// True if a pattern is for a domain: the same, or with a dot in front one above it; empty for all.
+/// True if a pattern covers a domain: equal, or with a leading dot above it; empty covers all.
 pub(super) fn is_domain(pattern: &str, domain: &str) -> bool {
     match pattern.strip_prefix('.') {
         Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),

@@ -90,7 +90,7 @@ impl Hosts {
     }
 }
 
-/// How connections to a fixed next hop are encrypted.
+/// Encryption to a fixed next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RouteEncryption {
@@ -98,24 +98,24 @@ pub enum RouteEncryption {
     Off,
     /// Where the other host offers it.
     Opportunistic,
-    /// Always; its certificate is not verified.
+    /// Always, without verifying its certificate.
     Required,
-    /// Always, and its certificate is trusted and has its name.
+    /// Always, with a trusted certificate of the right name.
     Verified,
 }
 
-/// Why a route cannot be used.
+/// Error in a route.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     /// The password cannot be read.
     #[error("the password in {}: {error}", file.display())]
     Password {
-        /// Where it should be.
+        /// Path of the password's file.
         file: PathBuf,
-        /// Why not.
+        /// The read error.
         error: io::Error,
     },
-    /// There are no authorities to trust.
+    /// The TLS client cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -187,19 +187,19 @@ pub(super) fn password(file: &Path) -> Result<String, RouteError> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Configurations of TLS, each made once: what has the same shares connections.
+/// TLS client configurations, each made once: equal ones share connections.
 #[derive(Default)]
 pub(super) struct TlsConfigs {
     made: HashMap<(Authorities, OwnFiles), Arc<ClientConfig>>,
 }
 
-/// The file of those that are trusted; `None`: anybody is.
+/// File of trusted certificates; `None`: any certificate is accepted.
 type Authorities = Option<PathBuf>;
 /// Files of our certificates and of the key.
 type OwnFiles = Option<(PathBuf, PathBuf)>;
 
 impl TlsConfigs {
-    /// `None`: in the clear.
+    /// The TLS of a route or rule; `None`: in the clear.
     pub fn tls(
         &mut self,
         encryption: RouteEncryption,

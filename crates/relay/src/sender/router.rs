@@ -1,4 +1,4 @@
-//! From a queue to its sites: which hosts, how they are spoken to, and from which sources.
+//! From a queue to its sites: hosts, transport settings and sources.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::status::status_of;
 use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 use posthaste_dns::{Destination, DnsError};
 
-/// Finds the sites of a queue. If there are none, what waits has had its attempt.
+/// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
     loop {
         let Some((name, _)) = shared.queue().queue(id) else { return };
@@ -44,14 +44,14 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
     }
 }
 
-/// Where a queue goes, and where recipients go that have had some attempts.
+/// The usual plan of a queue, and that for recipients after some attempts.
 struct Plans {
     usual: Plan,
     late: Option<(u8, Plan)>,
 }
 
 impl Plans {
-    /// With a fallback while the hosts cannot be reached.
+    /// Uses a fallback while the hosts cannot be reached.
     async fn new(shared: &Shared, routes: &Routes, name: &QueueName) -> Result<Self, DnsError> {
         let usual = Plan::new(shared, routes, name, routes.route(name)).await;
         let Some(hop) = routes.fallback(name) else { return usual.map(|usual| Plans { usual, late: None }) };
@@ -73,7 +73,7 @@ impl Plans {
     }
 }
 
-/// A site, and where mail for it leaves from.
+/// A site, with the sources of its mail.
 pub(super) struct Plan {
     domain: Arc<str>,
     pub destination: Arc<Destination>,
@@ -103,7 +103,7 @@ impl Plan {
         Ok(Plan { domain, destination, manner, members, name: site.into(), until })
     }
 
-    /// Where mail of a queue would go now, if all is well there.
+    /// The plan for mail of a queue if all hosts answer.
     pub async fn usual(shared: &Shared, name: &QueueName) -> Result<Self, DnsError> {
         let routes = shared.routes();
         Plan::new(shared, &routes, name, routes.route(name)).await
@@ -125,7 +125,7 @@ async fn end_without_host(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
 async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) {
     let mut wait = BudgetWait::default();
     loop {
-        // Each of them is an outcome that waits to be recorded.
+        // Each recipient is an outcome that waits to be recorded.
         if !poll_fn(|cx| shared.recorder.budget.poll_begin(&mut wait, cx)).await {
             return;
         }
@@ -139,7 +139,7 @@ async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) 
 }
 
 impl Shared {
-    /// Until when a site pauses for one of its sources.
+    /// End of the pause of a site for one of its sources.
     fn pause_of(&self, plan: &Plan) -> Option<Instant> {
         let now = Instant::now();
         let sites = self.sites.lock().expect("the sites");
@@ -147,7 +147,7 @@ impl Shared {
         plan.members.iter().filter_map(of).filter_map(|site| site.state().standing.pause(now)).max()
     }
 
-    /// The site of a plan as one of its sources sees it. If no mail is routed to it, it is one that nobody else knows.
+    /// The site of a plan as one of its sources sees it. Without mail routed to it, a private one.
     pub fn site_of(&self, plan: &Plan, egress: &Arc<Egress>) -> Arc<Site> {
         let known = {
             let sites = self.sites.lock().expect("the sites");
@@ -163,7 +163,8 @@ impl Shared {
         })
     }
 
-    /// The sites of plans, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.
+    /// Routes a queue to the sites of its plans, one per source, with their current hosts. `false`: the routes have
+    /// changed meanwhile.
     fn route_to(self: &Arc<Self>, id: QueueId, routes: &Arc<Routes>, usual: &Plan, late: Option<&(u8, Plan)>) -> bool {
         let until = late.map_or(usual.until, |(_, late)| late.until.min(usual.until));
         let until = until.saturating_duration_since(Instant::now()).as_secs();
@@ -185,7 +186,8 @@ impl Shared {
             let is_of = |site: &Site, plan: &Plan, egress: &Arc<Egress>| {
                 Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)
             };
-            // A replaced site may have the name of its successor, and so what is ready for that: its open connections take nothing of it.
+            // A replaced site may share its name, and so its ready queue, with its successor: its open connections take
+            // no more of it.
             for (plan, (egress, _)) in members.clone() {
                 let known = sites.get(&(egress.name().clone(), plan.name.clone()));
                 known.filter(|site| !is_of(site, plan, egress)).into_iter().for_each(|site| self.retire(site));
@@ -214,7 +216,7 @@ impl Shared {
                 if resumes {
                     state.standing.resume();
                 }
-                // Its addresses may be others now.
+                // The addresses may have changed.
                 state.set_full(Vec::new());
                 self.join(&site, &mut state, &plan.domain);
                 drop(state);
@@ -231,15 +233,15 @@ impl Shared {
         self.ahead.forget();
     }
 
-    /// Where operators have mail go has changed.
+    /// Applies changed diversions.
     pub fn divert(&self) {
         self.change_routes(None);
     }
 
-    /// `None`: the routing stays.
+    /// Replaces the routes. `None`: the routing stays.
     fn change_routes(&self, routing: Option<&Routing>) {
         {
-            // So that nothing is routed by the old ones behind this.
+            // Locked so that nothing is routed by the old routes after this.
             let sites = self.sites.lock().expect("the sites");
             let diversions = self.queue().take_diversions();
             let (manner, enforced) = (self.config.manner(), self.config.enforced());
@@ -248,13 +250,14 @@ impl Shared {
             });
             self.queue().reroute_all();
             let routes = self.routes();
-            // Nothing leads to these any more.
+            // No route leads to these any more.
             sites.values().filter(|site| !routes.has(&site.source)).for_each(|site| self.retire(site));
         }
         self.wake.notify_one();
     }
 
-    /// The address or the proxy of a source cannot be used: its mail goes to the other sources of its pool, or waits.
+    /// Suspends a source whose address or proxy cannot be used: its mail goes to the other sources of its pool, or
+    /// waits.
     pub fn suspend_source(&self, source: &Egress, error: &std::io::Error) {
         if source.suspend(error) {
             self.observe_source(source.name(), Some(&error.to_string()));
@@ -262,10 +265,10 @@ impl Shared {
         }
     }
 
-    /// Looks which sources can be used again. To be called each second.
+    /// Checks which sources can be used again. Call it every second.
     pub fn look_at_sources(self: &Arc<Self>, now: Secs) {
         let routes = self.routes();
-        // Each of them is looked at.
+        // `count` visits each of them.
         if routes.sources.iter().filter(|egress| egress.look(now)).count() > 0 {
             self.reroute_all();
         }
@@ -293,13 +296,13 @@ impl Shared {
         }
     }
 
-    /// Mail goes to other sources of its pools now.
+    /// Routes all mail anew, by the sources usable now.
     pub fn reroute_all(&self) {
         self.queue().reroute_all();
         self.wake.notify_one();
     }
 
-    /// No host of a site can be reached: its mail goes elsewhere if it may.
+    /// Reroutes the mail of a site whose hosts cannot be reached, if it has a fallback.
     pub fn fall_back(&self, site: &str) {
         if self.routes().has_fallback() {
             self.queue().reroute_site(site);
@@ -310,10 +313,10 @@ impl Shared {
 
 pub(super) const STEPS: &[&str] = &["", "finding its hosts"];
 pub(super) const LOOKING_UP: u8 = 1;
-/// Look-ups end by themselves before.
+/// Longest normal time of routing: look-ups time out earlier.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 const ENDED_AT_ONCE: usize = 100;
-/// A route is looked up again after a day at the latest.
+/// Longest lifetime of a route.
 const ROUTE_SECS_MAX: Secs = 86_400;
-/// Time between two attempts at suspended sources.
+/// Time between two checks of suspended sources.
 const LOOK_SECS: Secs = 5;

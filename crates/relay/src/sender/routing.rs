@@ -1,4 +1,4 @@
-//! Where mail goes and where it leaves from: what can change while the relay runs.
+//! Destinations and sources of mail: what can change while the relay runs.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use posthaste_dns::is_next_hop;
 /// Routes, rules for TLS, sources and pools.
 #[derive(Debug, Clone, Default)]
 pub struct Routing {
-    /// Where some or all mail goes instead of to its mail hosts; the first that fits.
+    /// Next hops in place of mail hosts; the first that fits applies.
     pub routes: Vec<Arc<Route>>,
-    /// How mail hosts are spoken to; the first that fits. If none does, as [`Config::tls`](super::Config::tls) says.
+    /// Transport rules for mail hosts; the first that fits applies. Without one, [`Config::tls`](super::Config::tls)
+    /// does.
     pub tls: Vec<TlsRule>,
-    /// Where mail leaves from. None: from an address that the system chooses.
+    /// Sources of mail. Empty: an address that the system chooses.
     pub sources: Vec<Source>,
-    /// The pools of sources; the first that fits. If none does, the system chooses.
+    /// Pools of sources; the first that fits applies. Without one, the system chooses.
     pub pools: Vec<Pool>,
 }
 
@@ -25,35 +26,35 @@ pub struct Routing {
 pub(super) struct Routes {
     routes: Vec<NextHop>,
     rules: Vec<(String, Arc<Manner>)>,
-    /// Of hosts that no rule is for.
+    /// For hosts without a rule.
     manner: Arc<Manner>,
-    /// Of hosts whose domain enforces MTA-STS.
+    /// For hosts whose domain enforces MTA-STS.
     enforced: Option<Arc<Manner>>,
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
-    /// The routing that it was made of.
+    /// The routing that this was made from.
     pub routing: Routing,
-    /// Where an operator has mail go, with the time until then.
+    /// Diversions of operators, with their next hops.
     diversions: Vec<(Diversion, NextHop)>,
-    /// Mail that is given up for a time.
+    /// Mail that operators give up for a time.
     bounced: Vec<Diversion>,
 }
 
-/// A route with its manner.
+/// A route with its transport settings.
 pub(super) type NextHop = (Arc<Route>, Arc<Manner>);
 
 /// A source of a pool, with its weight.
 pub(super) type Member = (Arc<Egress>, u32);
 
-/// Manners, each once.
+/// Distinct transport settings.
 struct Manners<'a> {
     before: Vec<&'a Arc<Manner>>,
     made: Vec<Arc<Manner>>,
 }
 
 impl Manners<'_> {
-    /// The manner that equals it, else it with a text of its own.
+    /// Returns the equal settings, or adds these with a suffix of their own.
     fn take(&mut self, mut manner: Manner) -> Arc<Manner> {
         if let Some(made) = self.made.iter().find(|made| made.is_as(&manner)) {
             return made.clone();
@@ -78,8 +79,8 @@ impl Manners<'_> {
 }
 
 impl Routes {
-    /// `hosts` is how mail hosts are spoken to that no rule is for, `enforced` how those whose domain enforces MTA-STS. Sources and manners that stay as they
-    /// are stay the same.
+    /// `hosts` are the settings for mail hosts without a rule, `enforced` those under MTA-STS. Unchanged sources and
+    /// settings stay the same objects.
     pub fn new(
         hosts: Manner,
         enforced: Option<Manner>,
@@ -149,12 +150,12 @@ impl Routes {
         self.egresses().any(|egress| Arc::ptr_eq(egress, source))
     }
 
-    /// Why mail of a queue is given up, if it is.
+    /// The reason why mail of a queue is given up, if it is.
     pub fn bounced(&self, name: &QueueName) -> Option<&Diversion> {
         self.bounced.iter().find(|diversion| diversion.is_for(name))
     }
 
-    /// The route of a queue; `None`: to the mail hosts of its domain.
+    /// The route of a queue; `None`: the mail hosts of its domain.
     pub fn route(&self, name: &QueueName) -> Option<&NextHop> {
         let diverted = self.diversions.iter().find(|(diversion, _)| diversion.is_for(name));
         if let Some((_, hop)) = diverted {
@@ -163,7 +164,7 @@ impl Routes {
         self.routes.iter().find(|(route, _)| !route.is_fallback && route.fits(name))
     }
 
-    /// Where mail of a queue goes while it cannot go where it should.
+    /// The fallback of a queue, if it has one.
     pub fn fallback(&self, name: &QueueName) -> Option<&NextHop> {
         self.routes.iter().find(|(route, _)| route.is_fallback && route.fits(name))
     }
@@ -172,17 +173,17 @@ impl Routes {
         self.routes.iter().any(|(route, _)| route.is_fallback)
     }
 
-    /// How the mail hosts of a domain are spoken to.
+    /// Transport settings for the mail hosts of a domain.
     pub fn manner(&self, domain: &str) -> &Arc<Manner> {
         self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
     }
 
-    /// How the mail hosts of a domain are spoken to that enforces MTA-STS.
+    /// Transport settings for the mail hosts of a domain that enforces MTA-STS.
     pub fn enforced(&self) -> Option<&Arc<Manner>> {
         self.enforced.as_ref()
     }
 
-    /// The pool for mail of a queue: that of its route, else its own, else that of its tenant.
+    /// The pool for mail of a queue: its route's, else its own, else its tenant's.
     pub fn pool(&self, name: &QueueName, of_route: Option<&str>) -> Option<&(Pool, Vec<Member>)> {
         let find =
             |fits: &dyn Fn(&Pool) -> bool| self.pools.iter().find(|(pool, members)| fits(pool) && !members.is_empty());
@@ -190,31 +191,31 @@ impl Routes {
             |pool: &Pool| pool.tenants.as_ref().is_none_or(|all| all.iter().any(|tenant| **tenant == *name.tenant));
         match of_route {
             Some(of_route) => find(&|pool| pool.name == of_route),
-            // A pool that is not there any more leaves its mail to that of the tenant.
+            // If the named pool is gone, the tenant's takes its mail.
             None if !name.pool.is_empty() => find(&|pool| *pool.name == *name.pool).or_else(|| find(&of_tenant)),
             None => find(&of_tenant),
         }
     }
 
-    /// The sources of the [pool](Self::pool), without those that are not usable, unless none is.
+    /// The sources of the [pool](Self::pool): the usable ones, or all if none is usable.
     pub fn members(&self, name: &QueueName, of_route: Option<&str>) -> Vec<Member> {
         let members = self.pool(name, of_route).map_or(&self.default, |(_, members)| members);
         let usable: Vec<Member> = members.iter().filter(|(egress, _)| egress.is_usable()).cloned().collect();
         if usable.is_empty() { members.clone() } else { usable }
     }
 
-    /// The number of a route in [`Routing::routes`], from 1.
+    /// Number of a route in [`Routing::routes`], from 1.
     pub fn number_of(&self, route: &Arc<Route>) -> Option<usize> {
         self.routing.routes.iter().position(|other| Arc::ptr_eq(other, route)).map(|index| index + 1)
     }
 
-    /// The number of the rule for TLS to the mail hosts of a domain in [`Routing::tls`], from 1.
+    /// Number of the rule for TLS to the mail hosts of a domain in [`Routing::tls`], from 1.
     pub fn rule_number(&self, domain: &str) -> Option<usize> {
         self.rules.iter().position(|(pattern, _)| is_domain(pattern, domain)).map(|index| index + 1)
     }
 }
 
-/// A host or an address literal, and a port behind a colon if it is not 25; `None` if it is neither.
+/// A host or an address literal, and a port after a colon if it is not 25; `None` if it is neither.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let behind = text.rfind(']').map_or(0, |end| end + 1);
     let (host, port) = match text[behind..].find(':') {
@@ -224,7 +225,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     is_next_hop(host).then_some((host, port))
 }
 
-/// The next hop of what is given up: no host has such a name.
+/// Next hop of mail that is given up: no host has such a name.
 pub(super) const BOUNCE: &str = "(bounce)";
 /// The source without settings.
 pub(super) const DEFAULT: &str = "default";
@@ -233,7 +234,7 @@ pub(super) const DEFAULT: &str = "default";
 mod tests {
     use super::*;
 
-    /// Pools with their tenants, `*` for everybody, and sources.
+    /// Pools with their tenants, `*` for all, and sources.
     fn routing(pools: &[(&str, &[&str], &[&str])]) -> Routing {
         let pool = |(name, tenants, sources): &(&str, &[&str], &[&str])| Pool {
             name: (*name).to_owned(),
@@ -330,7 +331,7 @@ mod tests {
         let routes = new(&routing, None);
         let manners = |routes: &Routes| routes.manners().into_iter().cloned().collect::<Vec<_>>();
         let texts: Vec<String> = manners(&routes).iter().map(|manner| manner.text.clone()).collect();
-        // The default is the first; the rule says the same as it, so it is the same.
+        // The default comes first; the rule equals it, so both are one.
         let ann = " :587 in the clear as ann";
         assert_eq!(texts, ["", "", ann, &format!("{ann} (2)"), ann]);
         let again = manners(&new(&routing, Some(&routes)));

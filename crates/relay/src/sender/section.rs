@@ -176,13 +176,13 @@ impl Default for Section {
 }
 
 impl Section {
-    /// True if clients' mail is taken for other hosts.
+    /// True if the relay takes mail for other hosts.
     pub fn is_used(&self) -> bool {
         !self.networks.0.is_empty() || !self.domains.is_empty()
     }
 
-    /// The settings in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
-    /// sources, pools, classes of replies and notices; all else as it is.
+    /// The settings in force once a running server has read `new`. Clients, tenants, routes, TLS policies, sources,
+    /// pools, classes of replies and notices change; the rest stays.
     pub fn merged_with(&self, new: &Self) -> Self {
         Self {
             shaping: new.shaping.clone(),
@@ -206,7 +206,7 @@ impl Section {
         }
     }
 
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
     /// The first value that is out of its bounds.
@@ -262,17 +262,17 @@ impl Section {
         RoomLimits::new(self.queue_recipients, &self.tenant)
     }
 
-    /// The limits of the files of `shaping`. Reads them.
+    /// Reads the limits in the files of `shaping`.
     ///
     /// # Errors
-    /// See [`ShapingError`]; also for a source that there is not.
+    /// See [`ShapingError`]; also for limits of an unknown source.
     pub fn shaping_rules(&self) -> Result<Arc<Rules>, ShapingError> {
         let rules = Rules::read(&self.shaping)?;
         rules.check_sources(&self.source_names())?;
         Ok(Arc::new(rules))
     }
 
-    /// Names of all sources, the last that of mail that no pool is for.
+    /// Names of all sources, last the one for mail without a pool.
     pub fn source_names(&self) -> Vec<&str> {
         self.source.iter().map(|source| &*source.name).chain([routing::DEFAULT]).collect()
     }
@@ -301,7 +301,7 @@ impl Section {
         }
     }
 
-    /// Routes, rules for TLS, sources and pools, as the relay takes them. Reads files of passwords and certificates.
+    /// Routes, rules for TLS, sources and pools in the relay's form. Reads files of passwords and certificates.
     ///
     /// # Errors
     /// See [`RouteError`].
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(route.manner(), " encrypted as ann");
         assert!(route.tls.as_ref().unwrap().is_implicit);
         assert_eq!(written("tls = 'off'").unwrap()[0].manner(), " in the clear as ann");
-        // Nobody to trust: no route, instead of one that trusts anybody.
+        // Without trusted certificates there is no route, rather than one that trusts anybody.
         assert!(matches!(written("ca_file = '/nonexistent'"), Err(RouteError::Tls(_))));
     }
 

@@ -1,4 +1,4 @@
-//! The sender within its limits: who is woken when, and what changes with the rules.
+//! The sender within its limits: wake-ups, and changes of the rules.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::shared::Shared;
 use super::site::{Site, State};
 use crate::shaping::Rules;
 
-/// Wakes who waits for a limit, until the relay ends.
+/// Wakes those that wait for a limit, until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     while !shared.is_ending() {
         if let Ok(waiters) = tokio::time::timeout(LOOK, shared.shaper.alarm.next()).await {
@@ -21,7 +21,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 impl Relay {
-    /// Other limits from now on. What is counted goes on.
+    /// Replaces the limits. Counts stay.
     pub fn set_shaping(&self, rules: Arc<Rules>) {
         self.0.shared.set_shaping(rules);
     }
@@ -54,7 +54,7 @@ impl Shared {
         for site in &sites {
             let mut state = site.state();
             (state.waits_to_send, state.waits_to_connect) = (false, false);
-            // Also a site without mail.
+            // Even for a site without mail.
             self.join(site, &mut state, "");
         }
         let mut by_name: HashMap<&str, Vec<&Arc<Site>>> = HashMap::new();
@@ -69,7 +69,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// A domain is routed to a site: what is said of the domain applies to it.
+    /// Applies the limits of a domain to a site that it is routed to.
     pub fn join(&self, site: &Site, state: &mut State, domain: &str) {
         let destination = state.destination.clone();
         let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
@@ -107,16 +107,16 @@ impl Shared {
         }
     }
 
-    /// A connection has ended: those whose turn it is may open one.
+    /// Returns the permits of a connection that has ended, and wakes the next in turn.
     pub fn give_back(self: &Arc<Self>, permits: &mut Vec<Permit>) {
         let next: Vec<Arc<Site>> = permits.drain(..).filter_map(Permit::end).collect();
         next.iter().for_each(|site| self.serve(site));
     }
 
-    /// One connection of those to an address, if they are limited.
+    /// A permit for a connection to an address, if these are limited.
     ///
     /// # Errors
-    /// There are too many; the site is woken when one ends.
+    /// All are in use; the site is woken when one ends.
     pub fn address_permit(&self, site: &Arc<Site>, address: IpAddr) -> Result<Option<Permit>, Arc<OpenLimit>> {
         let limits = site.state().limits.clone();
         let Some(most) = limits.connections_per_address else { return Ok(None) };
@@ -131,5 +131,5 @@ impl Shared {
     }
 }
 
-/// Time between two looks whether the relay ends.
+/// Interval of checks for the end of the relay.
 const LOOK: Duration = Duration::from_millis(250);

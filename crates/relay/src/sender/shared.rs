@@ -1,4 +1,4 @@
-//! State that all tasks of the relay share.
+//! State shared by all tasks of the relay.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -51,21 +51,21 @@ pub(super) struct Shared {
     pub room: Room,
     pub time: Time,
     pub runtime: Handle,
-    /// Of connections, the dispatcher and records.
+    /// Watches connections, the dispatcher and records for being stuck.
     pub watch: Watch,
     pub wake: Notify,
-    /// The ring wants room: a snapshot.
+    /// The ring needs space: take a snapshot.
     pub room_wanted: Notify,
     pub wanted: AtomicU64,
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
     pub unrouted: Unrouted,
-    /// Changed as a whole.
+    /// Replaced as a whole.
     routes: Mutex<Arc<Routes>>,
-    /// The one in force; that of `config` is the first.
+    /// The one in force; `config` has the first.
     resolver: Mutex<Arc<Resolver>>,
-    /// Addresses of mail that leaves, and whether there are any.
+    /// Addresses of mail that leaves; the flag says whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
-    /// How senders are told.
+    /// Settings of notices to senders.
     pub notices: NoticesInForce,
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
@@ -73,19 +73,19 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
     connections: Mutex<usize>,
-    /// A connection has ended.
+    /// Notified when a connection has ended.
     ended: Condvar,
     serial: AtomicU64,
-    /// Numbers in the names of snapshots.
+    /// Numbers for the names of snapshots.
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
     pub tls_counts: TlsCounts,
-    /// Bounces of operators for recipients under way.
+    /// Bounces that operators order for recipients in flight.
     pub bounces_to_follow: BouncesToFollow,
-    /// One import at a time: what was imported already is asked before each.
+    /// One import at a time: each first checks what was imported already.
     pub importing: Mutex<()>,
     pub look: RollingLook,
-    /// Recipients that were looked at to count or to list some.
+    /// Recipients scanned to count or list some.
     pub looked_at: AtomicU64,
     pub delivered: AtomicU64,
     pub deferred: AtomicU64,
@@ -198,7 +198,7 @@ impl Shared {
         Entry { stream: self.stream, needs_body: true, payload }
     }
 
-    /// Locked after a site, never before one.
+    /// Lock it after a site, never before.
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("the queue")
     }
@@ -212,7 +212,7 @@ impl Shared {
         *routes = Arc::new(change(&routes));
     }
 
-    /// Finds mail hosts.
+    /// The resolver of mail hosts.
     pub fn resolver(&self) -> Arc<Resolver> {
         self.resolver.lock().expect("the resolver").clone()
     }
@@ -220,11 +220,11 @@ impl Shared {
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
         *self.resolver.lock().expect("the resolver") = resolver;
         self.ahead.forget();
-        // New routes: what was being routed by the old ones is routed again.
+        // New routes: queues being routed by the old ones are routed again.
         self.divert();
     }
 
-    /// The map for addresses of mail that leaves, if there is one. A lock is taken only then.
+    /// The address map for mail that leaves, if there is one. Takes a lock only then.
     pub fn generic(&self) -> Option<Arc<AddressMap>> {
         self.generic.0.load(Ordering::Acquire).then(|| self.generic.1.lock().expect("the map").clone())
     }
@@ -239,7 +239,7 @@ impl Shared {
         self.is_ending.load(Ordering::Acquire)
     }
 
-    /// No transaction begins any more; idle connections end.
+    /// Stops new transactions; idle connections end.
     pub fn begin_end(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.wake.notify_one();
@@ -269,7 +269,7 @@ impl Shared {
         self.runtime.spawn(connect(self.clone(), site.clone(), admitted, seed));
     }
 
-    /// A connection's task has ended; what is left for its site is looked at.
+    /// Notes the end of a connection's task, and serves the rest of its site's mail.
     pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
         *self.connections.lock().expect("the connections") -= 1;
         self.ended.notify_all();
@@ -277,14 +277,14 @@ impl Shared {
         self.serve(site);
     }
 
-    /// Has a connection look at what waits for a site, if anything does.
+    /// Has a connection serve a site's waiting mail, if there is any.
     pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
         self.serve_with(site, |state| self.most_connections(site, state));
-        // If there has come to be room since it was told to wait.
+        // If there is room again since the site was queued.
         self.serve_crowd();
     }
 
-    /// `most`: how many connections the site may have.
+    /// `most`: connections that the site may have.
     pub fn serve_with(self: &Arc<Self>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
         if self.is_ending() || !self.recorder.budget.may_begin() {
             return;
@@ -327,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Ends attempts of which nothing is to be told.
+    /// Ends attempts without a report.
     pub fn finish(self: &Arc<Self>, outcomes: Vec<(Key, Outcome)>) {
         let changes: Vec<Change> = {
             let mut queue = self.queue();
@@ -336,7 +336,7 @@ impl Shared {
         self.record(changes);
     }
 
-    /// Puts a transaction back of which nothing was said to anybody.
+    /// Puts back a transaction that nobody was told of.
     pub fn untried(self: &Arc<Self>, transaction: &Transaction) {
         self.finish(keys_of(transaction).map(|key| (key, Outcome::Untried)).collect());
     }

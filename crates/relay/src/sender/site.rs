@@ -1,4 +1,4 @@
-//! State of a site while mail for it waits: its connections, its failures, and when it is tried again.
+//! State of a site while mail for it waits: connections, failures, next try.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,72 +17,73 @@ use super::standing::{FailingDials, Standing};
 use crate::queue::ReadyId;
 use posthaste_dns::Destination;
 
-/// A set of mail hosts, by preference, and their port, as one source sees it.
+/// A set of mail hosts, by preference, and their port, as seen from one source.
 pub(super) struct Site {
     pub source: Arc<Egress>,
-    /// `10 mx1.example.org, 20 mx2.example.org`, and what is special to its [manner](Manner::text).
+    /// `10 mx1.example.org, 20 mx2.example.org`, and the suffix of its [transport settings](Manner::text).
     pub name: Arc<str>,
     pub manner: Arc<Manner>,
-    /// Shared with the sites of the same name that other sources see.
+    /// Shared with the sites of the same name under other sources.
     pub failing_dials: FailingDials,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
-    /// The destination by the last answer of DNS.
+    /// The destination by the last DNS answer.
     pub destination: Arc<Destination>,
-    /// The ready queue that is served.
+    /// Its ready queue.
     pub ready: ReadyId,
-    /// Tasks that have a connection, or try to.
+    /// Tasks that have a connection, or try to get one.
     pub connections: usize,
-    /// Connections among them that are being opened.
+    /// Connections still opening among them.
     pub connecting: usize,
-    /// The kinds that its connections serve.
+    /// Kinds of messages that its connections serve.
     pub halves: Halves,
     pub idle: Idle,
     pub standing: Standing,
-    /// The most recipients that it has taken in one transaction before it said that these are too many.
+    /// Most recipients that it took in one transaction before it refused more.
     pub recipients_max: Option<usize>,
-    /// It waits for a connection in the [crowd](super::crowd).
+    /// True while it waits for a connection in the [crowd](super::crowd).
     pub is_in_crowd: bool,
     pub limits: Arc<SiteLimits>,
     pub joined: Joined,
-    /// Limits of its addresses, if all were reached when it was to connect last.
+    /// Limits of its addresses, if all were reached at the last try to connect.
     full: Vec<Arc<OpenLimit>>,
-    /// It is woken when it may send a message, and when it may connect.
+    /// Wake-ups for sending a message, and for connecting.
     pub waits_to_send: bool,
     pub waits_to_connect: bool,
-    /// Number of times that a connection was lost while a message was on its way.
+    /// Connections lost with each message in flight.
     lost: HashMap<Lsn, u32>,
-    /// Messages over which a task has panicked.
+    /// Messages that a task has panicked over.
     panicked: HashSet<Lsn>,
-    /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
+    /// Hosts that could not be reached, or cut a session off too early, with the time until which the others come
+    /// first.
     cut: HashMap<Arc<str>, Instant>,
-    /// Work that its connections have taken.
+    /// Recent work of its connections.
     pub backlog: Backlog,
-    /// When its limits held mail up last.
+    /// When its limits last held mail up.
     limited: Option<Instant>,
-    /// Another has taken its place: it ends behind the transactions under way.
+    /// Another has replaced it: it ends after its transactions in flight.
     pub is_retired: bool,
 }
 
-/// By source and name.
+/// Source and name.
 pub(super) type SiteKey = (Arc<str>, Arc<str>);
 
-/// The act for a site that has something to send.
+/// Next step for a site that has something to send.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    /// Open one more connection, which is counted already.
+    /// Open one more connection, already counted.
     Connect(Admitted),
     /// Do nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
     Nothing,
 }
 
-/// A connection's part of the limits that it is counted for.
+/// A connection's share of the limits.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
     pub permits: Vec<Permit>,
-    /// Spent when it connects: looking up a name costs none.
+    /// Spent at the connect: a look-up of a name costs none.
     pub tokens: Tokens,
 }
 
@@ -120,7 +121,7 @@ impl Site {
         Site { source, name, manner, failing_dials: FailingDials::default(), state: Mutex::new(state) }
     }
 
-    /// Beside sites of the same name.
+    /// Shares the count of failing dials with sites of the same name.
     pub fn beside(self, failing_dials: FailingDials) -> Self {
         Site { failing_dials, ..self }
     }
@@ -129,14 +130,14 @@ impl Site {
         self.state.lock().expect("a site")
     }
 
-    /// No other has it while this one is there.
+    /// An identity, unique during its lifetime.
     pub fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 }
 
 impl State {
-    /// Something waits: wakes an idle connection, or asks for one more.
+    /// Wakes an idle connection for waiting mail, or asks for one more.
     pub fn wanted(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
         if !self.may_send(site, alarm) {
             return Wanted::Nothing;
@@ -161,7 +162,7 @@ impl State {
         false
     }
 
-    /// Takes a connection's part of the limits that the site shares. `None`: one is reached, and it is woken later.
+    /// Takes a connection's share of the limits. `None`: one is reached, and the site is woken later.
     fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Admitted> {
         let (limits, now) = (self.limits.clone(), alarm.now());
         if let Err((limit, until)) = check(&limits.connecting, now) {
@@ -171,7 +172,7 @@ impl State {
             return None;
         }
         match limits.permits() {
-            // If another site was faster meanwhile, this one is looked at again each second.
+            // If another site was faster, this one is checked again each second.
             Ok(permits) => Tokens::try_reserve(&limits.connecting, now).map(|tokens| Admitted { permits, tokens }),
             Err(limit) => {
                 limit.wait(site);
@@ -180,8 +181,8 @@ impl State {
         }
     }
 
-    /// One more connection if there may be one: none in a pause, only as many at once as there are already, and one probe behind a pause until something is
-    /// accepted.
+    /// Asks for one more connection, if allowed. In a pause there is none; else only as many new ones as there are; and
+    /// after a pause a single probe, until something is accepted.
     pub fn grow(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
         if self.standing.is_paused(Instant::now()) {
             return Wanted::Nothing;
@@ -194,7 +195,7 @@ impl State {
             }
             return Wanted::Nothing;
         }
-        // A connection that finds no address would set its token aside in vain.
+        // A connection that finds no address would reserve its token for nothing.
         if self.is_full(site) {
             self.set_limited();
             return Wanted::Nothing;
@@ -214,17 +215,17 @@ impl State {
         Wanted::Connect(admitted)
     }
 
-    /// Notes that mail waits because of its limits.
+    /// Notes that its limits hold mail up.
     pub fn set_limited(&mut self) {
         self.limited = Some(Instant::now());
     }
 
-    /// True if its limits have held mail up lately: then it is no fault of the relay that it waits.
+    /// True if its limits held mail up lately: then the wait is not the relay's fault.
     pub fn is_limited(&self, now: Instant) -> bool {
         self.limited.is_some_and(|at| now.saturating_duration_since(at) < LIMITED)
     }
 
-    /// All addresses of its hosts have as many connections as they may have: it waits until one ends.
+    /// Waits for one of these limits: all addresses of its hosts are at their limits.
     pub fn set_full(&mut self, limits: Vec<Arc<OpenLimit>>) {
         self.full = limits;
     }
@@ -238,23 +239,23 @@ impl State {
         !self.full.is_empty()
     }
 
-    /// True if it has paused, long ago, and nobody has tried since.
+    /// True if it paused long ago, without a try since.
     pub fn is_forgotten(&self, now: Instant) -> bool {
         self.connections == 0 && self.standing.is_forgotten(now)
     }
 
-    /// A session is open, which says nothing yet of whether it takes mail.
+    /// Notes an open session, which does not show yet that mail is taken.
     pub fn reached(&mut self) {
         self.connecting -= 1;
     }
 
-    /// A connection has ended. `was_open`: it had been [reached](Self::reached).
+    /// Notes the end of a connection. `was_open`: it had been [reached](Self::reached).
     pub fn ended(&mut self, was_open: bool) {
         self.connections -= 1;
         self.connecting -= usize::from(!was_open);
     }
 
-    /// A task has panicked over a message: true if it is the first time.
+    /// Notes a panic over a message; true at the first.
     pub fn panicked(&mut self, message: Lsn) -> bool {
         if self.panicked.len() >= LOST_MAX {
             self.panicked.clear();
@@ -262,7 +263,7 @@ impl State {
         self.panicked.insert(message)
     }
 
-    /// A connection was lost with a message on its way: how often by now.
+    /// Notes a connection lost with a message in flight; returns how often by now.
     pub fn lost(&mut self, message: Lsn) -> u32 {
         if self.lost.len() >= LOST_MAX {
             self.lost.clear();
@@ -272,8 +273,8 @@ impl State {
         *count
     }
 
-    /// A host could not be reached, or has broken a session off: until then the others come first, so that not each connection begins with a dead host, and the
-    /// message is not lost there again and again.
+    /// Puts a host last until a time: it could not be reached, or cut a session off. So not each connection begins with
+    /// a dead host, and the message is not lost there again and again.
     pub fn cut_by(&mut self, host: &Arc<str>, until: Instant) {
         if self.cut.len() >= CUT_MAX {
             self.cut.clear();
@@ -292,8 +293,8 @@ impl State {
     }
 }
 
-/// A limit that has held mail up counts for so long: what waited for it is taken meanwhile.
+/// Time for which a limit that held mail up counts: the backlog behind it drains meanwhile.
 const LIMITED: Duration = Duration::from_secs(10);
 const LOST_MAX: usize = 10_000;
-/// Hosts of a site.
+/// Bound of noted hosts.
 const CUT_MAX: usize = 1000;

@@ -1,4 +1,5 @@
-//! How a site ends: a known site is replaced or removed here alone, and is retired with that, so that none stays counted as unreachable.
+//! End of a site: only this module replaces or removes a known site, and retires it, so that none stays counted as
+//! unreachable.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +12,7 @@ use super::shared::Shared;
 use super::site::Site;
 
 impl Shared {
-    /// Ends the connections of a site behind their transactions.
+    /// Ends the connections of a site after their transactions.
     pub fn retire(&self, site: &Site) {
         let mut state = site.state();
         state.is_retired = true;
@@ -21,7 +22,7 @@ impl Shared {
         }
     }
 
-    /// Removes sites that no mail leads to: those that could not be reached, long ago; and of more than [`SITES_KEPT`] all that have no connection.
+    /// Removes sites without mail: those unreachable long ago; beyond [`SITES_KEPT`], all without a connection.
     pub fn forget_sites(&self, sites: &[Arc<Site>]) {
         let (now, is_many) = (Instant::now(), sites.len() > SITES_KEPT);
         for site in sites {
@@ -38,7 +39,8 @@ impl Shared {
     }
 }
 
-/// Removes one that has not been replaced and is gone. Looks under the lock of all, so that no queue is routed to it before it is removed.
+/// Removes a site unless it was replaced or is in use. Checks under the lock of all, so that no queue is routed to it
+/// meanwhile.
 fn remove_if<K: Eq + Hash, V>(
     all: &Mutex<HashMap<K, Arc<V>>>,
     key: &K,
@@ -53,7 +55,7 @@ fn remove_if<K: Eq + Hash, V>(
     is_removed
 }
 
-/// Sites without mail stay known up to this number.
+/// Sites without mail that are kept.
 const SITES_KEPT: usize = 10_000;
 
 #[cfg(test)]
@@ -115,7 +117,7 @@ mod tests {
         let relay = idle(dir.path());
         let shared = &relay.0.shared;
         append(&relay, &["bob@a.example"]);
-        // The name of the site stays the same, the login does not. Nobody listens there.
+        // The site keeps its name, and only the login changes. Nothing listens there.
         let set = |password| {
             let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", password));
             let routes = vec![Arc::new(Route { auth, ..Route::new("[127.0.0.1]", 1) })];

@@ -1,4 +1,4 @@
-//! How far the stream has come: the queue in a snapshot, and the bodies that are not needed any more.
+//! Progress of the stream: snapshots of the queue, and release of bodies no longer needed.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::shared::Shared;
 use crate::queue::Snapshot;
 
-/// Writes snapshots until the relay ends; beside the dispatcher, since that of a large queue takes seconds.
+/// Writes snapshots until the relay ends. Runs beside the dispatcher: a large queue takes seconds.
 pub(super) async fn run(shared: Arc<Shared>) {
     let worker = shared.watch.worker("snapshots of the queue", &["", "writing one"], PATIENCE);
     let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
@@ -25,13 +25,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
             worker.pulse().step(0);
             match written {
                 Ok(Ok(true)) => is_told = false,
-                // A disk that stays full is told of once, not with each try.
+                // A disk that stays full is reported once.
                 Ok(Err(error)) if !std::mem::replace(&mut is_told, true) => {
                     shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
                 }
                 _ => {}
             }
-            // Of a large queue it takes its time: a tenth of the whole at most, a fifth while the ring wants room.
+            // A large queue slows snapshots down: they take a tenth of the time at most, a fifth while the ring needs
+            // space.
             let (took, now) = (now.elapsed(), Instant::now());
             (due, wanted_at) = (now + EVERY.max(took * 9), now + took * 4);
         }
@@ -39,17 +40,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Time after which settled recipients need not be replayed, and their bodies go.
+/// Interval of snapshots, after which settled recipients need no replay and their bodies are released.
 const EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A snapshot that takes longer is reported.
+/// A slower snapshot is reported.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Shared {
-    /// Writes the queue down, if it has changed, and releases what is settled; false if it has not. Blocks.
+    /// Writes a snapshot of the queue and releases settled messages; false if nothing has changed. Blocks.
     ///
     /// # Errors
-    /// An error of writing the snapshot: nothing is released then, and the next call tries again.
+    /// An error of writing the snapshot: nothing is released, and the next call retries.
     pub fn advance(self: &Arc<Self>) -> io::Result<bool> {
         self.wanted.store(0, Ordering::Release);
         let (mut snapshot, settled, first) = {
@@ -57,12 +58,12 @@ impl Shared {
             (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
         };
         let position = snapshot.position();
-        // One of an idle queue is written twice: if one of the two is lost, the other says the same.
+        // An idle queue is written twice: if one copy is lost, the other has the same content.
         let is_new = position != self.spool.position(self.stream).0 || !settled.is_empty();
         if !is_new && !self.spool.wants_snapshot(self.stream) {
             return Ok(false);
         }
-        // A name that no file has or had, since the spool may be about to remove that.
+        // A fresh name: the spool may be about to remove an earlier file.
         let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
         let name = SnapshotName::new(&format!("queue-{position}-{unique:x}")).expect("letters and digits are a name");
         let written = self.spool.write_snapshot(&name, &mut |out| {

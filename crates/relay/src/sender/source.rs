@@ -1,4 +1,4 @@
-//! Where mail leaves from: sources with addresses and a name of their own, and pools of them.
+//! Sources of mail, each with addresses and a name, and pools of them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -13,20 +13,21 @@ use super::warm_up::{WarmUp, Warming};
 use crate::queue::Secs;
 use crate::session::Proxy;
 
-/// A place that mail leaves from.
+/// An origin of outgoing mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Its name, for pools and logs.
     pub name: Arc<str>,
-    /// The address that IPv4 connections are made from, here or at the proxy.
+    /// Local address of IPv4 connections, here or at the proxy.
     pub ipv4: Option<Ipv4Addr>,
-    /// The address that IPv6 connections are made from. With neither the system chooses; with one of them the source has that family alone.
+    /// Local address of IPv6 connections. With neither, the system chooses; with only one, the source has only that
+    /// family.
     pub ipv6: Option<Ipv6Addr>,
     /// Its name in EHLO; `None`: the host name.
     pub ehlo: Option<String>,
-    /// The proxy that makes its connections; `None`: we do.
+    /// The proxy that makes its connections; `None`: direct.
     pub proxy: Option<Proxy>,
-    /// The bound of its first days; `None`: no limit.
+    /// Limit of its first days; `None`: no limit.
     pub warm_up: Option<WarmUp>,
 }
 
@@ -42,19 +43,19 @@ impl Source {
 pub struct Pool {
     /// Its name, for routes.
     pub name: String,
-    /// The tenants whose mail it sends; `None`: everybody's. It sends mail that names it in any case.
+    /// The tenants whose mail it sends; `None`: all. Mail that names it is sent in any case.
     pub tenants: Option<Vec<String>>,
-    /// Names of sources with their weights: their parts of the messages. At least one.
+    /// Names of sources with their weights. At least one.
     pub sources: Vec<(Arc<str>, u32)>,
 }
 
-/// A source at work.
+/// A source in use.
 #[derive(Debug)]
 pub(super) struct Egress {
     pub settings: Source,
-    /// Nothing is sent from it now.
+    /// True while nothing may be sent from it.
     is_unusable: AtomicBool,
-    /// Why, if it is suspended.
+    /// The reason, if it is suspended.
     trouble: Mutex<Option<String>>,
     warming: Option<Warming>,
 }
@@ -69,7 +70,8 @@ impl Egress {
         &self.settings.name
     }
 
-    /// The address to connect to `address` from: `Some(None)` leaves it to the system, `None`: the source lacks the family.
+    /// The local address for a connection to `address`: `Some(None)` leaves it to the system, `None`: the source lacks
+    /// the family.
     pub fn local(&self, address: IpAddr) -> Option<Option<IpAddr>> {
         let Source { ipv4, ipv6, .. } = self.settings;
         if ipv4.is_none() && ipv6.is_none() {
@@ -84,7 +86,7 @@ impl Egress {
         !self.is_unusable.load(Ordering::Relaxed)
     }
 
-    /// Counts a message. `false`: it must not be sent now, nor others until [`look`](Self::look) says so.
+    /// Counts a message. `false`: do not send it now, nor others until [`look`](Self::look) allows it.
     pub fn take(&self, now: Secs) -> bool {
         let Some(warming) = &self.warming else { return true };
         let is_taken = warming.take(now);
@@ -94,14 +96,14 @@ impl Egress {
         is_taken
     }
 
-    /// Its address or its proxy cannot be used. Whether this is news.
+    /// Suspends it: its address or proxy cannot be used. True if this is new.
     pub fn suspend(&self, error: &io::Error) -> bool {
         let mut trouble = self.trouble.lock().expect("a source");
         self.is_unusable.store(true, Ordering::Relaxed);
         trouble.replace(error.to_string()).is_none()
     }
 
-    /// Why nothing is sent from it.
+    /// The reason why nothing is sent from it.
     pub fn trouble(&self) -> Option<String> {
         if self.is_usable() {
             return None;
@@ -114,7 +116,7 @@ impl Egress {
         self.trouble.lock().expect("a source").is_some()
     }
 
-    /// Looks at a source that is not suspended. Whether it can be used again now.
+    /// Checks a source that is not suspended. True if it has become usable now.
     pub fn look(&self, now: Secs) -> bool {
         if self.is_usable() || self.warming.as_ref().is_some_and(|warming| !warming.is_worth_it(now)) {
             return false;
@@ -126,7 +128,7 @@ impl Egress {
         trouble.is_none()
     }
 
-    /// Ends the suspension if its addresses, or its proxy, can be used again. Whether it has ended now.
+    /// Ends the suspension if its addresses, or its proxy, can be used again. True if it has ended now.
     pub async fn try_resume(&self) -> bool {
         if !self.is_suspended() || self.check().await.is_err() {
             return false;
@@ -146,7 +148,7 @@ impl Egress {
     }
 }
 
-/// Time that a proxy may take to accept a connection.
+/// Time for a proxy to accept a connection.
 const PROXY_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -173,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn a_suspended_source_comes_back_once_its_address_can_be_bound() {
         let at = |address: &str| Egress::new(Source { ipv4: Some(address.parse().unwrap()), ..Source::new("a") });
-        // Of the documentation (RFC 5737): no machine has it.
+        // Addresses for documentation (RFC 5737): no machine has them.
         let (here, not_here) = (at("127.0.0.9"), at("192.0.2.1"));
         for egress in [&here, &not_here] {
             assert!(!egress.try_resume().await && egress.is_usable() && !egress.is_suspended(), "it was not suspended");

@@ -47,7 +47,7 @@ pub struct SourceSection {
 pub struct WarmUpSection {
     /// The first day (UTC), such as `2026-11-01`.
     pub since: String,
-    /// Messages on the first day, the second and so on; behind the last there is no limit.
+    /// Messages on the first day, the second and so on; after the last there is no limit.
     pub per_day: Vec<u32>,
 }
 
@@ -88,7 +88,7 @@ pub struct TlsSection {
     pub key_file: Option<PathBuf>,
 }
 
-/// A key and what is wrong with it.
+/// A key and its mistake.
 pub(super) type Mistake = (&'static str, String);
 
 impl SourceSection {
@@ -116,7 +116,7 @@ impl SourceSection {
             .or_else(|| self.warm_up.as_ref()?.read().err().map(|text| ("warm_up", text)))
     }
 
-    /// Whether it is SOCKS5, and where it listens.
+    /// Parses the proxy: true for SOCKS5, and its address.
     fn proxy_parts(&self) -> Result<Option<(bool, SocketAddr)>, String> {
         let Some(proxy) = &self.proxy else { return Ok(None) };
         let (is_socks5, server) = match (proxy.strip_prefix("socks5://"), proxy.strip_prefix("proxy://")) {

@@ -1,10 +1,13 @@
-//! How the sessions of a site have fared, and so when it may be connected to.
+//! Health of a site by its sessions, which decides when it may be connected to.
 //!
-//! A session is *failed* if no recipient got a final reply in it, none was put off by the host, and it did not end by our own will. A site whose last session failed
-//! is connected to [twice a second](PER_WINDOW) at most, by all sources together, until a recipient gets a final reply or another of its hosts works. It pauses once all its hosts
-//! have failed so often in a row.
-//! A session in which the host has only put recipients off (greylisting) is neither failed nor good: the count stays. If the host ends each such session, their
-//! number is bounded by what is put off: one recipient at least in each, and the rest of a message once it was lost three times.
+//! A session *failed* if no recipient got a final reply, the host deferred none, and we did not end it on purpose. A
+//! site whose last session failed is connected to [twice a second](PER_WINDOW) at most, by all sources together. That
+//! ends when a recipient gets a final reply or another of its hosts works. A site pauses once all its hosts have failed
+//! several times in a row.
+//!
+//! A session in which the host only deferred recipients (greylisting) is neither failed nor good: the count stays. If
+//! the host ends each such session, their number is bounded: each defers at least one recipient, and the rest of a
+//! message once it was lost three times.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,21 +19,21 @@ use crate::queue::EntryText;
 
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// The last session failed, of those that failed or got a final reply.
+    /// True if the last session that failed or got a final reply was a failed one.
     is_failing: bool,
-    /// The last connections.
+    /// Its latest connections.
     permitted: DialWindow,
-    /// Tries of all hosts, in a row, in which each session failed; and since when.
+    /// Consecutive tries of all hosts in which each session failed; and the time of the first.
     failures: u32,
     failing_since: Option<Instant>,
-    /// Pauses in a row, with nothing accepted in between.
+    /// Consecutive pauses, with nothing accepted in between.
     pauses: u32,
     paused_until: Option<Instant>,
     /// The last failure.
     error: EntryText,
 }
 
-/// When the last connections were permitted, the oldest first.
+/// Times of the latest connections, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct DialWindow([Option<Instant>; PER_WINDOW]);
 
@@ -45,34 +48,34 @@ impl DialWindow {
     }
 }
 
-/// Connections from all sources to one set of hosts, each made while its own source's sessions failed.
+/// Connections from all sources to one set of hosts, made while their own source's sessions failed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FailingDials(Arc<Mutex<DialWindow>>);
 
 impl FailingDials {
-    /// Locked behind the state of a site.
+    /// Lock it after the state of a site.
     pub fn lock(&self) -> MutexGuard<'_, DialWindow> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A pause that begins.
+/// A pause about to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pause {
     pub secs: u32,
-    /// With nothing accepted in between.
+    /// Consecutive pauses, with nothing accepted in between.
     pub pauses: u32,
     pub failures: u32,
 }
 
 impl Standing {
-    /// When the next connection may be made; `None`: now. `failing`: of all sources.
+    /// Earliest time of the next connection; `None`: now. `failing`: of all sources.
     pub fn next_dial(&self, failing: &DialWindow, now: Instant) -> Option<Instant> {
         let free_at = self.permitted.free_at().max(failing.free_at())?;
         (self.is_failing && free_at > now).then_some(free_at)
     }
 
-    /// Notes a connection that is made now. Only those of a failing source count for the limit of all.
+    /// Notes a connection made now. Only those of a failing source count towards the limit of all.
     pub fn note_dial(&mut self, failing: &mut DialWindow, now: Instant) {
         self.permitted.note(now);
         if self.is_failing {
@@ -80,24 +83,24 @@ impl Standing {
         }
     }
 
-    /// A session failed.
+    /// Notes a failed session.
     pub fn session_failed(&mut self) {
         self.is_failing = true;
     }
 
-    /// One host failed, and another did something in the same try of all hosts: the site is not failing.
+    /// Notes that one host failed and another worked in the same try: the site is not failing.
     pub fn other_host_worked(&mut self) {
         self.is_failing = false;
     }
 
-    /// A recipient has a final reply, 2yz or 5yz: the site works. Whether it had paused.
+    /// Notes a final reply for a recipient, 2yz or 5yz: the site works. True if it had paused.
     pub fn succeeded(&mut self) -> bool {
         (self.is_failing, self.failures, self.failing_since, self.paused_until) = (false, 0, None, None);
         std::mem::take(&mut self.pauses) > 0
     }
 
-    /// All hosts were tried, and each session failed. The pause that begins now, if one does: after `failures_before_pause` in a row, or when they have gone on
-    /// for [`FAILING_FOR`]; and after each one from then on.
+    /// Notes that each session with all hosts failed. Returns the pause that begins now, if any: after
+    /// `failures_before_pause` in a row, or once failures span [`FAILING_FOR`]. From then on each failure begins one.
     pub fn failed(&mut self, error: &str, failures_before_pause: u32, first_secs: u32, now: Instant) -> Option<Pause> {
         self.failures = self.failures.saturating_add(1);
         let since = *self.failing_since.get_or_insert(now);
@@ -107,7 +110,7 @@ impl Standing {
         is_enough.then(|| self.begin_pause(first_secs, now)).flatten()
     }
 
-    /// Another try at once would change nothing, as DNS does not answer or the login was refused: the pause that begins now.
+    /// Begins a pause at once, because an immediate retry is useless: DNS does not answer or the login was refused.
     pub fn failed_for_now(&mut self, error: &str, first_secs: u32, now: Instant) -> Option<Pause> {
         self.failures = self.failures.saturating_add(1);
         self.failing_since.get_or_insert(now);
@@ -126,7 +129,7 @@ impl Standing {
         Some(Pause { secs: pause.as_secs() as u32, pauses: self.pauses, failures: self.failures })
     }
 
-    /// When its pause ends. Open connections go on meanwhile; none is made.
+    /// End of its pause. Open connections go on meanwhile; no new one is made.
     pub fn pause(&self, now: Instant) -> Option<Instant> {
         self.paused_until.filter(|until| *until > now)
     }
@@ -139,17 +142,17 @@ impl Standing {
         self.paused_until
     }
 
-    /// The pause ends now. Nobody knows yet whether the site works.
+    /// Ends the pause. The site may work or not.
     pub fn resume(&mut self) {
         self.paused_until = None;
     }
 
-    /// True if it has paused, and nothing was accepted since: one connection at a time looks whether it works.
+    /// True if it has paused with nothing accepted since: one connection at a time probes it.
     pub fn is_probed(&self) -> bool {
         self.pauses > 0
     }
 
-    /// Why nothing was sent by the last sessions, if these failed.
+    /// The last failure, if the last sessions failed.
     pub fn trouble(&self) -> Option<&str> {
         (self.failures > 0).then_some(&*self.error)
     }
@@ -160,7 +163,7 @@ impl Standing {
         self.pauses > 0 && self.paused_until.is_some_and(is_long_ago)
     }
 
-    /// The site is not used any more. Whether it had paused.
+    /// Retires the site. True if it had paused.
     pub fn retire(&mut self) -> bool {
         std::mem::take(&mut self.pauses) > 0
     }
@@ -169,11 +172,11 @@ impl Standing {
 /// Connections in each [`WINDOW`] to a site whose last session failed.
 const PER_WINDOW: usize = 2;
 const WINDOW: Duration = Duration::from_secs(1);
-/// A site whose sessions fail for so long pauses, however few they are.
+/// A site whose sessions fail for this long pauses, however few they are.
 const FAILING_FOR: Duration = Duration::from_secs(60);
 /// The longest pause of a site that does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(1800);
-/// Time for which it is remembered that a site has paused.
+/// Time for which a pause is remembered.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

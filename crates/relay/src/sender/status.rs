@@ -1,4 +1,4 @@
-//! Replies as the queue keeps them, and those in place of one.
+//! Replies in the queue's form, and replies for failed look-ups.
 
 use posthaste_smtp::Reply;
 
@@ -11,7 +11,7 @@ pub(super) fn status_of(reply: &Reply) -> Status {
     Status { code: reply.code(), enhanced }
 }
 
-/// The reply in place of one, for a domain without a host.
+/// The reply for a domain without a host.
 pub(super) fn reply_for(error: &DnsError) -> Reply {
     let code = if error.is_final() { 550 } else { 450 };
     Reply::new(code, error.status(), error.to_string())

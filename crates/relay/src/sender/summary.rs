@@ -1,4 +1,4 @@
-//! Counts of waiting mail; and a message as it goes out.
+//! Counts of waiting mail, and the content of a waiting message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,43 +13,43 @@ use super::shared::Shared;
 use super::{ControlError, Relay};
 use crate::queue::{Key, QueueId, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
 
-/// The name that recipients are counted by.
+/// The name to count recipients by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountBy {
     /// Their domain.
     Domain,
-    /// Whose mail it is.
+    /// Their tenant.
     Tenant,
-    /// The mailing.
+    /// Their campaign.
     Campaign,
-    /// The set of mail hosts; those for which none is known yet are counted under an empty name.
+    /// Their set of mail hosts; unrouted ones are counted under an empty name.
     Site,
 }
 
-/// Recipients that wait.
+/// Counts of waiting recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     /// All of them.
     pub recipients: u64,
-    /// Recipients among them that have had an attempt.
+    /// Recipients with an attempt among them.
     pub deferred: u64,
     /// Held recipients among them.
     pub held: u64,
     /// Suspended recipients among them.
     pub suspended: u64,
-    /// Recipients under way among them.
+    /// Recipients in flight among them.
     pub under_way: u64,
     /// When the oldest was received.
     pub oldest: Secs,
-    /// When the next of them is tried; [`Secs::MAX`] if none is before somebody acts.
+    /// When the next is tried; [`Secs::MAX`] if none is before an operator acts.
     pub next: Secs,
-    /// The youngest recipient that had an attempt or waits for a host: its reply and limit stand for the group.
+    /// The youngest recipient that had an attempt or waits for a host: its reply and limit represent the group.
     pub(super) sample: Option<Key>,
 }
 
-/// A queue of at most so many recipients is looked at as a whole each time.
+/// A queue of at most this many recipients is scanned whole each time.
 const LOOKED_AT_MAX: u64 = 20_000;
-/// How a destination stands.
+/// Why a destination's mail waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The hosts' last reply, or why they cannot be reached.
@@ -88,7 +88,7 @@ impl Count {
         }
     }
 
-    /// Of a queue, those that are held or not, or all; `seen` at looks, if it was there.
+    /// Counts of a queue's recipients: held, not held, or all. `seen`: findings of the rolling scan, if any.
     fn counted(
         tally: QueueTally,
         (part, is_held): (SuspendedPart, Option<bool>),
@@ -109,7 +109,7 @@ impl Count {
             _ if due > suspended => now,
             _ => seen.map_or(now, |seen| seen.next.max(now)),
         };
-        // Each is a bound from below, and what was seen is from later on.
+        // Both are lower bounds; the scan is the later observation.
         let oldest = seen.map_or(oldest, |seen| seen.oldest.max(oldest));
         let sample = seen.and_then(|seen| seen.sample);
         let all = Self { recipients, deferred, held, suspended, under_way, oldest, next, sample };
@@ -136,8 +136,9 @@ impl Count {
 }
 
 impl Relay {
-    /// Counts the recipients that fit, most first. Reads memory only, unless the filter names an address. Of a large queue, when the oldest was received, when the next is tried
-    /// and what the last reply was are as they were at the last look, which takes minutes to go round ten million. Blocks.
+    /// Counts matching recipients, largest group first. Reads memory only, unless the filter names an address. For a
+    /// large queue, the oldest, the next attempt and the last reply are those of the rolling scan, which takes minutes
+    /// for ten million. Blocks.
     pub fn summary(&self, filter: &Filter, by: CountBy) -> Vec<(Arc<str>, Count)> {
         let shared = &self.0.shared;
         let queues = match shared.counted(filter) {
@@ -164,7 +165,7 @@ impl Relay {
         all
     }
 
-    /// How those stand that were counted together. Reads memory only.
+    /// Why the recipients of a count wait. Reads memory only.
     pub fn standing(&self, count: &Count) -> Standing {
         let shared = &self.0.shared;
         let Some(key) = count.sample else { return Standing::default() };
@@ -172,10 +173,10 @@ impl Relay {
         Standing { reply, limit: shared.limit_of(key) }
     }
 
-    /// A message that waits, in pieces, from its first octet to `bytes_max`. Blocks.
+    /// The first `bytes_max` bytes of a waiting message, in pieces. Blocks.
     ///
     /// # Errors
-    /// It waits no more, or cannot be read.
+    /// It no longer waits, or cannot be read.
     pub fn content(&self, message: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, ControlError> {
         let shared = &self.0.shared;
         let waits = shared.queue().has_message(message);
@@ -190,11 +191,11 @@ impl Relay {
 }
 
 impl Shared {
-    /// Counts what fits by looking at each recipient.
+    /// Counts matching recipients by a scan of each.
     fn looked_at(&self, filter: &Filter) -> HashMap<QueueId, Count> {
         let mut queues: HashMap<QueueId, Count> = HashMap::new();
         self.each(filter, false, &mut |keys| {
-            // Not longer than for one part: mail goes on meanwhile.
+            // Locked for one part at most: mail goes on meanwhile.
             let queue = self.queue();
             let now = queue.now();
             for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
@@ -205,7 +206,7 @@ impl Shared {
         queues
     }
 
-    /// What fits, as it was counted while it changed. `None`: it was not counted so, or the queue is small.
+    /// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
     fn counted(&self, filter: &Filter) -> Option<HashMap<QueueId, Count>> {
         let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
         let Selection { tenant, campaign, domain, is_held } = selection;
@@ -219,7 +220,7 @@ impl Shared {
         let ids = self.queue().queues();
         let mut counts = HashMap::with_capacity(ids.len());
         for id in ids {
-            // One at a time: mail goes on meanwhile.
+            // Locked for one queue at a time: mail goes on meanwhile.
             let queue = self.queue();
             let Some((name, _)) = queue.queue(id) else { continue };
             let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
@@ -235,9 +236,9 @@ impl Shared {
         Some(counts)
     }
 
-    /// A page of recipients at or behind a place, each counted by itself, and where to go on.
+    /// A page of recipients from a key on, each counted by itself, and the key to continue from.
     fn part(&self, from: Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>) {
-        // Not longer than for one page: mail goes on meanwhile.
+        // Locked for one page at most: mail goes on meanwhile.
         let queue = self.queue();
         let (keys, next, looked_at) = queue.select(&Selection::default(), from);
         self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);

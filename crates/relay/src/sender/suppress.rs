@@ -1,4 +1,4 @@
-//! Checks of outgoing mail: the suppression list, which is asked before each attempt and before a connection is made; and senders that are signed.
+//! Checks of outgoing mail: the suppression list, before each attempt and before a connection; and signed senders.
 
 use std::sync::Arc;
 
@@ -19,10 +19,11 @@ use crate::session::Scope;
 use crate::suppression::{Source, Suppressed, SuppressionError};
 
 impl Shared {
-    /// Ends the recipients of a transaction that are on the list; the others are left in it. Without a list this costs nothing; with one it may read from the disk.
+    /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs
+    /// nothing; with one it may read from the disk.
     ///
     /// # Errors
-    /// The list cannot be read: then nobody knows who is on it.
+    /// The list cannot be read, so nobody knows who is on it.
     pub fn end_suppressed(
         self: &Arc<Self>,
         transaction: &mut Transaction,
@@ -50,7 +51,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends what waits for a site and is on the list, until something else comes. Whether that did. Blocks.
+    /// Ends waiting mail of a site that is on the list, up to the first that is not. True if there is such mail.
+    /// Blocks.
     pub fn has_unsuppressed(self: &Arc<Self>, site: &Site) -> bool {
         while self.config.bounces.suppressed().is_some() && !self.is_ending() && self.recorder.budget.may_begin() {
             let ready = site.state().ready;
@@ -62,7 +64,7 @@ impl Shared {
                 Err(_) => false,
             };
             if !is_asked || !transaction.recipients.is_empty() {
-                // In front again. Whatever is wrong is found when it is sent.
+                // Back to the front. The attempt reports any error.
                 let keys: Vec<_> = keys_of(&transaction).map(|key| (key, Outcome::Untried)).collect();
                 self.finish(keys);
                 return true;
@@ -71,7 +73,7 @@ impl Shared {
         true
     }
 
-    /// A host has refused a recipient for good: its address comes on the list if that is wanted, and if the reply speaks of the address for sure.
+    /// Puts a recipient refused for good on the list, if wanted, and if the reply is certainly about the address.
     pub fn suppress_bounced(&self, envelope: &Envelope, number: u16, reply: &Reply, scope: Scope, is_alone: bool) {
         let bounces = &self.config.bounces;
         let is_of_recipient = scope == Scope::Recipient || scope == Scope::Accepted && is_alone;
@@ -86,11 +88,11 @@ impl Shared {
         }
     }
 
-    /// The signed sender of a transaction, which has one recipient then; `None` if its sender stays.
+    /// The signed sender of a transaction, which then has one recipient; `None` if its sender stays.
     pub fn signed_sender(&self, transaction: &Transaction, envelope: &Envelope) -> Option<ReversePath> {
         let signed = self.config.bounces.return_path.as_ref()?;
         let (key, queued) = (keys_of(transaction).next()?, &envelope.queued);
-        // One that is signed already leads back by itself; a chain of them would have no bound.
+        // A signed sender already leads back by itself; a chain of them would be unbounded.
         let is_signed =
             |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(VerifyError::NotOurs);
         if queued.sender.is_empty() || queued.sender.rsplit_once('@').is_some_and(is_signed) {
@@ -104,7 +106,7 @@ impl Shared {
         ReversePath::parse(&format!("<{}>", signed.sign(key, &original))).ok()
     }
 
-    /// Makes durable what was fed to the list, and what was sent under signed senders. Blocks.
+    /// Makes durable the entries fed to the list, and the originals of signed senders. Blocks.
     pub fn flush_bounces(&self) {
         let published = self.spool.stats().published;
         if let Some(signed) = self.config.bounces.return_path.as_ref().filter(|signed| signed.is_fed())
@@ -121,7 +123,7 @@ impl Shared {
     }
 }
 
-/// The reply in the log; no client is told.
+/// The reply for the log; no client sees it.
 fn reply_for(entry: &Suppressed) -> Reply {
     let source = match entry.source {
         Source::Operator => "operator",

@@ -1,4 +1,4 @@
-//! Notifications to senders, in the batch that says that they are made.
+//! Notifications to senders, in the batch that records that they are made.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::shared::Shared;
 use crate::queue::entry::Ret;
 use crate::queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
 
-/// News of a recipient for its sender.
+/// Kind of news for a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Tell {
     Failed,
     Delayed,
-    /// Handed to a host that says nothing of success.
+    /// Handed to a host that does not report success itself.
     Relayed,
 }
 
@@ -46,7 +46,7 @@ impl Tell {
         }
     }
 
-    /// The class of its enhanced codes.
+    /// The class of the enhanced codes.
     fn class(self) -> u8 {
         match self {
             Tell::Failed => 5,
@@ -56,11 +56,11 @@ impl Tell {
     }
 }
 
-/// The one who is told.
+/// The recipient of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Addressee {
     address: Arc<str>,
-    /// Not the sender, as there is none.
+    /// True if it is the postmaster, in place of a sender.
     is_postmaster: bool,
 }
 
@@ -68,12 +68,12 @@ struct Addressee {
 struct Told {
     number: u16,
     status: (u8, u16, u16),
-    /// On one line; empty if it is not known any more.
+    /// On one line; empty if no longer known.
     reply: String,
     host: String,
 }
 
-/// A notification that is written, or none that anybody wants; and what is recorded with it.
+/// A written notification, if anybody wants it, and the changes to record with it.
 struct Prepared {
     changes: Vec<Change>,
     tenant: Arc<str>,
@@ -81,18 +81,19 @@ struct Prepared {
 }
 
 impl Shared {
-    /// True if somebody is to be told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
+    /// True if somebody is notified of a recipient: its sender, if asked for; the postmaster, if no sender can be
+    /// notified.
     pub fn is_told(&self, tell: Tell, envelope: &Envelope, number: u16) -> bool {
         self.addressee(tell, envelope, number).is_some()
     }
 
-    /// True if its sender would be told that it is given up, and cannot be.
+    /// True if its sender would be told of the failure, and cannot be.
     pub fn is_double_bounce(&self, envelope: &Envelope, number: u16) -> bool {
         let sender = &envelope.queued.sender;
         sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !self.config.notifier.knows(sender)
     }
 
-    /// The one who is told; `None`: nobody asks for it or nobody can be told.
+    /// The reader of the news; `None`: not asked for, or nobody can be notified.
     fn addressee(&self, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
         let sender = &envelope.queued.sender;
         let is_failure = tell == Tell::Failed;
@@ -104,7 +105,7 @@ impl Shared {
         Some(Addressee { address: postmaster, is_postmaster: true })
     }
 
-    /// Writes what a message owes now. Blocks.
+    /// Writes the notification that a message owes now. Blocks.
     fn prepare(&self, message: Lsn, tell: Tell) -> Result<Prepared, LoadError> {
         let statuses: Vec<(u16, Status)> = {
             let queue = self.queue();
@@ -146,7 +147,7 @@ impl Shared {
         Ok(prepared)
     }
 
-    /// The last words about a recipient.
+    /// The last reply about a recipient.
     fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> Told {
         if tell == Tell::Delayed {
             let reply = "451 4.4.7 it has not been delivered yet".to_owned();
@@ -159,19 +160,19 @@ impl Shared {
         Told { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
     }
 
-    /// The notification; `None` if there is nothing to tell. Blocks.
+    /// The notification; `None` if it would be empty. Blocks.
     fn written(&self, message: Lsn, envelope: &Envelope, tell: Tell, told: &[Told], to: &Addressee) -> Option<Written> {
         let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.wall_clock());
         let date = |secs| DateTime::from_unix(to_wall(secs));
         let returned_max = self.config.returned_bytes_max;
-        // Of a success and a delay the header is enough (RFC 3461 section 4.3).
+        // For a success or a delay the header is enough (RFC 3461 section 4.3).
         let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
         let is_short = || self.messages.body_len(message).is_ok_and(|len| len <= returned_max);
         let is_whole = wants_all && is_short();
         let body = self.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
         let body = body.unwrap_or_default();
         let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
-        // A copy that fails makes no further copy, whatever ways it went.
+        // A copy that fails makes no further copy, even after detours.
         if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy(message)) {
             return None;
         }
@@ -241,7 +242,7 @@ impl Shared {
     }
 }
 
-/// Makes what a message owes durable, as one notification if anybody is to be told. It is owed on if that fails.
+/// Makes what a message owes durable, as one notification if anybody wants it. On an error it stays owed.
 pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Result<(), String> {
     let writing = shared.clone();
     let prepared = tokio::task::spawn_blocking(move || writing.prepare(message, tell)).await;
@@ -264,14 +265,14 @@ pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Resu
     shared.record_durably(&changes).await
 }
 
-/// Splits a kept reply: the host, if one said it, and its words.
+/// Splits a kept reply into the host, if one said it, and the reply.
 fn host_and_reply(said: &str) -> (&str, &str) {
     let is_reply = |text: &str| {
         let code = text.as_bytes();
         code.len() >= 3 && code[..3].iter().all(u8::is_ascii_digit) && matches!(code.get(3), None | Some(b' ' | b'-'))
     };
     match said.split_once(": ") {
-        // The step that follows its name in brackets is for people.
+        // The step in brackets after the name is for people.
         Some((host, reply)) if !is_reply(said) && is_reply(reply) => (host.split(" (").next().unwrap_or(host), reply),
         _ => ("", said),
     }
@@ -285,7 +286,7 @@ fn enhanced_of(reply: &str) -> Option<(u8, u16, u16)> {
     parts.next().is_none().then_some(code)
 }
 
-/// A header that is returned has at most so many bytes.
+/// Largest returned header, in bytes.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     posthaste_units::values::count(deserializer).map(Some)
 }
 
-/// Finds what cannot be meant. `at` is where the list stands.
+/// Validates the tenants. `at`: the position of the list.
 pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem> {
     let mut names = std::collections::HashSet::new();
     let mut domains = std::collections::HashSet::new();
@@ -62,7 +62,7 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
             if posthaste_smtp::Address::parse(sender).is_err() {
                 return Err(Problem::new(at(), "not an address, such as ann@example.org"));
             }
-            // No domain has an `@`.
+            // Domains have no `@`, so both share a set.
             if !domains.insert(sender.to_lowercase()) {
                 return Err(Problem::new(at(), format!("`{sender}` is another tenant's, or listed twice")));
             }
@@ -85,7 +85,7 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
     Ok(())
 }
 
-/// Finds out whether these keys have names of header fields (RFC 5322 section 3.6.8), or nothing, and each another.
+/// Checks that these keys are empty or names of header fields (RFC 5322 section 3.6.8), all distinct.
 pub(super) fn check_headers(headers: &[(&'static str, &String)]) -> Result<(), Problem> {
     for (index, (key, text)) in headers.iter().enumerate() {
         let at = || ["relay".into(), (*key).into()];

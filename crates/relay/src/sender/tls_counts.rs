@@ -1,4 +1,4 @@
-//! Sessions with other hosts, counted by the demand on TLS and by what came of it.
+//! Counts of sessions with other hosts, by the demand on TLS and the result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::session::{Channel, OpenError, Session, TlsPolicy};
 pub(super) struct TlsCounts([[AtomicU64; RESULTS.len()]; POLICIES.len()]);
 
 impl TlsCounts {
-    /// Counts a session, or the failure of one for want of TLS. Other failures say nothing about TLS.
+    /// Counts a session, or its failure for lack of TLS. Other failures say nothing about TLS.
     pub fn count(&self, manner: &Manner, opened: &Result<Session, OpenError>) {
         let result = match opened {
             Ok(session) => match session.channel() {
@@ -27,7 +27,7 @@ impl TlsCounts {
         self.0[at(&POLICIES, policy(manner))][at(&RESULTS, result)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Policy, result and count of each pair that has been seen.
+    /// Policy, result and count of each pair seen so far.
     pub fn read(&self) -> Vec<(&'static str, &'static str, u64)> {
         let of = |(policy, counts): (&&'static str, &[AtomicU64; RESULTS.len()])| {
             let policy = *policy;

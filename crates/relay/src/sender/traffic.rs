@@ -28,54 +28,54 @@ use crate::queue::entry::{self, QueuedRecipient};
 use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::session::{Fate, Message, Session, Traffic, steps};
 
-/// The messages of one session.
+/// Mail of one session.
 pub(super) struct Mail {
     shared: Arc<Shared>,
     site: Arc<Site>,
     host: Arc<str>,
-    /// The kind that it has taken last, as [`Halves`](super::halves::Halves) counts it.
+    /// The kind of its last message, as [`Halves`](super::halves::Halves) counts it.
     serves: Option<Prefer>,
-    /// The host says of success itself.
+    /// The host reports success itself (DSN).
     has_dsn: bool,
-    /// Recipients that it takes in one transaction, by LIMITS (RFC 9422).
+    /// Recipients per transaction, by LIMITS (RFC 9422).
     recipients_max: usize,
     across_domains: bool,
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
     has_taken: bool,
     has_progress: bool,
-    /// The host has given a final reply, or put a recipient off.
+    /// The host has given a final reply, or deferred a recipient.
     has_answered: bool,
     /// A message was lost with the connection, or given back with a 421.
     has_lost: bool,
-    /// A 421 was told of a message.
+    /// A 421 was reported for a message.
     has_told: bool,
-    /// The session, for sites that would connect.
+    /// Registration of the session, for sites that would connect.
     known: Known,
-    /// Messages that the session has carried for other sites, and those that it was given by all.
+    /// Messages carried for other sites, and for all.
     carried: u64,
     given: u64,
     in_flight: usize,
     begun: Instant,
     /// A rate applied to the last message.
     is_limited: bool,
-    /// Woken by the site when something waits.
+    /// Woken by the site when mail waits.
     idle: Option<Waker>,
-    /// Its place among those that wait until outcomes are recorded.
+    /// Its place in the line for the budget of unrecorded outcomes.
     budget_wait: BudgetWait,
     waits_for_records: bool,
     /// The connection ends for another site.
     gives_way: Option<GivesWay>,
-    /// Of the messages since its site was locked last.
+    /// Work since its site was last locked.
     backlog: Backlog,
     pulse: Pulse,
 }
 
-/// A transaction under way. If it is dropped without an end, its recipients are tried again: at once if it was not given to a session.
+/// A transaction in flight. If dropped without an end, its recipients are retried: at once if no session had it.
 pub(super) struct UnderWay {
     shared: Arc<Shared>,
     transaction: Transaction,
     envelope: Option<Arc<Envelope>>,
-    /// Spent when it is given to the session.
+    /// Spent when a session gets it.
     tokens: Tokens,
     is_ended: bool,
 }
@@ -101,7 +101,7 @@ impl Drop for Mail {
         let mut state = self.site.state();
         state.backlog.add_all(self.backlog);
         state.halves.serves(&mut self.serves, None);
-        // A connection that is gone would be woken in place of one that can send.
+        // Else a connection that is gone would be woken in place of one that can send.
         self.idle.iter().for_each(|waker| state.idle.remove(waker));
     }
 }
@@ -117,7 +117,7 @@ impl Mail {
     ) -> Self {
         let (offered, carried) = (session.extensions(), session.finished());
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-        // A signed sender is that of one recipient.
+        // A signed sender serves one recipient.
         let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
         Mail {
             shared,
@@ -148,24 +148,24 @@ impl Mail {
         }
     }
 
-    /// True if a session that has ended has not [failed](super::standing): a recipient got a final reply or backs off, there was nothing to send, or nothing may
-    /// be sent as it could not be recorded.
+    /// True if a session that has ended has not [failed](super::standing). A recipient got a final reply or backs off,
+    /// there was nothing to send, or sending had stopped because outcomes could not be recorded.
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
         self.shared.recorder.budget.is_closed() || self.has_answered || had_nothing && !self.has_lost
     }
 
-    /// True if the reply that has ended the session was told of a message.
+    /// True if the reply that ended the session was reported for a message.
     pub fn has_told(&self) -> bool {
         self.has_told
     }
 
-    /// The site that the session is for behind its last message.
+    /// Where a site waits for the session after its last message.
     pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
         self.known.asked()
     }
 
-    /// The next transaction; `None` if nothing waits. Then the task is woken for the next.
+    /// The next transaction; `None` if no mail waits. The task is then woken for the next.
     fn take(&mut self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
         if self.shared.is_ending() {
             return Poll::Ready(None);
@@ -216,7 +216,7 @@ impl Mail {
             let most = self.shared.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {
                 true => state.grow(&self.site, most, &self.shared.shaper.alarm),
-                // Tokens may have come together while all were idle.
+                // Tokens may have accrued while all were idle.
                 false => state.wanted(&self.site, most, &self.shared.shaper.alarm),
             };
             if let Wanted::Connect(admitted) = wanted {
@@ -228,7 +228,7 @@ impl Mail {
         Poll::Ready(Some(UnderWay { shared, transaction, envelope: None, tokens, is_ended: false }))
     }
 
-    /// The next transaction that the limits let through, its tokens, and whether more waits.
+    /// The next transaction within the limits, its tokens, and whether more waits.
     fn next(&self, state: &mut State) -> (Option<Transaction>, Tokens, bool) {
         let shaper = &self.shared.shaper;
         let most = state.limits.recipients_per_message;
@@ -240,7 +240,7 @@ impl Mail {
         if !limits_lanes && state.limits.messages.is_empty() {
             return (queue.next(state.ready, take), Tokens::default(), queue.has_waiting(state.ready));
         }
-        // Nobody else sets tokens aside while the queue is locked.
+        // Nobody else reserves tokens while the queue is locked.
         if !queue.has_waiting(state.ready) || !state.may_send(&self.site, &shaper.alarm) {
             return (None, Tokens::default(), false);
         }
@@ -281,7 +281,7 @@ impl Mail {
         if let Some(signed) = self.shared.signed_sender(&under_way.transaction, &envelope) {
             mail.reverse_path = signed;
         }
-        // The last thing before MAIL.
+        // The last step before MAIL.
         if !self.counts(&mut under_way) {
             return None;
         }
@@ -291,7 +291,8 @@ impl Mail {
         Some(Message { key: under_way, mail, recipients, body })
     }
 
-    /// Counts a message that is sent now: for the warm-up of its source, and for the limits. If it may not be sent, it is put back.
+    /// Counts a message about to be sent, for its source's warm-up and the limits. If it may not be sent, it is put
+    /// back.
     fn counts(&self, under_way: &mut UnderWay) -> bool {
         let may_leave = self.site.source.take(self.shared.time.now());
         if may_leave && std::mem::take(&mut under_way.tokens).spend(&self.shared.shaper.alarm) {
@@ -305,7 +306,7 @@ impl Mail {
         false
     }
 
-    /// A message that cannot be read: lost, or for now.
+    /// Handles an unreadable message: lost, or only for now.
     fn unreadable(&mut self, under_way: UnderWay, error: &LoadError) {
         let fate = match error {
             LoadError::Lost(_) => {
@@ -321,7 +322,8 @@ impl Mail {
         self.end(under_way, |_| fate.clone());
     }
 
-    /// Notes the host's words about a message for the standing of its site. A recipient that it takes no more of, or whose message it may have, says nothing.
+    /// Notes the host's replies about a message for the health of its site. A recipient beyond its limit, or whose
+    /// message may have been accepted, does not count.
     fn note(&mut self, fates: &[Fate]) {
         let is_final = |fate: &Fate| matches!(fate, Fate::Delivered(_) | Fate::Refused(..));
         self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, Fate::Deferred(..)));
@@ -337,7 +339,7 @@ impl Mail {
         let fates: Vec<Fate> = (0..count).map(&mut fate).collect();
         let is_all = under_way.envelope.as_ref().is_some_and(|envelope| envelope.queued.recipients.len() == count);
         if is_all && fates.iter().all(|fate| matches!(fate, Fate::Delivered(_))) {
-            // Here rather than on the ring's thread, which has the commits to make.
+            // Here rather than on the ring's thread, which must commit.
             self.shared.messages.forget(&[message]);
         }
         self.shared.ended(
@@ -410,7 +412,7 @@ impl Traffic for Mail {
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
         self.note(&fates);
         if !self.has_progress && self.carried > 0 {
-            // A session that was used already may have been closed for its age: that says nothing of the host, nor of the message.
+            // A reused session may have been closed for its age, which says nothing of the host or the message.
             under_way.is_ended = true;
             return self.shared.untried(&under_way.transaction);
         }
@@ -426,7 +428,7 @@ impl Traffic for Mail {
     }
 }
 
-/// Gives the envelope the addresses that it leaves with.
+/// Rewrites the envelope to the addresses that leave.
 fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo]) {
     if let Some(other) = mail.reverse_path.address().and_then(|sender| generic.address(sender)) {
         mail.reverse_path = other.into();
@@ -439,7 +441,7 @@ fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo])
 }
 
 impl Shared {
-    /// Leaves those in a transaction that the message leaves for from the same sender as for the first. The others are next.
+    /// Keeps the recipients that share the sender of the first. The others are next.
     fn keep_one_sender(self: &Arc<Self>, transaction: &mut Transaction, queued: &Queued) {
         let Some(forwarded) = &queued.forwarded else { return };
         let Some(is_forwarded) = transaction.recipients.first().map(|first| forwarded.has(first.number)) else {
@@ -483,5 +485,5 @@ fn rcpt_to(recipient: &QueuedRecipient) -> Option<RcptTo> {
     Some(rcpt)
 }
 
-/// The end of an attempt is not known.
+/// Result of an attempt with an unknown end.
 const UNKNOWN: Status = Status { code: 451, enhanced: 3000 };

@@ -1,4 +1,4 @@
-//! Messages go from one queue to another: what there is to say of them, and how they come in.
+//! Transfer of messages between queues: export and import.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -18,18 +18,18 @@ use crate::queue::{
     Action, ImportNoted, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
 };
 
-/// A message with what has become of its recipients. Times are Unix seconds, as different queues have different clocks.
+/// A message with the state of its recipients. Times are Unix seconds, as queues differ in their clocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// Its number in the queue that it comes from.
+    /// Its number in the original queue.
     pub message: Lsn,
-    /// The message as received; recipients, those who are forwarded to among them, and times have their place below.
+    /// The message as received; recipients (forwarded ones, too) and times have their place below.
     pub queued: Queued,
     /// When it was received.
     pub received: u64,
-    /// It is not tried before; 0 for at once.
+    /// Earliest time of an attempt; 0 for at once.
     pub not_before: u64,
-    /// It is given up then; 0 for the age that its schedule has.
+    /// Time of giving up; 0 for the maximum age of its schedule.
     pub expires: u64,
     /// Exported recipients, numbers ascending.
     pub recipients: Vec<ExportedRecipient>,
@@ -40,50 +40,50 @@ pub struct Exported {
 pub struct ExportedRecipient {
     /// The recipient as received.
     pub to: QueuedRecipient,
-    /// The message leaves for it from the other sender of `queued`.
+    /// It leaves for this recipient with the other sender of `queued`.
     pub is_forwarded: bool,
     /// Attempts so far.
     pub attempts: u8,
-    /// When it is tried next; if an operator holds it, when that ends; 0 without an end.
+    /// Time of the next attempt; for a hold its end, 0 without one.
     pub next: u64,
-    /// The end of the last attempt.
+    /// Result of the last attempt.
     pub status: Status,
-    /// It is held, and why; without the end of that.
+    /// The reason of its hold, if it is held; without the hold's end.
     pub held: Option<HoldReason>,
-    /// The sender knows of the delay.
+    /// The sender was notified of the delay.
     pub delay_told: bool,
-    /// The next hop's last words; empty if unknown.
+    /// The next hop's last reply; empty if unknown.
     pub reply: Arc<str>,
 }
 
 /// The counts of an export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExportedCount {
-    /// Recipients that were exported.
+    /// Exported recipients.
     pub recipients: u64,
-    /// Recipients that were not, as an attempt is under way.
+    /// Recipients left out, as an attempt is in flight.
     pub under_way: u64,
 }
 
-/// The outcome of a message that comes in.
+/// Result of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Import {
     /// Its number here; `None` if all of its recipients were here already.
     pub message: Option<Lsn>,
-    /// Recipients that were imported.
+    /// Imported recipients.
     pub recipients: u64,
-    /// Recipients that were imported before, or wait here.
+    /// Recipients imported before, or waiting here.
     pub duplicates: u64,
 }
 
-/// Why a message is not imported.
+/// Error of an import.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The queue has as many recipients, or has imported as many, as it may.
+    /// The queue, or its memory of imports, is full.
     #[error("the queue has no room for it")]
     NoRoom,
-    /// The spool does not take it now.
+    /// The spool refuses it now.
     #[error("the spool does not take it: {0}")]
     Spool(String),
     /// Its envelope is too large for a batch.
@@ -92,8 +92,9 @@ pub enum ImportError {
 }
 
 impl Relay {
-    /// Shows the messages that fit, in the order of their numbers, until `show` says no: one with many recipients perhaps in several parts. `hold`: who wants
-    /// them to be held here, durably before they are shown; what is shown is as it was before that. What is under way is left out. Blocks.
+    /// Passes matching messages to `show`, in the order of their numbers, until it returns false; one with many
+    /// recipients may come in parts. `hold`: the operator for whom they are first held here, durably; what is shown is
+    /// their state before that. Recipients in flight are left out. Blocks.
     ///
     /// # Errors
     /// The spool refuses to hold them.
@@ -108,7 +109,7 @@ impl Relay {
         shared.each(filter, true, &mut |found| {
             for of_message in found.chunk_by(|(one, _), (other, _)| one.message == other.message) {
                 let message = of_message[0].0.message;
-                // One that cannot be read is settled meanwhile, or damaged, which its attempts tell.
+                // An unreadable one was settled meanwhile, or is damaged, which its attempts report.
                 let Some(envelope) = &of_message[0].1 else { continue };
                 let keys = of_message.iter().map(|(key, _)| *key);
                 let exported = match shared.exported(message, envelope, keys, hold, &mut count) {
@@ -127,18 +128,18 @@ impl Relay {
         failed.map_or(Ok(count), Err)
     }
 
-    /// Bytes of a message that waits.
+    /// Bytes of a waiting message.
     ///
     /// # Errors
-    /// It cannot be read, or waits no more.
+    /// It cannot be read, or no longer waits.
     pub fn content_len(&self, message: Lsn) -> Result<u64, ControlError> {
         self.0.shared.messages.body_len(message).map_err(unreadable)
     }
 
-    /// A piece of a message from `at` on; empty behind its end. Blocks.
+    /// A piece of a message from `at` on; empty beyond its end. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or waits no more.
+    /// It cannot be read, or no longer waits.
     pub fn content_piece(&self, message: Lsn, at: u64, len: u64) -> Result<Bytes, ControlError> {
         let piece = at..at.saturating_add(PIECE_BYTES).min(len);
         if piece.is_empty() {
@@ -147,10 +148,10 @@ impl Relay {
         self.0.shared.spool.read(message, piece).map_err(|error| ControlError::Unreadable(error.to_string()))
     }
 
-    /// The name in all queues of a message that waits here. `content` is the SHA-256 of its body. Blocks.
+    /// The identity in all queues of a message that waits here. `content` is the SHA-256 of its body. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or waits no more.
+    /// It cannot be read, or no longer waits.
     pub fn origin(&self, message: Lsn, content: &[u8]) -> Result<Origin, ControlError> {
         let shared = &self.0.shared;
         let entries = shared.spool.entries(shared.stream, message);
@@ -163,19 +164,18 @@ impl Relay {
         origin.ok_or(ControlError::NotWaiting(message))
     }
 
-    /// Room for the body of a message that comes in, of at most so many bytes. Blocks.
+    /// Reserves space for the body of an import, of `bytes` at most. Blocks.
     ///
     /// # Errors
-    /// The spool has none.
+    /// The spool has no space.
     pub fn upload(&self, bytes: u64) -> std::io::Result<Upload> {
         self.0.shared.spool.upload(bytes)
     }
 
-    /// Takes a message of another queue, unless its recipients were imported before or wait here.
-    /// Blocks until it is durable.
+    /// Imports a message, unless its recipients were imported before or wait here. Blocks until it is durable.
     ///
     /// # Errors
-    /// See [`ImportError`]; nothing of it is kept then.
+    /// See [`ImportError`]; then nothing of it is kept.
     pub fn import(
         &self,
         by: &By,
@@ -357,9 +357,9 @@ fn wall_secs() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The hold of exported mail, until an operator says something else.
+/// The hold of exported mail, until an operator changes it.
 const HOLD: Action = Action::Hold(None);
-/// Of one read.
+/// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Recipients of one message whose replies go with it.
+/// Recipients of one message whose replies are exported.
 const REPLIES_MAX: usize = 1000;

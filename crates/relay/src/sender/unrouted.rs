@@ -1,6 +1,7 @@
 //! Queues that wait until the MX records of a domain are known.
 //!
-//! They wait as entries here, not as tasks: a task begins with a free slot for its question. All queues that wait for one domain are routed by its answer.
+//! They wait as entries here, not as tasks: a task begins once a slot for its query is free. One answer routes all
+//! queues that wait for a domain.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,26 +11,26 @@ use super::shared::Shared;
 use crate::queue::{QueueId, QueueName};
 use posthaste_dns::{Pace, Slot};
 
-/// By the domain that is asked for.
+/// By the domain to look up.
 #[derive(Default)]
 pub(super) struct Unrouted(Mutex<HashMap<String, Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
     queues: BTreeSet<QueueId>,
-    /// The question has a turn of each.
+    /// The query takes a turn of each tenant.
     tenants: BTreeSet<Arc<str>>,
     is_asked: bool,
 }
 
-/// A question that is being asked. Whatever ends it, what waits for it is routed.
+/// A query in flight. However it ends, the queues that wait for it are routed.
 struct Asking {
     shared: Arc<Shared>,
     domain: String,
 }
 
 impl Unrouted {
-    /// True if the question is to have a turn of this tenant, which it has not had so far.
+    /// True if the query still needs a turn of this tenant.
     fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
         let mut waiting = self.waiting();
         if !waiting.contains_key(domain) {
@@ -40,12 +41,12 @@ impl Unrouted {
         waiting.tenants.insert(tenant.clone()) && !waiting.is_asked
     }
 
-    /// True if the question is to be asked: the turn of another tenant may have come before.
+    /// True if the query is still needed: another tenant's turn may have come first.
     fn begin(&self, domain: &str) -> bool {
         self.waiting().get_mut(domain).is_some_and(|waiting| !std::mem::replace(&mut waiting.is_asked, true))
     }
 
-    /// The queues that have waited for it.
+    /// The queues that have waited for the query.
     fn end(&self, domain: &str) -> BTreeSet<QueueId> {
         self.waiting().remove(domain).map(|waiting| waiting.queues).unwrap_or_default()
     }
@@ -56,7 +57,7 @@ impl Unrouted {
 }
 
 impl Shared {
-    /// Routes a queue: now if its hosts are known, else when its domain has been asked for.
+    /// Routes a queue: now if its hosts are known, else after the look-up of its domain.
     pub fn route_in_turn(self: &Arc<Self>, id: QueueId) {
         let Some((name, _)) = self.queue().queue(id) else { return };
         let Some((domain, pace)) = self.question_of(&name) else {
@@ -66,7 +67,7 @@ impl Shared {
         if !self.unrouted.add(&domain, &name.tenant, id) {
             return;
         }
-        // The slots may live longer than the relay.
+        // The slots may outlive the relay.
         let shared = Arc::downgrade(self);
         self.resolver().when_free(pace, &name.tenant, move |slot| {
             let Some(shared) = shared.upgrade() else { return Err(slot) };
@@ -95,7 +96,7 @@ impl Shared {
 async fn ask(asking: Asking, slot: Slot) {
     let worker = asking.shared.watch.worker(format!("routing of mail to {}", asking.domain), STEPS, PATIENCE);
     worker.pulse().step(LOOKING_UP);
-    // The cache has the answer for each of the queues.
+    // The cache holds the answer for each of the queues.
     let _ = asking.shared.resolver().destination_in(Some(slot), &asking.domain).await;
 }
 
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn queues_become_tasks_only_while_questions_are_free() {
         let dir = tempfile::tempdir().unwrap();
-        // It is asked, and never answers.
+        // A DNS server that never answers.
         let dns = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let relay = idle_with_dns(dir.path(), dns.local_addr().unwrap());
         let shared = &relay.0.shared;
@@ -124,14 +125,14 @@ mod tests {
             append(&relay, &names.iter().map(String::as_str).collect::<Vec<_>>());
         }
         let before = shared.runtime.metrics().num_alive_tasks();
-        // A second may have begun since it was opened.
+        // A second may have begun since the opening.
         shared.queue().tick(shared.time.now());
         let queues: Vec<QueueId> = std::iter::from_fn(|| shared.queue().next_unrouted()).collect();
         queues.iter().for_each(|id| shared.route_in_turn(*id));
         let tasks = shared.runtime.metrics().num_alive_tasks() - before;
         let waiting = shared.unrouted.waiting().len();
         assert_eq!((queues.len(), waiting), (1000, 1000));
-        // There are 256 questions at a time, each with a task, or a few for its kinds.
+        // 256 queries run at a time, each with a task, or a few for its record types.
         assert!((1..1000).contains(&tasks), "{tasks} tasks");
     }
 }

@@ -1,4 +1,4 @@
-//! New addresses send little at first: so many messages a day, more from day to day.
+//! Warm-up of new addresses: a bound of messages per day, which grows from day to day.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use posthaste_units::{Bucket, Rate};
 
 use crate::queue::Secs;
 
-/// The bound of a source's first days.
+/// Limit of a source's first days.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarmUp {
     /// The first day, in days since 1970 (UTC).
@@ -16,14 +16,14 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// The rate at a time; `None`: no limit any more. Before the first day it is as on that.
+    /// The rate on a day; `None`: no limit any more. Before the first day, the rate of that day.
     fn rate(&self, day: u32) -> Option<Rate> {
         let per_day = *self.per_day.get(day.saturating_sub(self.since) as usize)?;
         Rate::new(per_day, DAY_SECS, (per_day / 24).clamp(1, BURST_MAX)).ok()
     }
 }
 
-/// A warm-up in force: at most a day's messages, spread over the day, and an hour's at once.
+/// A warm-up in force: a day's messages at most, spread over the day, with bursts of an hour's share.
 #[derive(Debug)]
 pub(super) struct Warming {
     settings: WarmUp,
@@ -31,17 +31,17 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// Begins with no messages to send: a restart gives none away.
+    /// Starts empty: a restart gives no messages away.
     pub fn new(settings: WarmUp) -> Self {
         Warming { settings, state: Mutex::new((0, None)) }
     }
 
-    /// Takes one message. Exact: when it says no, nothing may be sent.
+    /// Takes one message. Exact: on false nothing may be sent.
     pub fn take(&self, now: Secs) -> bool {
         self.with(now, |bucket, nanos| bucket.take(1, nanos).is_ok())
     }
 
-    /// True if it is worth to begin again after a no: what two seconds give, at least one message.
+    /// True if resuming after a refusal is worthwhile: two seconds' share is there, at least one message.
     pub fn is_worth_it(&self, now: Secs) -> bool {
         self.with(now, |bucket, nanos| {
             let rate = bucket.rate();
@@ -72,7 +72,7 @@ const BURST_MAX: u32 = 1_000_000;
 mod tests {
     use super::*;
 
-    /// Messages on each of so many days from the first, tried every 10 seconds.
+    /// Messages sent on each of the first days, tried every 10 seconds.
     fn sent(per_day: &[u32], days: u32) -> Vec<u32> {
         let warming = Warming::new(WarmUp { since: 20_000, per_day: per_day.to_vec() });
         let day = |day: u32| {
@@ -86,7 +86,7 @@ mod tests {
     fn each_day_has_its_number_and_behind_the_last_there_is_no_limit() {
         let sent = sent(&[50, 100, 2000], 4);
         for (sent, most) in sent.iter().zip([50, 100, 2000]) {
-            // What was saved up on the evening before, an hour's worth, counts for the next day.
+            // The last evening's savings, an hour's share, count for the next day.
             assert!((most * 95 / 100..=most + most / 24).contains(sent), "{sent} of {most}");
         }
         assert_eq!(sent[3], DAY_SECS / 2, "everything that was tried");

@@ -1,4 +1,4 @@
-//! Why there is no session, or no longer one.
+//! Errors that prevent or end a session.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use posthaste_smtp::{Reply, ShortReply};
 
 use super::Channel;
 
-/// Why a connection is of no further use. All of it belongs to the host: [`Scope::Host`](super::Scope::Host).
+/// The reason why a connection is of no further use. Its scope is the host: [`Scope::Host`](super::Scope::Host).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
     /// The connection could not be made, was closed or failed.
     #[error("{step}: {}", what_happened(.error))]
     Io {
-        /// The step that was being waited for.
+        /// The step in progress.
         step: Step,
         /// The system's error.
         error: io::Error,
@@ -25,12 +25,12 @@ pub enum Loss {
     /// The server refused the session, or does not speak SMTP.
     #[error(transparent)]
     Protocol(#[from] ClientError),
-    /// The server said 421, or refused RSET.
+    /// The server replied 421, or refused RSET.
     #[error("{reply} ({})", .step.name())]
     Closed {
-        /// To what.
+        /// The step that the reply answers.
         step: Step,
-        /// All of it.
+        /// The whole reply.
         reply: ShortReply,
     },
     /// The future of an earlier [`Session::run`](super::Session::run) was dropped before its end.
@@ -49,7 +49,7 @@ fn what_happened(error: &io::Error) -> String {
 }
 
 impl Loss {
-    /// The reply of the server that ended the session, if one did, and what it was the reply to.
+    /// The reply that ended the session, if one did, and the step that it answers.
     pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
         match self {
             Self::Closed { step, reply } => Some((*step, reply)),
@@ -62,12 +62,12 @@ impl Loss {
         }
     }
 
-    /// Reports whether the connection is gone and the server has said nothing about it.
+    /// True if the connection is gone without a reply about it.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::TimedOut(_))
     }
 
-    /// The reply for messages that were in flight.
+    /// The reply for messages in flight.
     pub(super) fn as_reply(&self) -> Reply {
         match self {
             Self::Protocol(error) => Reply::new(451, "4.5.0", format!("Bad session: {error}")),
@@ -76,32 +76,34 @@ impl Loss {
     }
 }
 
-/// Why a session was not opened. It belongs to the host, except [`OpenError::Source`]; no message was tried.
+/// The reason why a session was not opened. Its scope is the host, except for [`OpenError::Source`]; no message was
+/// tried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The source address cannot be used on this machine, or not for this endpoint, or its proxy cannot: every host would fail from it.
+    /// The source address is unusable on this machine or for this endpoint, or its proxy is: every host would fail from
+    /// it.
     #[error("cannot connect from the source: {0}")]
     Source(io::Error),
-    /// Not connected, lost or refused.
+    /// The connection failed, was lost, or was refused.
     #[error(transparent)]
     Lost(#[from] Loss),
     /// The TLS handshake failed.
     #[error("TLS handshake: {error}")]
     Handshake {
-        /// Why.
+        /// The TLS error.
         error: io::Error,
-        /// The policy is opportunistic and no password is to be sent.
+        /// The policy is opportunistic and there is no password to send.
         may_retry_in_clear: bool,
     },
-    /// The connection was lost at STARTTLS or at the EHLO after the handshake, or STARTTLS was answered 421; the policy is opportunistic and no password is to
-    /// be sent.
+    /// The connection was lost at STARTTLS or at the EHLO after the handshake, or STARTTLS was answered 421. The policy
+    /// is opportunistic and there is no password to send.
     #[error("TLS: {0}")]
     TlsLost(Loss),
     /// TLS is demanded and STARTTLS is not offered.
     #[error("the server does not offer STARTTLS")]
     NoStartTls,
-    /// AUTH needs more protection than the session has; nothing was said.
+    /// AUTH needs more protection than the session has; no password was sent.
     #[error("no password is sent over a session that is {0:?}")]
     Unprotected(Channel),
     /// Neither SCRAM-SHA-256 nor PLAIN nor LOGIN is offered.
@@ -110,7 +112,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// True if to connect once more, to the same address and without TLS.
+    /// True if the caller may connect once more, to the same address without TLS.
     pub fn may_retry_in_clear(&self) -> bool {
         matches!(self, Self::Handshake { may_retry_in_clear: true, .. } | Self::TlsLost(_))
     }

@@ -1,4 +1,4 @@
-//! The outcome of a recipient, and what a reply speaks of.
+//! Fates: the outcome of a recipient, and the scope of a reply.
 
 use std::ops::Deref;
 
@@ -18,10 +18,10 @@ pub enum Scope {
     Accepted,
 }
 
-/// A reply, and what it was the reply to.
+/// A reply, and the stage that it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// [`Stage::Local`] of ours.
+    /// [`Stage::Local`] for our own.
     pub stage: Stage,
     reply: ShortReply,
 }
@@ -34,30 +34,31 @@ impl Deref for Said {
     }
 }
 
-/// Our own.
+/// A reply of our own.
 impl From<Reply> for Said {
     fn from(reply: Reply) -> Self {
         Said { stage: Stage::Local, reply: reply.into() }
     }
 }
 
-/// The outcome of one recipient. The variant decides what the queue does; the reply explains it, ours if the server gave none.
+/// The outcome of one recipient. The variant decides the queue's action; the reply explains it, our own if the server
+/// gave none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The server has taken responsibility: 2yz to the whole message.
+    /// Delivered: the server took responsibility, with 2yz to the whole message.
     Delivered(Said),
     /// 4yz: retry on schedule.
     Deferred(Said, Scope),
     /// 5yz, or the host lacks what the message needs: no retry.
     Refused(Said, Scope),
-    /// The server takes no more recipients with this message: send it again to this one, at once and to the same host
-    /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this comes to an end.
+    /// The server takes no more recipients with this message: send it to this one again, at once and to the same host
+    /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this terminates.
     TooMany(Said),
-    /// The connection was lost or ended before the last octet of the message was written: the server does not have it. Try the next
+    /// The connection ended before the last octet of the message was written: the server does not have it. Try the next
     /// host; no attempt is counted.
     NotSent(Said),
-    /// The connection was lost after the last octet of the message was written and before the verdict. The server may or may not have
-    /// it: an ordinary retry, never at once and elsewhere.
+    /// The connection was lost after the last octet of the message was written, before the verdict. The server may have
+    /// it: retry on schedule, never at once at another host.
     Unknown(Said),
 }
 
@@ -72,7 +73,7 @@ impl Fate {
         }
     }
 
-    /// The reply that decided, by itself.
+    /// Only the reply that decided.
     pub fn into_reply(self) -> Reply {
         match self {
             Self::Delivered(reply)
@@ -89,7 +90,7 @@ impl Fate {
         self.said()
     }
 
-    /// The last words, with the step that they answer.
+    /// The last reply, with the stage that it answers.
     pub fn said(&self) -> &Said {
         match self {
             Self::Delivered(reply)
@@ -117,7 +118,7 @@ fn fate(recipient: RecipientOutcome, local: Scope) -> Fate {
         _ if is_delivered => return Fate::Delivered(reply),
         _ if is_unknown => return Fate::Unknown(reply),
         _ if lost => return Fate::NotSent(reply),
-        // The host closes. Behind the dot it is a reply to the message.
+        // The host closes. After the final dot it is a reply to the message.
         Stage::Mail | Stage::Rcpt | Stage::Data | Stage::Body if reply.code() == 421 => return Fate::NotSent(reply),
         Stage::TooMany => return Fate::TooMany(reply),
         Stage::Local => local,

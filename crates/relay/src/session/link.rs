@@ -1,4 +1,4 @@
-//! The state machine over a socket: writes, reads and deadlines.
+//! Drives the state machine over a socket: writes, reads and deadlines.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -22,9 +22,9 @@ pub(super) struct Link {
     pub stream: Stream,
     pub timeouts: Timeouts,
     input: BytesMut,
-    /// Octets of the output that TLS has and the socket has not taken whole: of one record.
+    /// Octets of one record that TLS has taken and the socket not yet in whole.
     in_tls: usize,
-    /// Why nothing more can be written. What the server has said by then is still read.
+    /// The write error, if one occurred. Replies sent before are still read.
     broken: Option<io::Error>,
     deadline: Instant,
     /// Fires at the deadline or earlier.
@@ -34,7 +34,7 @@ pub(super) struct Link {
     halt: Option<Halt>,
 }
 
-/// The deadline moves only when this changes, not with each octet that a server sends.
+/// Moves the deadline only when it changes, not with each octet from the server.
 #[derive(Debug, PartialEq, Eq)]
 struct Progress {
     replied: u64,
@@ -45,9 +45,9 @@ struct Progress {
 
 const READ_BYTES: usize = 4 << 10;
 const SLICES: usize = 64;
-/// Most octets of one record of TLS (RFC 8446 section 5.1).
+/// Largest TLS record, in octets (RFC 8446 section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
-/// No timeout is longer, so that adding one to an instant cannot overflow.
+/// Longest timeout, so that adding one to an instant cannot overflow.
 const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Link {
@@ -73,36 +73,36 @@ impl Link {
         Ok(self.machine.step(&mut self.input)?)
     }
 
-    /// The time for what is waited for begins now.
+    /// Starts the timeout of the current wait.
     pub fn begin_wait(&mut self) {
         self.progress = None;
     }
 
-    /// The time for what is waited for begins once more, with no progress.
+    /// Restarts the timeout of the current wait, without progress.
     pub fn wait_on(&mut self) {
         let patience = self.timeouts.of(self.machine.awaits());
         self.deadline = Instant::now() + patience.min(PATIENCE_MAX);
     }
 
-    /// True if nothing more can be written.
+    /// True if writing has failed.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Goes on until a message could be sent, or TLS begin.
+    /// Proceeds until a message can be sent, or TLS can begin.
     pub async fn until_ready(&mut self) -> Result<(), Loss> {
         loop {
             match self.step()? {
                 Event::NeedInput => poll_fn(|cx| self.poll_progress(cx)).await?,
                 Event::Ready | Event::TlsReady => return Ok(()),
-                // A server that shuts down, which it says between two commands.
+                // A server that shuts down, as it says between two commands.
                 Event::Closed => return Err(self.closed()),
                 event => unreachable!("{event:?} before the session is open"),
             }
         }
     }
 
-    /// Why the machine is closed.
+    /// The reason why the machine is closed.
     pub fn closed(&self) -> Loss {
         match self.machine.farewell() {
             Some((step, reply)) => Loss::Closed { step: *step, reply: reply.clone() },
@@ -110,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Writes or reads something, or fails once the time for it is over or the session is halted.
+    /// Writes or reads something; fails once its timeout is over or the session is halted.
     pub fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
         if self.halt.as_ref().is_some_and(Halt::is_set) {
             return Poll::Ready(Err(Loss::Halted));
@@ -142,7 +142,7 @@ impl Link {
         }
     }
 
-    /// True if the socket has taken anything. Pieces are not joined.
+    /// True if the socket has taken anything. Does not join pieces.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_written = false;
         while self.broken.is_none() && self.machine.output().has_remaining() {
@@ -156,7 +156,7 @@ impl Link {
                 Poll::Pending => return has_written,
             }
         }
-        // TLS may have something of its own to say.
+        // TLS may have data of its own to send.
         if self.broken.is_none()
             && !self.stream.is_flushed()
             && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_flush(cx)
@@ -168,8 +168,8 @@ impl Link {
 
     /// Number of octets that the socket has taken.
     ///
-    /// TLS takes octets that the socket does not, and tells of an error instead of what it has sent before. So it gets one record at a time, the next once the socket has
-    /// taken it: of a record that is lost before its end the server can read nothing.
+    /// TLS takes octets that the socket does not, and on an error hides how much it sent before. So it gets one record
+    /// at a time, the next once the socket has taken the last: a server cannot read a record that is cut off.
     fn poll_write_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let output = self.machine.output();
         let mut slices = [IoSlice::new(&[]); SLICES];
@@ -195,7 +195,7 @@ impl Link {
                 Ok(())
             }
             (Err(error), None) if error.kind() == io::ErrorKind::InvalidData => {
-                // TLS has tried to send an alert, behind the record that it held: the server may have that.
+                // TLS has tried to send an alert after its held record: the server may have that.
                 let held = std::mem::take(&mut self.in_tls);
                 self.machine.output().advance(held);
                 Err(error)

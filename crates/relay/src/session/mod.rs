@@ -1,8 +1,9 @@
-//! Sessions with one address of a host: connect, send message after message, and know of each recipient what became of it.
+//! Sessions with one address of a host: connect, send message after message, and learn each recipient's outcome.
 //!
-//! [`Session::open`] connects and does all that comes before the first message. [`Session::run`] takes messages from a [`Traffic`] and gives a
-//! [`Fate`] for each recipient. [`Session::verify`] asks for a recipient and sends nothing. With PIPELINING the commands of the next message are in the same write as the end of the one before. A session does not know
-//! MX, queues or limits; bodies are written without a copy.
+//! [`Session::open`] connects and does all steps before the first message. [`Session::run`] takes messages from a
+//! [`Traffic`] and returns a [`Fate`] for each recipient. [`Session::verify`] asks for a recipient and sends nothing.
+//! With PIPELINING the next message's commands share a write with the end of the last one. A session knows no MX,
+//! queues or limits; bodies are written without a copy.
 //!
 //! ```no_run
 //! use posthaste_relay::session::{Endpoint, Fate, Message, Session, Settings, Traffic};
@@ -66,32 +67,34 @@ use link::Link;
 /// One message for one transaction.
 #[derive(Debug, Clone)]
 pub struct Message<K> {
-    /// The key by which [`Traffic::finished`] knows the message.
+    /// The key that identifies the message to [`Traffic::finished`].
     pub key: K,
-    /// Sender and parameters. The session says those that the server offers; SIZE is counted from the body.
+    /// Sender and parameters. The session sends those that the server offers, and SIZE from the body.
     pub mail: MailFrom,
-    /// All in one transaction, as far as the server takes them. Without any the message is finished at once.
+    /// Recipients of one transaction, as far as the server takes them. Without any the message is finished at once.
     pub recipients: Vec<RcptTo>,
-    /// With CRLF line ends and without dot-stuffing, in any number of pieces. Bare CR and LF are made CRLF on the way.
+    /// The content with CRLF line ends, without dot-stuffing, in any number of pieces. Bare CR and LF become CRLF.
     pub body: Vec<Bytes>,
 }
 
-/// Where a session gets its messages, and who hears what became of them.
+/// The source of a session's messages, and the receiver of their outcomes.
 pub trait Traffic {
     /// The owner's key of a message.
     type Key;
 
-    /// The next message; `None` ends the run once those in flight are finished. Called again after `Pending` when the task is woken, by
-    /// whatever. A message that is given is finished exactly once, unless the future of [`Session::run`] is dropped.
+    /// The next message; `None` ends the run once those in flight are finished. Called again after `Pending` at any
+    /// wake-up of the task. Each message given is finished exactly once, unless the future of [`Session::run`] is
+    /// dropped.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
 
-    /// True if no message is on its way to the session. While one is, as from a slow disk, the session is not [idle](End::Idle).
+    /// True if no message is on its way to the session. While one is, as from a slow disk, the session is not
+    /// [idle](End::Idle).
     fn is_idle(&self) -> bool {
         true
     }
 
-    /// True if the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
-    /// together with what is left of the message before.
+    /// True if the time of giving a message counts, as for a rate. It is then asked for only when its MAIL can be
+    /// written at once, not with the rest of the last message.
     fn is_timed(&self) -> bool {
         false
     }
@@ -100,14 +103,14 @@ pub trait Traffic {
     fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
 }
 
-/// Why a run ended. All messages that were taken are finished.
+/// The reason why a run ended. All messages taken are finished.
 #[derive(Debug)]
 pub enum End {
-    /// [`Traffic::poll_next`] gave `None`. The session is open, for another run.
+    /// [`Traffic::poll_next`] returned `None`. The session stays open for another run.
     NoMore,
-    /// There was no message for [`Timeouts::idle`]. The session is open: say [`Session::quit`].
+    /// No message came for [`Timeouts::idle`]. The session stays open: call [`Session::quit`].
     Idle,
-    /// The session has sent as many messages as it may: say [`Session::quit`].
+    /// The session has sent its maximum of messages: call [`Session::quit`].
     Full,
     /// The session is over.
     Lost(Loss),
@@ -120,22 +123,22 @@ pub struct Session {
     channel: Channel,
     messages_left: u64,
     finished: u64,
-    /// Replies before the first message.
+    /// Replies received before the first message.
     replied: u64,
-    /// Within [`Session::run`]. Stays if its future is dropped: nobody knows then what the server has read and said.
+    /// Set within [`Session::run`]. Stays if its future is dropped: then the state of the dialogue is unknown.
     is_running: bool,
 }
 
 impl Session {
-    /// Connects and does all that comes before the first message.
+    /// Connects and does all steps before the first message.
     ///
     /// # Errors
-    /// See [`OpenError`]; all of them belong to the host, or to the source.
+    /// See [`OpenError`]; its scope is the host, or the source.
     pub async fn open(endpoint: &Endpoint, settings: &Settings) -> Result<Self, OpenError> {
         Self::open_over(open::connect(endpoint, settings).await?, settings).await
     }
 
-    /// [`Session::open`] over a connection that was made already, as by a proxy.
+    /// Like [`Session::open`], over an existing connection, as by a proxy.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -145,35 +148,35 @@ impl Session {
         Ok(Self { link, channel, messages_left, finished: 0, replied, is_running: false })
     }
 
-    /// The server's offers.
+    /// The extensions that the server offers.
     pub fn extensions(&self) -> &Extensions {
         self.link.machine.extensions()
     }
 
-    /// How the session is protected.
+    /// The protection of the session.
     pub fn channel(&self) -> Channel {
         self.channel
     }
 
-    /// Messages finished since the session was opened, whatever became of them. A session that was lost before its first is the host's
+    /// Messages finished since the opening, whatever their outcome. A session lost before its first is the host's
     /// trouble; a used one may have been closed for its age.
     pub fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// Reports whether the server has answered anything since the session was open.
+    /// True if the server has answered anything since the opening.
     pub(crate) fn has_answered(&self) -> bool {
         self.link.machine.replied() > self.replied
     }
 
-    /// Reports whether the session is over TLS and was lost at its first MAIL without an answer: the server's TLS may be of no use.
+    /// True if the session was lost at its first MAIL without an answer over TLS: the server's TLS may not work.
     pub(crate) fn is_useless_tls(&self, loss: &Loss) -> bool {
         let is_at_mail =
             matches!(loss, Loss::Io { step: Step::Mail, .. } | Loss::TimedOut(Step::Mail)) && !self.has_answered();
         self.channel != Channel::Clear && is_at_mail
     }
 
-    /// Goes on for another owner: with at most so many messages in all, those of the owners before counted, and its steps told to `pulse`.
+    /// Passes to another owner: with `messages_max` in all, earlier ones counted, and its steps reported to `pulse`.
     pub(crate) fn take_over(&mut self, messages_max: u64, pulse: Pulse) {
         self.messages_left = self.messages_left.min(messages_max.saturating_sub(self.finished));
         self.link.pulse = Some(pulse);
@@ -188,9 +191,10 @@ impl Session {
         self.messages_left == 0 || self.link.machine.messages_left() == 0
     }
 
-    /// Sends messages until there are no more, none comes for a while, the server takes no more or the session is lost. At most two are in flight.
+    /// Sends messages until there are no more, none comes for a while, the server takes no more, or the session is
+    /// lost. At most two are in flight.
     ///
-    /// Dropping the future before its end ends the session; what became of the messages in flight is unknown then.
+    /// Dropping the future early ends the session; the outcome of messages in flight is then unknown.
     pub async fn run<T: Traffic>(&mut self, traffic: &mut T) -> End {
         if std::mem::replace(&mut self.is_running, true) || self.link.machine.is_closed() {
             return End::Lost(Loss::Over);
@@ -224,7 +228,7 @@ impl Session {
                 event => unreachable!("{event:?} within a transaction"),
             }
             let is_idle = self.link.machine.in_flight() == 0;
-            // What is left of a body that was refused before its end goes first.
+            // The rest of a body that was refused early goes first.
             let is_flushed = !self.link.machine.output().has_remaining();
             match is_idle && is_flushed {
                 true if !has_more => return Ok(End::NoMore),
@@ -252,11 +256,11 @@ impl Session {
         is_idle: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Next<T::Key>, Loss>> {
-        // An idle session that the server has closed takes no message.
+        // A closed idle session takes no message.
         if is_idle && let Poll::Ready(progress) = self.link.poll_progress(cx) {
             return Poll::Ready(progress.map(|()| Next::Progress));
         }
-        // Before anything is written, so that the next message's commands are in the same write.
+        // Before any write, so that the next message's commands join it.
         if may_take && let Poll::Ready(next) = traffic.poll_next(cx) {
             return Poll::Ready(Ok(next.map_or(Next::NoMore, Next::Message)));
         }
@@ -280,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Says QUIT, waits for the reply, at most [`Timeouts::quit`], and closes. Nothing depends on it.
+    /// Sends QUIT, waits for the reply, at most [`Timeouts::quit`], and closes. Nothing depends on it.
     pub async fn quit(mut self) {
         if self.link.machine.is_closed() || self.is_running || self.link.is_broken() {
             return;

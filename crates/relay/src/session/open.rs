@@ -1,4 +1,4 @@
-//! All that comes before the first message: connection, greeting, EHLO, TLS, AUTH.
+//! Steps before the first message: connection, greeting, EHLO, TLS, AUTH.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ async fn connect_tcp(address: SocketAddr, source: Option<IpAddr>) -> Result<TcpS
         socket.bind(SocketAddr::new(source, 0)).map_err(OpenError::Source)?;
     }
     let stream = socket.connect(address).await.map_err(not_connected)?;
-    // Whole commands are written at once.
+    // Each write has whole commands.
     stream.set_nodelay(true).map_err(not_connected)?;
     Ok(stream)
 }
@@ -45,7 +45,7 @@ fn not_connected(error: io::Error) -> OpenError {
     Loss::Io { step: Step::Connect, error }.into()
 }
 
-/// A session that is ready for its first message, and how it is protected.
+/// Opens a session up to its first message; returns its protection, too.
 pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Link, Channel), OpenError> {
     let config = Config {
         helo_name: settings.ehlo_name.clone(),
@@ -85,7 +85,7 @@ async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
     link.machine.start_tls();
     match link.until_ready().await {
         Ok(()) => {}
-        // It has offered what it does not do now; the session goes on as it was (RFC 3207 section 4).
+        // It offered what it cannot do now; the session goes on as before (RFC 3207 section 4).
         Err(Loss::Protocol(ClientError::Tls(reply))) if is_opportunistic && reply.code() != 421 => {
             return Ok(Channel::Clear);
         }
@@ -97,7 +97,7 @@ async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
     Ok(channel)
 }
 
-/// A middlebox may have cut the connection, or the server's TLS is of no use. What a server says within TLS has nothing to do with that.
+/// A middlebox may have cut the connection, or the server's TLS does not work. A reply within TLS has another cause.
 fn tls_lost(loss: Loss, tls: &Tls, settings: &Settings, counts_421: bool) -> OpenError {
     let is_421 = || loss.last_words().is_some_and(|(_, reply)| reply.code() == 421);
     let is_of_tls = loss.is_silent() || counts_421 && is_421();
@@ -108,7 +108,7 @@ fn may_retry_in_clear(tls: &Tls, settings: &Settings) -> bool {
     tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none()
 }
 
-/// Does the handshake. The machine has dropped all that came in the clear.
+/// Does the handshake. The machine has dropped all cleartext input.
 async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
     settings.check_halt()?;
     let stream = std::mem::replace(&mut link.stream, Stream::Gone);

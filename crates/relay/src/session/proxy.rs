@@ -1,4 +1,4 @@
-//! Connections through a proxy: SOCKS5 (RFC 1928), or one that is told by the PROXY protocol where to connect from.
+//! Connections through a proxy: SOCKS5 (RFC 1928), or a PROXY protocol header that names the source.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,32 +13,33 @@ use tokio::time::timeout;
 
 use super::{Loss, OpenError};
 
-/// The proxy that makes the connections of a source.
+/// Proxy for the connections of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proxy {
-    /// A SOCKS5 server, which chooses the address that it connects from.
+    /// A SOCKS5 server, which chooses its local address.
     Socks5 {
-        /// Where it listens.
+        /// Its address.
         server: SocketAddr,
         /// Name and password (RFC 1929), if it wants them.
         login: Option<Credentials>,
     },
-    /// A server that takes a header of the PROXY protocol, version 2, connects from the source in it to the destination in it, and passes on what follows.
+    /// A server that takes a PROXY protocol header, version 2, connects from the source in it to the destination in it,
+    /// and passes the rest on.
     Header {
-        /// Where it listens.
+        /// Its address.
         server: SocketAddr,
     },
 }
 
 impl Proxy {
-    /// Where it listens.
+    /// Its address.
     pub fn server(&self) -> SocketAddr {
         match self {
             Self::Socks5 { server, .. } | Self::Header { server } => *server,
         }
     }
 
-    /// A connection to `address`. What fails before the proxy was asked for it is the trouble of the source.
+    /// Connects to `address`. A failure before the request to the proxy is the source's trouble.
     pub(super) async fn connect(
         &self,
         address: SocketAddr,
@@ -116,7 +117,7 @@ fn connect_request(address: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// Reads the reply to CONNECT, and nothing behind it: that is the other host's.
+/// Reads the reply to CONNECT and nothing after it: that belongs to the other host.
 async fn answer(stream: &mut TcpStream) -> io::Result<()> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;

@@ -24,20 +24,20 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// How a session behaves.
+/// Settings of a session.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Our name in EHLO or LHLO: that of the source.
     pub ehlo_name: String,
     /// The address to connect from; `None` leaves it to the system.
     pub source: Option<IpAddr>,
-    /// The proxy that makes TCP connections for us, from `source` if it can be told. `None`: we do.
+    /// The proxy that makes TCP connections, from `source` if it can choose one. `None`: direct.
     pub proxy: Option<Proxy>,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// How bodies are sent.
+    /// Transfer of bodies.
     pub transfer: Transfer,
-    /// Messages with BODY=8BITMIME for a server that does not offer it.
+    /// Handling of messages with BODY=8BITMIME for a server that does not offer it.
     pub eight_bit: EightBit,
     /// `None`: never encrypted.
     pub tls: Option<Tls>,
@@ -47,11 +47,11 @@ pub struct Settings {
     pub messages_max: u64,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// Hears the dialogue.
+    /// Receives the dialogue.
     pub witness: Option<Arc<dyn Witness>>,
-    /// Is told the step that the session is in, of [`STEPS`](super::STEPS).
+    /// Receives the session's step, of [`STEPS`](super::STEPS).
     pub pulse: Option<Pulse>,
-    /// Asked before the connection, the TLS handshake and each write. `None`: nobody stops the session.
+    /// Checked before the connection, the TLS handshake and each write. `None`: nothing halts the session.
     pub halt: Option<Halt>,
 }
 
@@ -82,7 +82,8 @@ impl Settings {
     }
 }
 
-/// A condition that ends sessions at once, wherever they are: nothing more is written, not even QUIT. A message whose end is not written by then is not sent.
+/// A condition that ends sessions at once, at any step: nothing more is written, not even QUIT. A message whose end is
+/// not written by then is not sent.
 #[derive(Clone)]
 pub struct Halt(Arc<dyn Fn() -> bool + Send + Sync>);
 
@@ -103,29 +104,29 @@ impl fmt::Debug for Halt {
     }
 }
 
-/// How a session is encrypted.
+/// Encryption of a session.
 #[derive(Debug, Clone)]
 pub struct Tls {
     /// The demand.
     pub policy: TlsPolicy,
-    /// From the first octet on (RFC 8314), as on port 465, instead of by STARTTLS.
+    /// TLS from the first octet on (RFC 8314), as on port 465, without STARTTLS.
     pub is_implicit: bool,
-    /// Trust, client certificate, versions. It must verify if the policy is [`TlsPolicy::Verified`], and must not if it is
+    /// Trust, client certificate, versions. It must verify under [`TlsPolicy::Verified`] and must not under
     /// [`TlsPolicy::Opportunistic`]: see [`client_config`](posthaste_net::tls::client_config).
     pub config: Arc<ClientConfig>,
-    /// The name that is asked for (SNI), and that a verified certificate has to have.
+    /// The name for SNI, which a verified certificate must have.
     pub name: ServerName<'static>,
 }
 
 /// A session's demand on TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsPolicy {
-    /// Encrypted if offered, without verifying the server (RFC 7435). If TLS fails, the caller may connect again in the clear:
-    /// [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
+    /// Encrypted if offered, without verifying the server (RFC 7435). If TLS fails, the caller may reconnect in the
+    /// clear: [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
     Opportunistic,
     /// Encrypted, without verifying the server.
     Required,
-    /// Encrypted, by a server whose certificate `config` trusts and has `name` in it.
+    /// Encrypted, with a certificate that `config` trusts and that has `name`.
     Verified,
 }
 
@@ -134,16 +135,16 @@ pub enum TlsPolicy {
 pub struct Auth {
     /// Name and password.
     pub credentials: Credentials,
-    /// The least that the session must be for them to be sent.
+    /// The least protection for sending them.
     pub needs: Channel,
 }
 
 /// The protection of a session, ascending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// Anybody on the way can read it.
+    /// Readable by everybody on the path.
     Clear,
-    /// Somebody who stands in between can read it.
+    /// TLS without a verified name: readable by an active attacker.
     Encrypted,
     /// TLS with a verified name.
     Verified,
@@ -152,7 +153,7 @@ pub enum Channel {
 /// Timeouts of a session: RFC 5321 section 4.5.3.2, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the connection to be made, and for a TLS handshake. Default 30 s.
+    /// Time for the connection, and for a TLS handshake. Default 30 s.
     pub connect: Duration,
     /// For the greeting. Default 5 minutes.
     pub greeting: Duration,
@@ -164,11 +165,11 @@ pub struct Timeouts {
     pub rcpt: Duration,
     /// For the reply to DATA. Default 2 minutes.
     pub data: Duration,
-    /// For the server to take some of what is written. Default 3 minutes.
+    /// For the server to take some of the output. Default 3 minutes.
     pub block: Duration,
     /// For the verdict on a message. Default 10 minutes.
     pub verdict: Duration,
-    /// For the next message. Default 10 s; nothing in the RFC.
+    /// For the next message. Default 10 s; not from the RFC.
     pub idle: Duration,
     /// For the reply to QUIT, on which nothing depends. Default 5 s.
     pub quit: Duration,
@@ -193,7 +194,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// For the reply that is waited for.
+    /// The timeout of the awaited reply.
     pub(super) fn of(&self, step: Step) -> Duration {
         match step {
             Step::Connect | Step::Handshake => self.connect,

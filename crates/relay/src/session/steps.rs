@@ -1,8 +1,9 @@
-//! The steps of a session and of what comes before and between its messages, for a watch.
+//! Steps of a session, and around its messages, for a watch.
 
 use posthaste_smtp::client::Step;
 
-/// Their names, for [`Watch::worker`](posthaste_watch::Watch::worker): a session tells [`Settings::pulse`](super::Settings::pulse) which it is in.
+/// Names of the steps, for [`Watch::worker`](posthaste_watch::Watch::worker): a session reports its step to
+/// [`Settings::pulse`](super::Settings::pulse).
 pub const STEPS: &[&str] = &[
     "",
     "connecting",
@@ -25,14 +26,14 @@ pub const STEPS: &[&str] = &[
 
 pub(super) const CONNECTING: u8 = 1;
 pub(super) const HANDSHAKE: u8 = 5;
-/// Its hosts are looked up.
+/// Looking up the site's hosts.
 pub(crate) const LOOKING_UP: u8 = 14;
-/// A message is read.
+/// Reading a message.
 pub(crate) const READING: u8 = 15;
-/// The outcome of a message is being recorded.
+/// Recording the outcome of a message.
 pub(crate) const RECORDING: u8 = 16;
 
-/// The state of a wait. `is_writing`: something is written first.
+/// The step of a wait. `is_writing`: a write comes first.
 pub(super) fn of(step: Step, is_writing: bool) -> u8 {
     match step {
         _ if is_writing => 13,
@@ -48,7 +49,7 @@ pub(super) fn of(step: Step, is_writing: bool) -> u8 {
         Step::Data => 10,
         Step::Body => 11,
         Step::Quit => 12,
-        // EHLO and its like.
+        // EHLO and similar.
         _ => 3,
     }
 }

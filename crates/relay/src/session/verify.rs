@@ -1,4 +1,4 @@
-//! Asking a host for a recipient without sending anything.
+//! Asks a host about a recipient without sending anything.
 
 use std::future::poll_fn;
 
@@ -12,19 +12,20 @@ use super::{Loss, Session};
 pub enum Verdict {
     /// 2yz to RCPT: it takes mail for it.
     Taken,
-    /// 5yz to RCPT, or the address needs what the host does not offer: it takes none.
+    /// 5yz to RCPT, or the address needs something that the host does not offer: it takes no mail for it.
     Refused(Reply),
-    /// Anything else, as 4yz other than 421 to RCPT, or a refused sender.
+    /// Any other reply, such as 4yz other than 421 to RCPT, or a refused sender.
     NotKnown(Reply),
 }
 
 impl Session {
-    /// Asks for a recipient: MAIL with the empty sender, RCPT, and nothing more. The next question or message begins with RSET. Counts as a message.
+    /// Asks about a recipient: MAIL with the empty sender, RCPT, and nothing more. The next question or message begins
+    /// with RSET. Counts as a message.
     ///
     /// Dropping the future before its end ends the session.
     ///
     /// # Errors
-    /// The session is over, or was already: [`Loss::Closed`] if the server said 421, to whatever.
+    /// The session is over, or was already: [`Loss::Closed`] after any 421.
     pub async fn verify(&mut self, recipient: RcptTo) -> Result<Verdict, Loss> {
         if !self.is_open() {
             return Err(Loss::Over);

@@ -1,4 +1,4 @@
-//! Consequences of replies: the rules that one matches, and the reply that is one too many.
+//! Rules for replies: matching a reply, and counting until it is one too many.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::queue::Scope;
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The section that it stands in.
+    /// The number of its section.
     pub section: u32,
     /// The file and the section.
     pub from: Arc<str>,
-    /// Classes of replies that it is for, beside its patterns.
+    /// Classes of replies that it matches, beside its patterns.
     pub classes: Vec<String>,
-    /// So many replies in so many seconds.
+    /// Replies, and the seconds within which they count.
     pub after: (u32, u32),
     /// The action.
     pub action: Action,
-    /// For what.
+    /// The scope of the action.
     pub target: Target,
-    /// For so long.
+    /// Duration of the action, in seconds.
     pub secs: u32,
-    /// To be slow.
+    /// Rate of messages, for slowing down.
     pub message_rate: Option<Rate>,
-    /// To be slow.
+    /// Connections, for slowing down.
     pub connections: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ pub struct Automation {
     owners: Vec<u32>,
 }
 
-/// Rules on their way.
+/// Collects rules.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     rules: Vec<(Rule, Vec<String>)>,
@@ -127,7 +127,8 @@ impl Automation {
         &self.rules
     }
 
-    /// The numbers of the rules of these sections that a line `code enhanced text` matches, ascending, each once. `class` finds the line's class, if asked.
+    /// Numbers of the rules in these sections that match a line `code enhanced text`, ascending, each once. Calls
+    /// `class` for the line's class only if needed.
     pub fn matching(&self, line: &str, sections: &Sections, class: impl FnOnce() -> String) -> Vec<u32> {
         if self.rules.is_empty() {
             return Vec::new();
@@ -146,21 +147,21 @@ impl Automation {
     }
 }
 
-/// Recent replies, by rule and by scope. In memory only.
+/// Recent replies, by rule and scope. In memory only.
 #[derive(Debug, Default)]
 pub struct Counts {
     seen: HashMap<(u32, Scope), VecDeque<u64>>,
 }
 
 impl Counts {
-    /// Counts a reply at a time in seconds; whether these are enough. Then it counts from the beginning.
+    /// Counts a reply at a time in seconds. True if the rule applies now; the count then starts anew.
     pub fn is_enough(&mut self, number: u32, rule: &Rule, of: &Scope, now: u64) -> bool {
         let (count, secs) = rule.after;
         if count <= 1 {
             return true;
         }
         if self.seen.len() >= COUNTED_MAX {
-            // What is forgotten makes a rule apply later.
+            // Forgetting only makes a rule apply later.
             self.seen.clear();
         }
         let times = self.seen.entry((number, of.clone())).or_default();
@@ -189,9 +190,9 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
 }
 
 const SECS_MAX: u32 = 366 * 86_400;
-/// Replies that a rule may wait for.
+/// Most replies that a rule may wait for.
 const COUNT_MAX: u32 = 1000;
-/// Rules and what they are counted for; beyond that all counts begin anew.
+/// Counted pairs of rule and scope at most; beyond it all counts start anew.
 const COUNTED_MAX: usize = 10_000;
 const PATTERN_BYTES_MAX: usize = 1000;
 const COMPILED_BYTES_MAX: usize = 1 << 20;

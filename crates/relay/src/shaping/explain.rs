@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use super::{Named, OfSite, Rules, Sections, Sourced};
 
-/// The rules for mail for a domain.
+/// The rules for mail to a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    /// Of the recipients.
+    /// The recipients' domain.
     pub domain: String,
-    /// Of the messages; empty for none.
+    /// The messages' tenant; empty for none.
     pub tenant: String,
-    /// That was asked for; empty for that of the tenant.
+    /// The requested pool; empty for the tenant's.
     #[serde(default)]
     pub pool: String,
-    /// Where the mail leaves from.
+    /// Sources of the mail.
     pub sources: Vec<String>,
-    /// The mail hosts by preference; empty if there are none, or nobody knows them.
+    /// Mail hosts by preference; empty if there are none, or none are known.
     pub site: String,
-    /// Why there are none.
+    /// The reason why there are none.
     pub problem: Option<String>,
-    /// Sections that apply, the most specific last.
+    /// Sections that apply, most specific last.
     pub sections: Vec<String>,
-    /// The values that they give together.
+    /// The resulting values.
     pub values: Vec<Value>,
-    /// Recipients that wait; `None` if no server was asked.
+    /// Waiting recipients; `None` without a server.
     pub waiting: Option<u64>,
-    /// Limits in use now; empty if no server was asked.
+    /// Limits in use now; empty without a server.
     pub now: Vec<Now>,
 }
 
-/// A value, and where it is from.
+/// A value, and its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The key, as in a section.
     pub key: String,
-    /// For what: `site`, `provider google`, `limit all`, `domain`, `tenant`.
+    /// Its scope: `site`, `provider google`, `limit all`, `domain`, `tenant`.
     pub of: String,
-    /// Only for mail that leaves from this source; empty for all of those that are explained.
+    /// The source whose mail it is for; empty for all those explained.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// The value.
     pub value: String,
-    /// The file and the section; empty for the configuration.
+    /// Its file and section; empty for the configuration.
     pub from: String,
 }
 
@@ -53,15 +53,15 @@ pub struct Value {
 pub struct Now {
     /// The name of the limit.
     pub what: String,
-    /// How it stands.
+    /// Its state, as text.
     pub state: String,
     /// True if mail waits for it now.
     pub binds: bool,
-    /// Seconds until it lets something through, if that is known.
+    /// Seconds until it lets something through, if known.
     pub secs: Option<f64>,
 }
 
-/// Values where the rules say nothing.
+/// Values in the absence of rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Defaults {
     /// Connections at a time.
@@ -73,7 +73,7 @@ pub struct Defaults {
 }
 
 impl Rules {
-    /// The rules for mail of a tenant for a domain, whose mail hosts are known, as it leaves from these sources.
+    /// The rules for a tenant's mail to a domain with known mail hosts, by source.
     pub fn explain(
         &self,
         domain: &str,
@@ -106,7 +106,7 @@ impl Rules {
     }
 }
 
-/// The rules for all sources once, then what applies to each alone.
+/// The rules common to all sources once, then those of each.
 fn by_source(of_sources: Vec<(&str, Vec<Value>)>) -> Vec<Value> {
     let is_of_all = |value: &Value| of_sources.iter().all(|(_, values)| values.contains(value));
     let first = of_sources.first().map_or(&[][..], |(_, values)| values);

@@ -1,4 +1,4 @@
-//! A shaping file as it is written.
+//! A shaping file.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// For all sites.
+    /// Rules for all sites.
     #[serde(skip_serializing_if = "is_default")]
     pub default: Section,
-    /// For the sites of a provider, by its name.
+    /// Rules for the sites of a provider, by its name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub provider: BTreeMap<String, Section>,
-    /// For a domain, or with a dot in front for the domains below it.
+    /// Rules for a domain, or with a leading dot for the domains below it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub domain: BTreeMap<String, Section>,
     /// Limits that sections share, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub limit: BTreeMap<String, Total>,
-    /// For mail of a tenant, by name; `*` is any other.
+    /// Rules for a tenant's mail, by name; `*` is any other.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tenant: BTreeMap<String, Tenant>,
 }
@@ -30,122 +30,122 @@ pub struct File {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// What earlier files say in this section is dropped.
+    /// Drops the values of earlier files in this section.
     #[serde(skip_serializing_if = "is_default")]
     pub replace: bool,
-    /// Of a provider: all hosts of its sites match one of these; with a dot in front all names below it do.
+    /// For a provider: patterns that must match all hosts of a site; a leading dot covers all names below.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mx: Vec<String>,
-    /// Of a provider: sites of these domains, too.
+    /// For a provider: sites of these domains belong to it, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
     /// Connections at a time.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// How often connections are opened.
+    /// Rate of opening connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_rate: Option<Rate>,
-    /// Connections at a time to one address of a host, whichever sites it belongs to.
+    /// Connections at a time to one address of a host, for all its sites together.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub connections_per_address: Option<u32>,
-    /// How many messages are sent.
+    /// Rate of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_rate: Option<Rate>,
     /// Messages that one connection carries.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub messages_per_connection: Option<u32>,
-    /// Recipients of one message that go in one transaction.
+    /// Recipients in one transaction.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub recipients_per_message: Option<u32>,
-    /// Tries of all hosts of a site, in a row, that come to nothing before it pauses.
+    /// Consecutive failed tries of all hosts of a site before it pauses.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub failures_before_pause: Option<u32>,
-    /// Whether messages are sent with BDAT (RFC 3030) to hosts that offer CHUNKING.
+    /// Sends messages by BDAT (RFC 3030) to hosts that offer CHUNKING.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunking: Option<bool>,
-    /// Limits of this name apply as well.
+    /// Names of further limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
-    /// Of a provider: for all of its sites together.
+    /// For a provider: the limit of all its sites together.
     #[serde(skip_serializing_if = "is_default")]
     pub total: Total,
-    /// What follows from replies.
+    /// Rules for replies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub automation: Vec<Automation>,
-    /// For mail that leaves from a source, by its name: limits that stand before those of the section.
+    /// Limits for mail from a source, by its name: they precede those of the section.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub source: BTreeMap<String, Section>,
 }
 
-/// A limit for everything that it belongs to, together.
+/// A limit that its members share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Total {
     /// Connections at a time.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// How often connections are opened.
+    /// Rate of opening connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_rate: Option<Rate>,
-    /// How many messages are sent.
+    /// Rate of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_rate: Option<Rate>,
 }
 
-/// The rules for a tenant's mail, wherever it goes.
+/// Rules for a tenant's mail, wherever it goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tenant {
-    /// How many messages are sent.
+    /// Rate of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_rate: Option<Rate>,
-    /// Limits of this name apply as well, but for their connections.
+    /// Names of further limits, without their connections.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
 }
 
-/// What follows from a reply.
+/// A rule for replies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Automation {
-    /// Regular expressions on the line `code enhanced text`, in any case of letters.
+    /// Regular expressions on the line `code enhanced text`, case-insensitive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<String>,
     /// Classes of replies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
-    /// How many such replies in which time; not set: the first one.
+    /// Number of such replies, and the time within which they count; not set: the first applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// For what.
+    /// Scope of the action.
     #[serde(default)]
     pub of: Target,
-    /// For how long.
+    /// Duration of the action, in seconds.
     #[serde(rename = "for", deserialize_with = "values::secs")]
     pub secs: u64,
-    /// To be slow: how many messages are sent.
+    /// For slowing down: rate of messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_rate: Option<Rate>,
-    /// To be slow: connections at a time.
+    /// For slowing down: connections at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
 }
 
-/// What is done for a time.
+/// A temporary action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Nothing is sent.
+    /// Send nothing.
     Suspend,
-    /// Less is sent.
+    /// Send less.
     Slow,
-    /// What waits is given up, and what comes.
+    /// Give up waiting and new mail.
     Bounce,
 }
 
-/// For what something is done.
+/// Scope of an action.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
@@ -154,9 +154,9 @@ pub enum Target {
     Site,
     /// The domain of the recipient.
     Domain,
-    /// The tenant's mail to the set of mail hosts; to the domain, if it is given up.
+    /// The tenant's mail to the set of mail hosts; to the domain, for giving up.
     Tenant,
-    /// The campaign's mail to the set of mail hosts; to the domain, if it is given up.
+    /// The campaign's mail to the set of mail hosts; to the domain, for giving up.
     Campaign,
 }
 

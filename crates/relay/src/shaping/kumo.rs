@@ -1,4 +1,4 @@
-//! Shaping files of KumoMTA, converted to ours as far as their terms have an equivalent.
+//! Converts shaping files of KumoMTA to ours, as far as their terms have an equivalent.
 
 mod tls;
 
@@ -8,29 +8,29 @@ use toml::{Table, Value};
 use self::tls::TlsPolicies;
 use super::{Rules, ShapingError};
 
-/// The result of converting a file.
+/// Result of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
-    /// A file of ours, which [`Rules::parse`] reads.
+    /// A shaping file of ours, for [`Rules::parse`].
     pub shaping: String,
-    /// Tables `[[relay.tls_policy]]` of the server's configuration, from `enable_tls`, in the order in which they apply.
+    /// Tables `[[relay.tls_policy]]` for the server's configuration, from `enable_tls`, in the order of application.
     pub tls_policies: String,
-    /// Keys without an equivalent: `section: key: why`.
+    /// Keys without an equivalent: `section: key: reason`.
     pub ignored: Vec<String>,
-    /// Sources with limits of their own, each once: the configuration must have them.
+    /// Sources with limits of their own, each once: the configuration must define them.
     pub sources: Vec<String>,
 }
 
-/// Why a file cannot be converted.
+/// Error of a conversion.
 #[derive(Debug, thiserror::Error)]
 pub enum KumoError {
-    /// It is no TOML.
+    /// Not TOML.
     #[error("it is no TOML: {0}")]
     Toml(String),
-    /// It is larger than 16 MiB.
+    /// Larger than 16 MiB.
     #[error("it is larger than 16 MiB")]
     Size,
-    /// The result is no file of ours.
+    /// The result is not a valid file of ours.
     #[error("it cannot be converted: {0}")]
     Shaping(#[from] ShapingError),
 }
@@ -69,7 +69,7 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
     }
     let shaping = made.to_string();
     let rules = Rules::parse("shaping.toml", &shaping)?;
-    // One for each entry of a list.
+    // A list gives one for each entry.
     ignored.0.dedup();
     Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0, sources: rules.sources() })
 }
@@ -82,7 +82,7 @@ impl Ignored {
     }
 }
 
-/// Puts a section where it belongs, unless it is none of ours by itself.
+/// Adds a section in its place, unless it has no content of ours.
 fn put(made: &mut Table, path: &[&str], section: Table, ignored: &mut Ignored) {
     if section.is_empty() {
         return;
@@ -114,7 +114,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
     for (key, value) in keys {
         let mut number = |to: &mut Table, name: &str| match value.as_integer().filter(|n| (1..1 << 31).contains(n)) {
             Some(count) => drop(to.insert(name.to_owned(), Value::Integer(count))),
-            // With a scope in front, such as "local:32".
+            // With a leading scope, such as "local:32".
             None => match value.as_str().and_then(|text| unscoped(text).replace([',', '_'], "").parse::<u32>().ok()) {
                 Some(count) if count > 0 => drop(to.insert(name.to_owned(), Value::Integer(count.into()))),
                 _ => ignored.push(title, &key, "no number that can be had"),
@@ -170,12 +170,12 @@ fn of_sources(title: &str, value: Value, is_provider: bool, out: &mut Table, ign
     }
 }
 
-/// Without the scope that a limit of theirs may have.
+/// Strips the scope from one of their limits.
 fn unscoped(text: &str) -> &str {
     text.trim().strip_prefix("local:").unwrap_or(text).trim()
 }
 
-/// `100/min`, `1,000/hour`, `local:5/s`, and with `,max_burst=20` behind it.
+/// Parses `100/min`, `1,000/hour`, `local:5/s`, each with an optional `,max_burst=20`.
 fn rate(value: &Value) -> Option<Rate> {
     let text = unscoped(value.as_str()?);
     let (text, burst) = match text.split_once(",max_burst=") {
@@ -215,7 +215,7 @@ fn matches(title: &str, value: &Value, out: &mut Table, ignored: &mut Ignored) {
     }
 }
 
-/// Theirs is the end of a text, ours begins at a dot.
+/// Converts a suffix: theirs is any end of a text, ours begins at a dot.
 fn suffix(name: &str) -> String {
     format!(".{}", name.trim_start_matches('.'))
 }
@@ -241,13 +241,13 @@ fn automations(title: &str, value: Value, out: &mut Table, ignored: &mut Ignored
     }
 }
 
-/// An automation, for people.
+/// A title of an automation, for people.
 fn named(rule: &Table) -> String {
     let regex = rule.get("regex").map(Value::to_string).unwrap_or_default();
     format!("automation {}", regex.chars().take(100).collect::<String>())
 }
 
-/// A rule of ours for each action.
+/// Converts an automation to one rule for each action.
 fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
     let patterns = match rule.get("regex") {
         Some(Value::String(regex)) => vec![regex.clone()],
@@ -434,7 +434,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a value is, the result is a file of ours or an error.
+        /// Any value gives a valid file of ours or an error.
         #[test]
         fn any_value_is_converted_or_named(
             key in prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! Files become rules.
+//! Merges files into rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::file::{self, File, Total};
 use super::{Kind, Rules, Section, ShapingError, Sourced, Values};
 
 impl Rules {
-    /// A later file overrides the earlier, key by key; automation is added.
+    /// Merges files: a later one overrides an earlier one by key; rules for replies add up.
     pub(super) fn merge(files: Vec<(File, String)>) -> Result<Rules, ShapingError> {
         let mut rules = Rules::default();
         let (mut found, mut builder) = (BTreeMap::<(usize, String), u32>::new(), Builder::default());
@@ -54,7 +54,7 @@ impl Rules {
         self.sections.len() as u32 - 1
     }
 
-    /// The part of a section that is for a source.
+    /// The part of a section for a source.
     fn part(&mut self, number: u32, source: String, from: &Arc<str>) -> u32 {
         let Section { kind, name, level, parts, .. } = &self.sections[number as usize];
         if let Some(part) = parts.get(&source) {
@@ -144,7 +144,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Limits that are named exist.
+    /// Checks that named limits exist.
     fn check_names(&self) -> Result<(), ShapingError> {
         let named = self.sections.iter().flat_map(|section| &section.limits);
         let named = named.chain(self.tenants.values().flat_map(|tenant| &tenant.limits));
@@ -159,16 +159,16 @@ impl Rules {
 }
 
 impl Rules {
-    /// The sources with limits of their own, each once.
+    /// Sources with limits of their own, each once.
     pub(super) fn sources(&self) -> Vec<String> {
         let named = self.sections.iter().filter_map(|section| section.source.as_ref());
         named.map(|source| source.value.to_string()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Finds limits for sources that there are not.
+    /// Checks for limits of unknown sources.
     ///
     /// # Errors
-    /// [`ShapingError::Meaning`] of the first section that has limits for a source that is none of `known`.
+    /// [`ShapingError::Meaning`] for the first section with limits for a source outside `known`.
     pub fn check_sources(&self, known: &[&str]) -> Result<(), ShapingError> {
         let mut named = self.sections.iter().filter_map(|section| section.source.as_ref());
         let Some(unknown) = named.find(|source| !known.contains(&&*source.value)) else { return Ok(()) };
@@ -210,7 +210,7 @@ impl Section {
     }
 }
 
-/// Even: one more is the level of what a section says of one source.
+/// The level of a section, always even: one more is that of its part for a source.
 fn level(kind: Kind, name: &str) -> usize {
     match kind {
         Kind::Default => 0,
@@ -232,7 +232,7 @@ fn check_total(total: &Total, from: &Arc<str>) -> Result<(), ShapingError> {
     Ok(())
 }
 
-/// A domain, a host or an address literal, or with a dot in front what lies below.
+/// True for a domain, a host or an address literal, or with a leading dot a suffix.
 fn is_pattern(text: &str) -> bool {
     let name = text.strip_prefix('.').unwrap_or(text);
     let is_literal = name.len() > 2 && name.starts_with('[') && name.ends_with(']') && name.is_ascii();

@@ -1,8 +1,8 @@
-//! Shaping: how fast mail goes to a destination, and what follows from replies. Rules are TOML files, merged in their order.
+//! Shaping: the speed of mail to a destination, and rules for replies. Rules are TOML files, merged in their order.
 //!
-//! A *site* is a set of mail hosts. What applies to it comes from `default`, from the providers whose patterns fit, and from the sections of the domains that are
-//! routed to it. For each key the most specific section that says something decides; of several that are equally specific the lowest value. Within a section, what it
-//! says of the source that the mail leaves from stands before what it says of all.
+//! A *site* is a set of mail hosts. Its rules come from `default`, from matching providers, and from the sections of
+//! the domains routed to it. For each key the most specific section with a value decides; among equally specific ones
+//! the lowest value. Within a section, a value for the mail's source precedes the general one.
 //!
 //! ```
 //! use posthaste_relay::shaping::Rules;
@@ -34,11 +34,11 @@ use posthaste_units::words::plain;
 
 pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
 
-/// The rules of all files. Empty: nothing is limited.
+/// The rules of all files. Empty: no limits.
 #[derive(Debug, Default)]
 pub struct Rules {
     sections: Vec<Section>,
-    /// Sections by the pattern of a domain, and by that of a host.
+    /// Sections by domain pattern, and by host pattern.
     by_domain: HashMap<String, Vec<u32>>,
     by_mx: HashMap<String, Vec<u32>>,
     limits: BTreeMap<String, Sourced<file::Total>>,
@@ -52,7 +52,7 @@ struct Tenant {
     limits: Vec<Sourced<String>>,
 }
 
-/// A value of a file, and where it is set.
+/// A value, and where it is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced<T> {
     /// The value.
@@ -64,29 +64,29 @@ pub struct Sourced<T> {
 /// Sections that apply to a domain, for [`Rules::of_site`].
 pub type Sections = BTreeSet<u32>;
 
-/// The mistake in a file.
+/// A mistake in a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapingError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}", file.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why not.
+        /// The read error.
         error: std::io::Error,
     },
-    /// It is no TOML, or has keys or values that mean nothing.
+    /// Not TOML, or with unknown keys or values.
     #[error("{file}:{line}: {why}")]
     Toml {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Where.
+        /// Line of the mistake.
         line: usize,
         /// The mistake.
         why: String,
     },
-    /// The file has values that cannot be meant.
+    /// A value is invalid.
     #[error("{section}: {why}")]
     Meaning {
         /// File and section.
@@ -99,11 +99,11 @@ pub enum ShapingError {
 /// A section, merged from all files.
 #[derive(Debug, Default)]
 struct Section {
-    /// 0 is the least specific.
+    /// Specificity; 0 is the least.
     level: usize,
     name: String,
     kind: Kind,
-    /// Of a part of a section: only for mail that leaves from it.
+    /// For a part of a section: the source that it applies to.
     source: Option<Sourced<String>>,
     /// Its parts, by source.
     parts: BTreeMap<String, u32>,
@@ -133,7 +133,7 @@ struct Values {
 }
 
 impl Rules {
-    /// Reads files; a later one overrides the earlier.
+    /// Reads and merges files; a later one overrides an earlier one.
     ///
     /// # Errors
     /// See [`ShapingError`].
@@ -147,7 +147,7 @@ impl Rules {
         Rules::merge(read)
     }
 
-    /// Reads one file, whose name is for errors.
+    /// Parses one file; `name` is for errors.
     ///
     /// # Errors
     /// See [`ShapingError`].
@@ -155,12 +155,12 @@ impl Rules {
         Rules::merge(vec![(parse(name, text)?, name.to_owned())])
     }
 
-    /// True if nothing is said at all.
+    /// True without any rules.
     pub fn is_empty(&self) -> bool {
         self.sections.is_empty() && self.tenants.is_empty()
     }
 
-    /// Consequences of replies.
+    /// The rules for replies.
     pub fn automation(&self) -> &Automation {
         &self.automation
     }
@@ -184,6 +184,6 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// Tries of all hosts of a site, in a row, that come to nothing before it pauses, unless a section says how many.
+/// Default of the consecutive failed tries of all hosts before a site pauses.
 pub const FAILURES_BEFORE_PAUSE: u32 = 10;
 const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! Rules for a site, a domain or a tenant, and their values.
+//! Resolves the rules for a site, a domain or a tenant.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use posthaste_units::Rate;
 use super::file::Total;
 use super::{Kind, Rules, Section, Sections, Sourced};
 
-/// The rules for a site. What is `None` is not said.
+/// The rules for a site; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfSite {
     /// Connections at a time.
@@ -22,15 +22,15 @@ pub struct OfSite {
     pub messages_per_connection: Option<Sourced<u32>>,
     /// Recipients of one transaction.
     pub recipients_per_message: Option<Sourced<u32>>,
-    /// Tries of all hosts, in a row, that come to nothing before the site pauses.
+    /// Consecutive failed tries of all hosts before the site pauses.
     pub failures_before_pause: Option<Sourced<u32>>,
-    /// Whether messages are sent with BDAT to hosts that offer it.
+    /// Sends messages by BDAT to hosts that offer it.
     pub chunking: Option<Sourced<bool>>,
-    /// Of providers, for their sites together, by the provider's name; two of one name say different things.
+    /// Totals of providers, by the provider's name; two of one name differ in their values.
     pub totals: Vec<Sourced<TotalOf>>,
-    /// Limits by name. Those that only a domain's section names have no message rate here.
+    /// Named limits. Those named only by a domain's section have no message rate here.
     pub limits: Vec<Named>,
-    /// The sections that apply, the most specific last.
+    /// Sections that apply, most specific last.
     pub sections: Vec<u32>,
 }
 
@@ -52,11 +52,11 @@ pub struct TotalOf {
 pub struct Named {
     /// Its name.
     pub name: String,
-    /// The limit, and where it is said.
+    /// The limit, and where it is set.
     pub limit: Sourced<Total>,
 }
 
-/// The rules for a domain by itself.
+/// The rules for a domain alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfDomain {
     /// Rate of messages to it.
@@ -75,19 +75,19 @@ pub struct OfTenant {
 }
 
 impl Rules {
-    /// The sections that a domain brings to the site that it is routed to. `domain` is in lower case.
+    /// The sections that a domain (in lower case) brings to its site.
     pub fn of_domain(&self, domain: &str) -> Sections {
         matching(&self.by_domain, domain).collect()
     }
 
-    /// The rules for a site of these hosts, for mail that leaves from a source. `joined`: what the domains that are routed to it bring.
+    /// The rules for a site of these hosts, for mail from a source. `joined`: sections of the domains routed to it.
     pub fn of_site(&self, source: &str, hosts: &[&str], joined: &Sections) -> OfSite {
         let mut sections = self.by_hosts(hosts);
         sections.extend(joined);
         sections.extend(self.sections.iter().position(|section| section.kind == Kind::Default).map(|at| at as u32));
         let order = self.in_order(self.with_parts(sections, source));
         let mut site = OfSite::default();
-        // From the least specific on, so that a later one of a higher level wins, and the lowest of the same.
+        // From the least specific on: a more specific value wins, and the lowest of equally specific ones.
         let mut level = [0; 8];
         for number in &order {
             let section = self.at(*number);
@@ -109,7 +109,7 @@ impl Rules {
             for said in &section.total {
                 let Total { connections, connection_rate, message_rate } = said.value.clone();
                 if section.source.is_some() {
-                    // What it says stands in the place of what the provider's section says.
+                    // A value for the source replaces the provider's.
                     let totals = site.totals.iter_mut().map(|total| &mut total.value);
                     for total in totals.filter(|total| total.name == section.name) {
                         total.connections = total.connections.filter(|_| connections.is_none());
@@ -138,7 +138,7 @@ impl Rules {
         site
     }
 
-    /// The limits of the messages to a domain from a source. `domain` is in lower case.
+    /// Limits of messages to a domain (in lower case) from a source.
     pub fn messages_to(&self, domain: &str, source: &str) -> OfDomain {
         let found = self.with_parts(self.of_domain(domain), source);
         let mut found: Vec<&Section> = found.into_iter().map(|number| self.at(number)).collect();
@@ -155,7 +155,7 @@ impl Rules {
         of
     }
 
-    /// The limits of a tenant's mail; `None` if nothing does. Mail without a tenant has no such limit.
+    /// Limits of a tenant's mail; `None` without any. Mail without a tenant has none.
     pub fn messages_of(&self, tenant: &str) -> Option<OfTenant> {
         let said = match tenant {
             "" => return None,
@@ -182,7 +182,7 @@ impl Rules {
         self.at(section).title()
     }
 
-    /// Sections, and what they say of a source.
+    /// Adds the parts of sections for a source.
     fn with_parts(&self, mut sections: Sections, source: &str) -> Sections {
         let part = |number: &u32| self.at(*number).parts.get(source).copied();
         let parts: Vec<u32> = sections.iter().filter_map(part).collect();
@@ -190,7 +190,7 @@ impl Rules {
         sections
     }
 
-    /// The most specific last.
+    /// Sections in order, most specific last.
     pub(super) fn in_order(&self, sections: Sections) -> Vec<u32> {
         let mut order: Vec<u32> = sections.into_iter().collect();
         order.sort_by_key(|number| self.at(*number).level);
@@ -201,7 +201,7 @@ impl Rules {
         &self.sections[number as usize]
     }
 
-    /// Providers of which each host matches a pattern.
+    /// Providers with a pattern for each host.
     fn by_hosts(&self, hosts: &[&str]) -> Sections {
         let mut hosts = hosts.iter();
         let Some(first) = hosts.next() else { return Sections::new() };
@@ -224,7 +224,7 @@ impl Rules {
     }
 }
 
-/// Sections whose pattern is the name, or a part of it from a dot on.
+/// Sections whose pattern is the name, or its suffix from a dot on.
 fn matching<'a>(
     patterns: &'a std::collections::HashMap<String, Vec<u32>>,
     name: &'a str,

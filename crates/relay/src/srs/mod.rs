@@ -1,7 +1,8 @@
-//! Sender Rewriting Scheme: forwarded mail gets a sender in a domain of ours, so that it passes SPF, and what bounces finds its way back.
+//! Sender Rewriting Scheme: forwarded mail gets a sender in our domain, so that it passes SPF and its bounces find
+//! their way back.
 //!
-//! [`Srs::forward`] rewrites, [`Srs::reverse`] undoes it. The form is that of libsrs2 and PostSRSd (HMAC-SHA1, base64, 4 characters unless said otherwise): with
-//! the same secret, addresses that one of them gave out are understood here.
+//! [`Srs::forward`] rewrites, [`Srs::reverse`] restores. The form is that of libsrs2 and PostSRSd (HMAC-SHA1, base64, 4
+//! characters by default): with the same secret, addresses from either are understood here.
 //!
 //! ```text
 //! SRS0=hash=day=example.org=ann@our.example      of ann@example.org
@@ -33,7 +34,7 @@ use ring::hmac;
 
 use crate::secrets::{Keys, Secrets, base32_digit, base32_number, is_same};
 
-/// Rewrites senders and finds them again.
+/// Rewrites senders and restores them.
 #[derive(Debug, Clone)]
 pub struct Srs {
     keys: Keys,
@@ -41,29 +42,29 @@ pub struct Srs {
     age_days_max: u16,
 }
 
-/// Why a sender cannot be rewritten. It can be sent as it is, and SPF will probably fail.
+/// The reason why a sender cannot be rewritten. Mail with the original sender will probably fail SPF.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
     /// The rewritten local part has more than 64 octets (RFC 5321 section 4.5.3.1.1).
     #[error("the rewritten sender is too long")]
     TooLong,
-    /// It cannot be part of a local part, or `our_domain` is no domain.
+    /// It does not fit into a local part, or `our_domain` is not a domain.
     #[error("the sender cannot be rewritten")]
     Unsuitable,
 }
 
-/// Why an address is not turned back.
+/// The reason why an address is not restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReverseError {
-    /// It is no SRS address: an ordinary recipient.
+    /// Not an SRS address: an ordinary recipient.
     #[error("not an SRS address")]
     NotSrs,
-    /// It begins like one, and something is missing.
+    /// Begins like one, but is incomplete.
     #[error("an SRS address with parts missing")]
     Incomplete,
-    /// We have not signed it.
+    /// Not signed by us.
     #[error("an SRS address with a wrong hash")]
     Forged,
     /// It was signed too long ago, or in the future.
@@ -72,26 +73,26 @@ pub enum ReverseError {
 }
 
 impl Srs {
-    /// With hashes of 4 characters, valid for [`AGE_DAYS`] days.
+    /// Uses hashes of 4 characters, valid for [`AGE_DAYS`] days.
     pub fn new(secrets: &Secrets) -> Self {
         Srs { keys: secrets.keys(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY), hash_chars: HASH_CHARS, age_days_max: AGE_DAYS }
     }
 
-    /// Addresses are valid for that many days, at most 1000: the day is known modulo 1024.
+    /// Sets the validity in days, at most 1000: the day is known modulo 1024.
     #[must_use]
     pub fn with_age_days_max(mut self, days: u16) -> Self {
         self.age_days_max = days.min(1000);
         self
     }
 
-    /// Hashes of that many characters, 4 to 27. Shorter ones are not accepted then.
+    /// Sets the characters of a hash, 4 to 27. Shorter ones are then refused.
     #[must_use]
     pub fn with_hash_chars(mut self, chars: usize) -> Self {
         self.hash_chars = chars.clamp(HASH_CHARS, HASH_CHARS_MAX);
         self
     }
 
-    /// The sender for mail that we forward. `<>`, a sender without a domain and one in a domain of ours stay as they are.
+    /// The sender for mail that we forward. `<>`, a sender without a domain and one in our domain stay.
     ///
     /// # Errors
     /// See [`ForwardError`].
@@ -130,13 +131,13 @@ impl Srs {
         Ok(ReversePath::Address(rewritten))
     }
 
-    /// The address that a recipient in a domain of ours stands for: the sender, or the first forwarder. Only for what may be a bounce: an accepted
-    /// address is open to all.
+    /// Restores the address behind a recipient in our domain: the sender, or the first forwarder. Use it only for
+    /// possible bounces: an accepted address is open to everybody.
     ///
-    /// Hosts on the way may have changed the case of letters; the sender is given with the case that arrives.
+    /// Other hosts may have changed the case of letters; the result has the case received.
     ///
     /// # Errors
-    /// See [`ReverseError`]. Everything but [`NotSrs`](ReverseError::NotSrs) is refused for good (550 5.1.1).
+    /// See [`ReverseError`]. Refuse all but [`NotSrs`](ReverseError::NotSrs) for good (550 5.1.1).
     pub fn reverse(&self, recipient: &Address, now: DateTime) -> Result<Address, ReverseError> {
         let local = recipient.local_part();
         let (local, host) = if let Some(rest) = tagged(local, "SRS0") {
@@ -156,7 +157,7 @@ impl Srs {
         } else {
             return Err(ReverseError::NotSrs);
         };
-        // We have signed it, so it was an address; another secret of the same name may have signed anything.
+        // We signed it, so it was an address; a secret shared with another use may have signed anything.
         Address::parse(&format!("{}@{host}", quoted(&local))).map_err(|_| ReverseError::Forged)
     }
 
@@ -172,7 +173,7 @@ impl Srs {
         if fits && self.keys.verify(&signed(parts), is_given) { Ok(()) } else { Err(ReverseError::Forged) }
     }
 
-    /// One day in the future is granted: hosts of one domain need not have the same clock.
+    /// Allows one day in the future: hosts of a domain may differ in their clocks.
     fn is_valid_day(&self, text: &str, now: DateTime) -> bool {
         let &[high, low] = text.as_bytes() else { return false };
         let (Some(high), Some(low)) = (base32_number(high), base32_number(low)) else { return false };
@@ -182,23 +183,23 @@ impl Srs {
     }
 }
 
-/// Days for which an address is valid, unless said otherwise: longer than any queue keeps a message.
+/// Default validity in days: longer than any queue keeps a message.
 pub const AGE_DAYS: u16 = 21;
 const HASH_CHARS: usize = 4;
-/// Of 160 bits in base64.
+/// 160 bits in base64.
 const HASH_CHARS_MAX: usize = 27;
 const SEPARATOR: char = '=';
 const TAG_BYTES: usize = 4;
 /// Days are counted modulo this.
 const DAYS: u16 = 1024;
 
-/// The rest after `SRS0` or `SRS1` in any case and one of the separators that are in use.
+/// The rest after `SRS0` or `SRS1`, in any case, and a known separator.
 fn tagged<'a>(local: &'a str, tag: &str) -> Option<&'a str> {
     let begins = local.get(..TAG_BYTES)?.eq_ignore_ascii_case(tag);
     local.get(TAG_BYTES..).filter(|_| begins)?.strip_prefix(['=', '+', '-'])
 }
 
-/// The first forwarder and what it wrote behind `SRS0`, of `hash=host=rest` behind `SRS1`.
+/// The first forwarder and its `SRS0` rest, from the `hash=host=rest` of an `SRS1`.
 fn first_forwarder(text: &str) -> Option<(&str, &str)> {
     let (hash, text) = text.split_once(SEPARATOR)?;
     let (host, rest) = text.split_once(SEPARATOR)?;
@@ -206,7 +207,7 @@ fn first_forwarder(text: &str) -> Option<(&str, &str)> {
     is_whole.then_some((host, rest))
 }
 
-/// Without the case of letters, which other hosts may change.
+/// The signed text, in lower case: other hosts may change the case.
 fn signed(parts: &[&str]) -> Vec<u8> {
     parts.concat().to_ascii_lowercase().into_bytes()
 }

@@ -1,27 +1,27 @@
 //! An entry in the file. The key is the tenant, a zero octet and the address; addresses of a tenant lie together.
 //!
-//! The value: version (u8: 1), source (u8: 0 operator, 1 bounce, 2 complaint), added and expires (u64 each, little-endian, Unix seconds; expires 0 for never), and
-//! the reason in UTF-8.
+//! The value: version (u8: 1), source (u8: 0 operator, 1 bounce, 2 complaint), added and expires (u64 each,
+//! little-endian, Unix seconds; expires 0 for never), and the reason in UTF-8.
 
 use posthaste_smtp::ForwardPath;
 
 use super::{Source, Suppressed};
 
-/// Why something cannot be on a list.
+/// The reason why something cannot be on a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// It is no address.
+    /// Not an address.
     #[error("`{0}` is not an address")]
     Address(String),
-    /// It is too long, or has control characters.
+    /// The tenant is too long, or has control characters.
     #[error("`{0}` cannot name a tenant")]
     Tenant(String),
 }
 
-/// Octets of a tenant's name.
+/// Longest name of a tenant, in octets.
 pub const TENANT_BYTES_MAX: usize = 255;
-/// Octets of a reason; what is behind them is cut.
+/// Longest reason, in octets; the rest is cut.
 pub const REASON_BYTES_MAX: usize = 500;
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 18;
@@ -58,7 +58,7 @@ pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), EntryError
     Ok((key(tenant, address), value))
 }
 
-/// `None`: it is damaged, or of a later version.
+/// Decodes an entry. `None`: damaged, or of a later version.
 pub(super) fn decode(key: &str, value: &[u8]) -> Option<Suppressed> {
     let (tenant, address) = key.split_once('\0')?;
     let (head, reason) = value.split_at_checked(HEAD_BYTES)?;

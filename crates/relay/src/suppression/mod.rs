@@ -1,8 +1,9 @@
-//! The suppression list: addresses to which nothing is sent any more, for each tenant, and why.
+//! The suppression list: for each tenant, addresses that get no more mail, and the reason.
 //!
-//! A file with a B-tree: lookups take a few pages whatever the number of addresses, and memory is bounded by a cache. The file exists once something is on
-//! the list; without it nothing is asked and nothing is paid. What commands change is durable when they end; what bounces and complaints
-//! [feed](Suppressions::feed) counts at once and is durable with the next [flush](Suppressions::flush).
+//! A file with a B-tree: a lookup takes a few pages at any size, and a cache bounds the memory. The file is made with
+//! the first entry; without it a lookup costs nothing. Commands are durable when they return. Bounces and complaints
+//! [feed](Suppressions::feed) the list: they count at once and become durable with the next
+//! [flush](Suppressions::flush).
 //!
 //! ```
 //! use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
@@ -35,15 +36,15 @@ pub use codec::{EntryError, REASON_BYTES_MAX, TENANT_BYTES_MAX};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suppressed {
-    /// The address. The case of letters does not count.
+    /// The address, whatever the case of letters.
     pub address: String,
-    /// Whose mail; empty: everybody's.
+    /// The tenant; empty: everybody.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
     /// The cause of the entry.
     #[serde(default)]
     pub source: Source,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// When it was added, in Unix seconds.
@@ -58,60 +59,60 @@ pub struct Suppressed {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// Somebody by hand, or an import.
+    /// A person, or an import.
     #[default]
     Operator,
-    /// A host that said the address does not exist.
+    /// A host's reply that the address does not exist.
     Bounce,
-    /// A recipient that complained.
+    /// A complaint of the recipient.
     Complaint,
 }
 
-/// A filter of entries. Nothing set: all.
+/// A filter of entries; empty matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wanted {
-    /// Of this tenant alone; empty: those for everybody.
+    /// Only of this tenant; empty: those for everybody.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// With this address.
+    /// Only with this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// From this source.
+    /// Only from this source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
 
-/// Why the list cannot be read or changed.
+/// Error in reading or changing the list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuppressionError {
-    /// The file.
+    /// The file cannot be used.
     #[error("the suppression list {}: {why}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The mistake.
+        /// The error.
         why: String,
     },
-    /// An entry that cannot be on a list; none was added.
+    /// An entry is invalid; none was added.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
 
-/// The list, open.
+/// The open list.
 #[derive(Debug)]
 pub struct Suppressions {
     path: PathBuf,
     file: DatabaseFile,
-    /// Entries, the fed ones included; what has expired counts until it is removed.
+    /// Number of entries, fed ones included; expired ones count until removed.
     count: AtomicU64,
     fed: Mutex<Fed>,
-    /// One writer at a time; when the expired ones were removed last.
+    /// Serialises writers; holds the time of the last removal of expired entries.
     writing: Mutex<u64>,
 }
 
-/// Entries that were fed and are not in the file yet.
+/// Fed entries that are not in the file yet.
 #[derive(Debug, Default)]
 struct Fed {
     entries: BTreeMap<String, Vec<u8>>,
@@ -121,14 +122,14 @@ struct Fed {
 type Stored = ReadOnlyTable<&'static str, &'static [u8]>;
 
 const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("suppressed");
-/// Entries that wait for a flush; fewer in the test that reaches it, as the database is slow in a build that is not optimised.
+/// Entries that may wait for a flush. Fewer in the test that reaches the bound: an unoptimised database is slow.
 const FED_MAX: usize = if cfg!(test) { 1000 } else { 100_000 };
 /// Entries of one page of a listing.
 const PAGE: usize = 1000;
 const DAY_SECS: u64 = 86_400;
 
 impl Suppressions {
-    /// Opens the list, which may not exist yet. One that is there opens on a full disk, too. Blocks.
+    /// Opens the list, which may not exist yet. An existing one opens on a full disk, too. Blocks.
     ///
     /// # Errors
     /// [`SuppressionError::File`], also if there was a list and its file is gone.
@@ -141,17 +142,18 @@ impl Suppressions {
         Ok(list)
     }
 
-    /// True if nothing is suppressed: then nothing need be asked.
+    /// True if nothing is suppressed: then no lookup is needed.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Entries, about: those that have expired count until they are removed, within a day of changes.
+    /// Approximate number of entries: expired ones count until removed, within a day of changes.
     pub fn len(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The entry of an address for a tenant, or for all. `now` in Unix seconds, here and below. May read from the disk.
+    /// Finds the entry of an address for a tenant, or for everybody. `now` in Unix seconds, here and below. May read
+    /// from the disk.
     ///
     /// # Errors
     /// [`SuppressionError::File`].
@@ -159,7 +161,7 @@ impl Suppressions {
         Ok(self.find_each(tenant, [address], now)?.pop().flatten())
     }
 
-    /// The entries of several addresses, in their order.
+    /// Finds the entries of several addresses, in their order.
     ///
     /// # Errors
     /// [`SuppressionError::File`].
@@ -170,7 +172,7 @@ impl Suppressions {
         now: u64,
     ) -> Result<Vec<Option<Suppressed>>, SuppressionError> {
         let tenants = if tenant.is_empty() { &[""][..] } else { &[tenant, ""] };
-        // Before the file is read: what leaves for the file meanwhile is found there.
+        // Before the file is read: entries flushed meanwhile are found there.
         let fed: Vec<(String, Option<Vec<u8>>)> = {
             let fed = self.fed();
             let keys = addresses.into_iter().flat_map(|address| tenants.iter().map(move |it| codec::key(it, address)));
@@ -203,7 +205,7 @@ impl Suppressions {
         found.chunks(tenants.len()).map(first_valid).collect()
     }
 
-    /// Adds entries, in place of those for the same address and tenant. Durable at the end; how many were not there before. Blocks.
+    /// Adds or replaces entries; durable on return. Returns how many are new. Blocks.
     ///
     /// # Errors
     /// See [`SuppressionError`].
@@ -219,7 +221,7 @@ impl Suppressions {
         })
     }
 
-    /// Removes addresses of one tenant; how many there were. Durable at the end. Blocks.
+    /// Removes addresses of one tenant; durable on return. Returns how many there were. Blocks.
     ///
     /// # Errors
     /// [`SuppressionError::File`].
@@ -237,8 +239,8 @@ impl Suppressions {
         })
     }
 
-    /// Adds an entry later, with the next [flush](Self::flush), unless one is there that lasts as long. Does not block. Beyond a bound of entries that wait
-    /// it is dropped: the address will bounce again.
+    /// Adds an entry with the next [flush](Self::flush), unless an existing one lasts as long. Does not block. If too
+    /// many wait, it is dropped: the address will bounce again.
     ///
     /// # Errors
     /// [`SuppressionError::Entry`].
@@ -255,15 +257,15 @@ impl Suppressions {
         Ok(())
     }
 
-    /// True if something waits for a flush.
+    /// True if entries wait for a flush.
     pub fn is_fed(&self) -> bool {
         !self.fed().entries.is_empty()
     }
 
-    /// Makes what was fed durable. How many were dropped since the last time, as too many waited. Blocks.
+    /// Makes fed entries durable. Returns how many were dropped since the last flush because too many waited. Blocks.
     ///
     /// # Errors
-    /// [`SuppressionError::File`]: what was fed goes on to wait.
+    /// [`SuppressionError::File`]: the entries keep waiting.
     pub fn flush(&self, now: u64) -> Result<u64, SuppressionError> {
         let batch = self.fed().entries.clone();
         if !batch.is_empty() {
@@ -284,7 +286,8 @@ impl Suppressions {
         Ok(std::mem::take(&mut fed.dropped))
     }
 
-    /// Shows the entries that are wanted, by tenant and address, until `show` says no. What was added meanwhile may be missing. Blocks.
+    /// Passes matching entries to `show`, by tenant and address, until it returns false. Entries added meanwhile may be
+    /// missing. Blocks.
     ///
     /// # Errors
     /// [`SuppressionError::File`].
@@ -298,7 +301,7 @@ impl Suppressions {
         let mut from = wanted.tenant.as_deref().map_or_else(String::new, |tenant| codec::key(tenant, ""));
         let address = wanted.address.as_deref().map(codec::canonical);
         loop {
-            // A page is a transaction of its own: a slow reader keeps no old pages alive.
+            // A transaction per page: a slow reader keeps no old pages alive.
             let (page, last) = self.reading(|table| -> Result<_, redb::Error> {
                 let (mut page, mut last) = (Vec::with_capacity(PAGE), None);
                 let Some(table) = table else { return Ok((page, last)) };
@@ -309,7 +312,7 @@ impl Suppressions {
                 }
                 Ok((page, last))
             })?;
-            // Behind this one.
+            // After this entry.
             from = last.map_or(from, |last| format!("{last}\0"));
             let is_last = page.len() < PAGE;
             for entry in page {
@@ -333,7 +336,7 @@ impl Suppressions {
         self.fed.lock().expect("what was fed")
     }
 
-    /// `None` if there is no table yet.
+    /// Reads the table; `None` if there is none yet.
     fn reading<T>(&self, read: impl Fn(Option<&Stored>) -> Result<T, redb::Error>) -> Result<T, SuppressionError> {
         let done = self.file.read(|file| match file.begin_read()?.open_table(TABLE) {
             Err(TableError::TableDoesNotExist(_)) => read(None),
@@ -352,7 +355,7 @@ impl Suppressions {
         let is_due = now >= *purged + DAY_SECS;
         let changed = self.file.write(|file| {
             let mut writing = file.begin_write()?;
-            // After a crash the file is opened at once, whatever its size.
+            // After a crash the file opens at once, whatever its size.
             writing.set_quick_repair(true);
             let changed = {
                 let mut table = writing.open_table(TABLE)?;
@@ -373,7 +376,7 @@ impl Suppressions {
         Ok(changed)
     }
 
-    /// Never less than there are: what is fed meanwhile waits for the lock.
+    /// Never fewer than there are: feeds wait for the lock meanwhile.
     fn recount(&self, fed: &Fed) -> Result<(), SuppressionError> {
         let stored = self.reading(|table| Ok(table.map(ReadableTableMetadata::len).transpose()?.unwrap_or(0)))?;
         self.count.store(stored + fed.entries.len() as u64, Ordering::Relaxed);
@@ -390,7 +393,7 @@ impl Suppressed {
         self.lasts() > now
     }
 
-    /// Until when.
+    /// The time of expiry.
     fn lasts(&self) -> u64 {
         self.expires.unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! The gate of mail that may be sent now.
+//! The gate for mail that may be sent now.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{RateLimit, Shaper, SiteLimits, Together, Tokens, Waiter, check};
 use crate::queue::{Gate, Parked};
 
-/// Sets tokens aside for one message, while the queue is locked: so nobody has one set aside between a check and what follows from it.
+/// Reserves tokens for one message while the queue is locked, so that no reservation comes between a check and its use.
 pub(in crate::sender) struct MessageGate<'a> {
     shaper: &'a Shaper,
     site: &'a SiteLimits,
@@ -30,17 +30,17 @@ impl<'a> MessageGate<'a> {
         }
     }
 
-    /// True if it has held anything up.
+    /// True if it has parked anything.
     pub fn has_parked(&self) -> bool {
         self.has_parked.get()
     }
 
-    /// The tokens of the message that was let through.
+    /// The tokens of the message let through.
     pub fn into_tokens(self) -> Tokens {
         self.tokens
     }
 
-    /// True if all of them have a token; if not, `parked` waits.
+    /// True if all limits have a token; if not, parks `parked`.
     fn allows(&self, limits: &Together, parked: Parked) -> bool {
         let Some(limits) = limits else { return true };
         match check(limits, self.now) {
@@ -67,7 +67,7 @@ impl Gate for MessageGate<'_> {
 
     fn take(&mut self) {
         let (tenant, lane) = (self.tenant.as_deref().unwrap_or_default(), self.lane.as_deref().unwrap_or_default());
-        // A named limit may be in several of them, and counts a message once.
+        // A named limit may be in several of them, but counts a message once.
         let mut all: Vec<Arc<RateLimit>> = Vec::with_capacity(self.site.messages.len() + tenant.len() + lane.len());
         for limit in self.site.messages.iter().chain(tenant).chain(lane) {
             if !all.iter().any(|other| Arc::ptr_eq(other, limit)) {

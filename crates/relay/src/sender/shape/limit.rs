@@ -1,4 +1,4 @@
-//! Limits that are shared, and who waits for them, in order.
+//! Shared limits, and the queues of those that wait for them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -15,10 +15,10 @@ use crate::limit::{OpenCount, Opened};
 use crate::queue::Parked;
 use crate::sender::site::Site;
 
-/// The task that is woken when a limit allows more.
+/// The waiter that is woken when a limit allows more.
 #[derive(Debug)]
 pub(in crate::sender) enum Waiter {
-    /// A site that has something to send.
+    /// A site with mail to send.
     Message(Weak<Site>),
     /// A site that needs one more connection.
     Connection(Weak<Site>),
@@ -26,15 +26,15 @@ pub(in crate::sender) enum Waiter {
     Parked(Parked),
 }
 
-/// A rate, and who waits for it.
+/// A rate limit, and its waiters.
 #[derive(Debug)]
 pub(in crate::sender) struct RateLimit {
     /// The name of the limited mail.
     pub name: Arc<str>,
-    /// Where that is said.
+    /// Where the limit is set.
     pub from: Arc<str>,
     bucket: Bucket,
-    /// Tokens in the bucket that [`Tokens`](super::Tokens) have set aside.
+    /// Tokens that [`Tokens`](super::Tokens) have reserved.
     reserved: AtomicU32,
     waiting: Mutex<Waiting>,
 }
@@ -42,7 +42,7 @@ pub(in crate::sender) struct RateLimit {
 #[derive(Debug, Default)]
 struct Waiting {
     waiters: VecDeque<Waiter>,
-    /// The alarm knows of it.
+    /// True if the alarm is set for it.
     is_armed: bool,
 }
 
@@ -55,29 +55,29 @@ impl RateLimit {
         self.bucket.rate()
     }
 
-    /// Tokens that nobody has set aside.
+    /// Tokens not reserved.
     pub fn available(&self, now: u64) -> u32 {
         self.bucket.available(now).saturating_sub(self.reserved())
     }
 
-    /// When a token is there that nobody has set aside; `None`: now. Sooner while some are set aside: they may be free again.
+    /// When a free token is there; `None`: now. Sooner while some are reserved: they may be released.
     pub fn until(&self, now: u64) -> Option<u64> {
         let reserved = self.reserved();
         match self.bucket.check(reserved.saturating_add(1), now) {
             Ok(()) => None,
             Err(Refused::Until(until)) if reserved > 0 => Some(until.min(now.saturating_add(MAY_BE_FREE))),
             Err(Refused::Until(until)) => Some(until),
-            // All that fit are set aside: another look when one may be spent.
+            // All that fit are reserved: check again once one may be spent.
             Err(Refused::Never) => Some(now.saturating_add(SOON)),
         }
     }
 
-    /// True if the bucket is full and nobody has a token set aside.
+    /// True if the bucket is full and no token is reserved.
     pub fn is_full(&self, now: u64) -> bool {
         self.bucket.debt(now) == 0 && self.reserved() == 0
     }
 
-    /// The bucket with another rate: tokens that are set aside count as taken.
+    /// The bucket with another rate: reserved tokens count as taken.
     pub fn bucket_with(&self, rate: Rate, now: u64) -> Bucket {
         let bucket = self.bucket.with_rate(rate, now);
         let tokens = bucket.available(now).saturating_sub(self.reserved());
@@ -88,7 +88,7 @@ impl RateLimit {
         self.reserved.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets a token aside if there is one, whoever else does so meanwhile.
+    /// Reserves a token if there is one. Safe against concurrent callers.
     pub(super) fn try_reserve(&self, now: u64) -> bool {
         let reserved = self.reserved.fetch_add(1, Ordering::Relaxed);
         let is_there = self.bucket.check(reserved.saturating_add(1), now).is_ok();
@@ -114,7 +114,7 @@ impl RateLimit {
         self.waiting.lock().expect("who waits")
     }
 
-    /// Has `waiter` woken, in its turn, at `until` at the earliest.
+    /// Queues `waiter`, to be woken in its turn, at `until` at the earliest.
     pub fn wait(self: &Arc<Self>, alarm: &Alarm, waiter: Waiter, until: u64) {
         let mut waiting = self.waiting();
         waiting.waiters.push_back(waiter);
@@ -123,21 +123,21 @@ impl RateLimit {
         }
     }
 
-    /// As many of those that wait as there are tokens. The others stay, and the alarm knows of them.
+    /// As many waiters as there are tokens. The others stay, and the alarm is set for them.
     fn due(self: &Arc<Self>, alarm: &Alarm, now: u64) -> Vec<Waiter> {
         let mut waiting = self.waiting();
         let count = waiting.waiters.len().min(self.available(now) as usize);
         let due = waiting.waiters.drain(..count).collect();
         waiting.is_armed = !waiting.waiters.is_empty();
         if waiting.is_armed {
-            // A site that was woken needs a moment for its token; if it takes none, the next one's turn comes.
+            // A woken site needs a moment for its token; if it takes none, the next in turn is woken.
             let next = self.until(now).unwrap_or(now).max(now + SOON);
             alarm.set(next, self.clone());
         }
         due
     }
 
-    /// All that wait: the limit has changed.
+    /// Removes all waiters, as the limit has changed.
     pub fn drain(&self) -> Vec<Waiter> {
         self.waiting().waiters.drain(..).collect()
     }
@@ -147,18 +147,18 @@ impl RateLimit {
     }
 }
 
-/// Checks that each of some limits has a token; else gives the one that has none for the longest time, and until when.
+/// Checks that each limit has a token. Else returns the one without a token for the longest time, and when it has one.
 pub(in crate::sender) fn check(limits: &[Arc<RateLimit>], now: u64) -> Result<(), (&Arc<RateLimit>, u64)> {
     let refused = limits.iter().filter_map(|limit| Some((limit, limit.until(now)?)));
     refused.max_by_key(|(_, until)| *until).map_or(Ok(()), Err)
 }
 
-/// Limits by the time at which they have tokens again.
+/// Limits by the time of their next token.
 #[derive(Debug)]
 pub(in crate::sender) struct Alarm {
     opened: Instant,
     due: Mutex<BinaryHeap<Reverse<Due>>>,
-    /// The next time is another.
+    /// Notified when the next time changes.
     changed: Notify,
 }
 
@@ -193,7 +193,7 @@ impl Alarm {
         Alarm { opened: Instant::now(), due: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Nanoseconds since the relay was opened: the time of all buckets.
+    /// Nanoseconds since the relay's opening: the time of all buckets.
     pub fn now(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -208,7 +208,7 @@ impl Alarm {
         }
     }
 
-    /// Waits for the next time, and returns who is woken then.
+    /// Waits for the next time, and returns the waiters due then.
     pub async fn next(&self) -> Vec<Waiter> {
         loop {
             let next = self.due.lock().expect("the alarm").peek().map(|Reverse(next)| next.at);
@@ -236,7 +236,7 @@ impl Alarm {
     }
 }
 
-/// Connections at a time that some sites share, and which of them wait.
+/// A limit of connections that some sites share, and the sites that wait for one.
 #[derive(Debug)]
 pub(in crate::sender) struct OpenLimit {
     /// The name of the limited mail.
@@ -248,7 +248,7 @@ pub(in crate::sender) struct OpenLimit {
 #[derive(Debug, Default)]
 struct Waiters {
     sites: VecDeque<Weak<Site>>,
-    /// Connections with nothing to send, by numbers: one ends for each site that waits.
+    /// Idle connections, by number: one ends for each waiting site.
     idle: BTreeMap<u64, Waker>,
 }
 
@@ -267,7 +267,7 @@ impl OpenLimit {
         self.count.count()
     }
 
-    /// Opens one more, unless `most` are open.
+    /// Opens one more connection, unless `most` are open.
     pub fn open(self: &Arc<Self>, most: u32) -> Option<Permit> {
         self.count.open(most).map(|opened| Permit { opened, limit: self.clone() })
     }
@@ -276,7 +276,7 @@ impl OpenLimit {
         self.waiting.lock().expect("who waits")
     }
 
-    /// Has the site woken, in its turn, when one has ended. An idle one ends now.
+    /// Queues a site, to be woken in its turn when a connection ends. Ends an idle one now.
     pub fn wait(&self, site: &Arc<Site>) {
         let mut waiting = self.waiting();
         if !waiting.sites.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(site))) {
@@ -289,25 +289,26 @@ impl OpenLimit {
         !self.waiting().sites.is_empty()
     }
 
-    /// A site with this [number](Site::number) has nothing to send. Whether others wait.
+    /// True if others wait while the site with this [number](Site::number) has nothing to send.
     pub fn is_waited_for_but_by(&self, site: usize) -> bool {
         let mut waiting = self.waiting();
         waiting.sites.retain(|other| other.as_ptr().addr() != site);
         !waiting.sites.is_empty()
     }
 
-    /// The connection with this number, of the site with [this one](Site::number), has nothing to send: it is woken when others wait. Whether they do already.
+    /// Registers an idle connection of the site with [this number](Site::number): it is woken when others wait. True if
+    /// they do already.
     pub fn set_idle(&self, connection: u64, site: usize, waker: &Waker) -> bool {
         self.waiting().idle.insert(connection, waker.clone());
         self.is_waited_for_but_by(site)
     }
 
-    /// The connection with this number is not idle any more.
+    /// Ends the registration of an idle connection.
     pub fn forget_idle(&self, connection: u64) {
         self.waiting().idle.remove(&connection);
     }
 
-    /// Wakes an idle one for a site that waits: others may end for it.
+    /// Wakes an idle connection for a waiting site; others may end for it, too.
     pub fn wake_idle(&self) {
         self.waiting().wake_idle();
     }
@@ -330,7 +331,7 @@ impl Permit {
         &self.limit
     }
 
-    /// Ends it; the site whose turn it is.
+    /// Ends the connection; returns the next site in turn.
     pub fn end(self) -> Option<Arc<Site>> {
         let Permit { opened, limit } = self;
         drop(opened);
@@ -338,9 +339,9 @@ impl Permit {
     }
 }
 
-/// Nanoseconds from one look at who waits to the next.
+/// Nanoseconds between two wake-ups of waiters.
 const SOON: u64 = 1_000_000;
-/// Nanoseconds until it is looked again whether tokens that were set aside are free.
+/// Nanoseconds until reserved tokens are checked for release.
 const MAY_BE_FREE: u64 = 250_000_000;
-/// Timers are not set for longer.
+/// Longest timer.
 const A_WHILE: Duration = Duration::from_secs(3600);

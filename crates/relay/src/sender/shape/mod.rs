@@ -1,6 +1,6 @@
 //! The limits in force: those of each site, and those that tenants, domains and several sites share.
 //!
-//! Locked in this order: a site, the queue, this, who waits for a limit, the alarm.
+//! Lock order: a site, the queue, this, the waiters of a limit, the alarm.
 mod gate;
 mod limit;
 mod site;
@@ -27,21 +27,21 @@ pub(super) use tokens::Tokens;
 #[derive(Debug)]
 pub(super) struct Shaper {
     pub alarm: Alarm,
-    /// Some tenants or domains have limits of their own.
+    /// True if some tenants or domains have limits of their own.
     limits_lanes: AtomicBool,
     base: Base,
     state: Mutex<State>,
     counts: Mutex<Counts>,
 }
 
-/// Sections that the domains routed to a site bring, of the rules of a version.
+/// Sections brought by the domains routed to a site, under one version of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     version: u64,
     pub sections: Sections,
 }
 
-/// Settings where the rules say nothing.
+/// Defaults in the absence of rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub connections: usize,
@@ -68,15 +68,15 @@ type Together = Option<Arc<[Arc<RateLimit>]>>;
 #[derive(Debug)]
 struct State {
     rules: Arc<Rules>,
-    /// Number of changes of the rules.
+    /// Counts changes of the rules.
     version: u64,
     rates: HashMap<Arc<str>, Arc<RateLimit>>,
     open: HashMap<Arc<str>, Arc<OpenLimit>>,
     lanes: HashMap<Lane, Together>,
     tenants: HashMap<Arc<str>, Together>,
-    /// Mail that is sent more slowly for a time.
+    /// Slow-downs in force.
     slowed: HashMap<Scope, Slow>,
-    /// More limits than this: what is not in use goes.
+    /// Number of limits at which unused ones are dropped.
     tidy_at: usize,
 }
 
@@ -111,19 +111,19 @@ impl Shaper {
         self.state().rules.clone()
     }
 
-    /// The rules in force, and the sections that domains bring to a site, if it has joined under these rules.
+    /// The rules in force, and the sections that domains bring to a site, if it joined under these rules.
     pub fn rules_of(&self, joined: &Joined) -> (Arc<Rules>, Sections) {
         let state = self.state();
         let brought = if joined.version == state.version { joined.sections.clone() } else { Sections::new() };
         (state.rules.clone(), brought)
     }
 
-    /// Other rules from now on. Sites have to be asked for [again](Self::site), and who is returned has to be woken.
+    /// Replaces the rules. The caller asks for its sites [again](Self::site), and wakes the returned waiters.
     pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<Waiter> {
         self.change(|state| state.rules = rules)
     }
 
-    /// Other sites and domains are slowed down from now on; as with [`set_rules`](Self::set_rules).
+    /// Replaces the slow-downs; then as for [`set_rules`](Self::set_rules).
     pub fn set_slowed(&self, slowed: HashMap<Scope, Slow>) -> Vec<Waiter> {
         self.change(|state| state.slowed = slowed)
     }
@@ -144,17 +144,17 @@ impl Shaper {
         self.counts.lock().expect("counts of replies")
     }
 
-    /// True if tenants or domains have limits of their own: then recipients of several domains do not share a transaction.
+    /// True if tenants or domains have limits of their own: then a transaction has recipients of one domain only.
     pub fn limits_lanes(&self) -> bool {
         self.limits_lanes.load(Ordering::Relaxed)
     }
 
-    /// Without any rules.
+    /// Limits of a site without rules.
     pub fn unlimited(&self, source: &str, site: &str) -> Arc<SiteLimits> {
         Arc::new(SiteLimits::of(self.base, source, site))
     }
 
-    /// The rules for a site, now that a domain is routed to it; `None`: as before.
+    /// The limits of a site after a domain was routed to it; `None`: unchanged.
     pub fn join(&self, key: &SiteKey<'_>, domain: &str, joined: &mut Joined) -> Option<Arc<SiteLimits>> {
         let mut state = self.state();
         let brought = state.rules.of_domain(domain);
@@ -168,25 +168,25 @@ impl Shaper {
         Some(Arc::new(SiteLimits::find(key, &joined.sections, self.base, &mut state, self.alarm.now())))
     }
 
-    /// The limits of these names that are in use.
+    /// Limits in use with these names.
     pub fn known(&self, names: &[String]) -> Vec<Arc<RateLimit>> {
         let state = self.state();
         names.iter().filter_map(|name| state.rates.get(&**name).cloned()).collect()
     }
 
-    /// The connections of a source to an address.
+    /// The limit of a source's connections to an address.
     pub fn address(&self, source: &str, address: IpAddr) -> Arc<OpenLimit> {
         self.state().open(format!("address {address} from {source}"))
     }
 
-    /// The limits of a tenant's messages to a site.
+    /// Limits of a tenant's messages to a site.
     fn tenant(&self, site: &SiteLimits, tenant: &Arc<str>) -> Together {
         let (mut state, now) = (self.state(), self.alarm.now());
         let found = if tenant.is_empty() { None } else { state.tenant(tenant, now) };
         with(found, state.slow_at(Label::Tenant(tenant.clone()), site, now))
     }
 
-    /// The limits of a tenant's and a campaign's messages to a domain at a site.
+    /// Limits of a tenant's and a campaign's messages to a domain at a site.
     fn lane(&self, site: &SiteLimits, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>) -> Together {
         let (mut state, now) = (self.state(), self.alarm.now());
         let found = state.lane(&site.source, tenant, domain, now);
@@ -226,7 +226,7 @@ impl State {
         found
     }
 
-    /// The rate of a tenant or a campaign that is slowed down at a site.
+    /// The rate of a slowed-down tenant or campaign at a site.
     fn slow_at(&mut self, label: Label, site: &SiteLimits, now: u64) -> Option<Arc<RateLimit>> {
         if self.slowed.is_empty() {
             return None;
@@ -242,7 +242,7 @@ impl State {
         self.tenants.clear();
     }
 
-    /// The limit of a name. One that is not known counts from the opening on, without a token: as after a restart, no burst is given twice.
+    /// The limit of a name. A new one counts from the opening, without a token: a restart gives no burst twice.
     fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
         let Sourced { value, from } = said?;
         let known = self.rates.get(&*name);
@@ -257,7 +257,7 @@ impl State {
         Some(limit)
     }
 
-    /// The rate of messages and the connections of what is slowed down.
+    /// The message rate and connections of a slow-down.
     fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
         let said = slow.message_rate.parse().ok().map(|value| Sourced { value, from: slow.reason.clone().into() });
@@ -278,7 +278,7 @@ impl State {
         self.open.entry(name.clone()).or_insert_with(|| Arc::new(OpenLimit::new(name))).clone()
     }
 
-    /// Drops what nobody uses and what says nothing: a full bucket is as good as a new one.
+    /// Drops unused limits that carry no state: a full bucket is as good as a new one.
     fn tidy(&mut self, now: u64) {
         if self.rates.len() + self.open.len() + self.lanes.len() < self.tidy_at {
             return;

@@ -6,7 +6,7 @@ use super::{Base, OpenLimit, Permit, RateLimit, State};
 use crate::queue::Scope;
 use crate::shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
 
-/// The site.
+/// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sender) struct SiteKey<'a> {
     pub source: &'a str,
@@ -15,32 +15,32 @@ pub(in crate::sender) struct SiteKey<'a> {
     pub hosts: &'a [&'a str],
 }
 
-/// The limits of a source and a site.
+/// Limits of a site under one source.
 #[derive(Debug)]
 pub(in crate::sender) struct SiteLimits {
     pub source: Arc<str>,
     /// The name of the site.
     pub site: Arc<str>,
     pub connections: usize,
-    /// True if a rule or an operator says how many connections.
+    /// True if a rule or an operator sets the connections.
     pub says_connections: bool,
     pub messages_per_connection: u64,
     pub recipients_per_message: usize,
-    /// True if messages are sent with BDAT to hosts that offer it.
+    /// True if messages go by BDAT to hosts that offer it.
     pub has_chunking: bool,
     pub connections_per_address: Option<u32>,
-    /// Tries of all hosts, in a row, that come to nothing before the site pauses.
+    /// Consecutive failed tries of all hosts before the site pauses.
     pub failures_before_pause: u32,
-    /// A message takes a token of each.
+    /// Limits of which a message takes a token each.
     pub messages: Vec<Arc<RateLimit>>,
-    /// A connection takes a token of each.
+    /// Limits of which a connection takes a token each.
     pub connecting: Vec<Arc<RateLimit>>,
-    /// A connection is one of each.
+    /// Limits of open connections, each counting every connection.
     pub open: Vec<(Arc<OpenLimit>, u32)>,
 }
 
 impl SiteLimits {
-    /// Without any rules.
+    /// Limits without rules.
     pub fn of(base: Base, source: &str, site: &str) -> Self {
         SiteLimits {
             source: source.into(),
@@ -108,12 +108,12 @@ impl SiteLimits {
         }
     }
 
-    /// True if connections are limited with others.
+    /// True if other sites share a limit of its connections.
     pub fn shares_connections(&self) -> bool {
         !self.connecting.is_empty() || !self.open.is_empty()
     }
 
-    /// A permit of each limit of connections; else the limit that has none left.
+    /// A permit of each connection limit; else the limit that is used up.
     pub fn permits(&self) -> Result<Vec<Permit>, &Arc<OpenLimit>> {
         let permit = |(limit, most): &'_ (Arc<OpenLimit>, u32)| limit.open(*most);
         let mut permits = Vec::with_capacity(self.open.len());
@@ -123,7 +123,7 @@ impl SiteLimits {
         Ok(permits)
     }
 
-    /// True if others wait for the connections of this site.
+    /// True if others wait for connections of this site.
     pub fn is_waited_for(&self) -> bool {
         self.open.iter().any(|(limit, _)| limit.is_waited_for())
     }

@@ -1,23 +1,26 @@
-//! The tokens of one message, set aside when it is chosen and spent when its MAIL is said; those of one connection, until it connects.
+//! Tokens of one message, reserved when it is chosen and spent at its MAIL; and those of one connection, reserved until
+//! it connects.
 //!
-//! What is read from a slow disk in between says MAIL late, and a connection that looks up a name connects late, or never. A token that was spent before would let the messages behind it add up to more than a burst.
+//! A message read from a slow disk reaches MAIL late, and a connection that looks up a name connects late, or never.
+//! Tokens spent early would let later messages add up to more than a burst.
 
 use std::sync::Arc;
 
 use super::{Alarm, RateLimit};
 
-/// Tokens that are set aside, one of each limit. Dropped unspent, they are free again.
+/// Reserved tokens, one of each limit. Dropped unspent, they are released.
 #[derive(Debug, Default)]
 pub(in crate::sender) struct Tokens(Vec<Arc<RateLimit>>);
 
 impl Tokens {
-    /// Sets one token of each aside. All of them were checked, and nobody else sets any aside meanwhile.
+    /// Reserves a token of each limit. All were checked, and nobody else reserves meanwhile.
     pub fn reserve(limits: Vec<Arc<RateLimit>>) -> Self {
         limits.iter().for_each(|limit| limit.reserve());
         Tokens(limits)
     }
 
-    /// Sets one token of each aside, whoever else does so meanwhile. `None`: one has none left; nothing is set aside.
+    /// Reserves a token of each limit. Safe against concurrent callers. `None`: one has none left, and nothing is
+    /// reserved.
     pub fn try_reserve(limits: &[Arc<RateLimit>], now: u64) -> Option<Self> {
         let mut tokens = Tokens::default();
         for limit in limits {
@@ -29,11 +32,11 @@ impl Tokens {
         Some(tokens)
     }
 
-    /// Spends them: the message counts from now on. `false`: it must not be sent, which is not to be expected, as a bucket loses no tokens but to those who
-    /// have set them aside.
+    /// Spends the tokens: the message counts from now on. `false`: it must not be sent. Not expected, since only a
+    /// reservation takes tokens from a bucket.
     pub fn spend(self, alarm: &Alarm) -> bool {
         self.0.iter().all(|limit| {
-            // Another thread may have read the clock later than this one, and been faster. A second look at the clock is later than that.
+            // Another thread may have read the clock later and still been first. A second read is later than that.
             (0..CLOCK_READS).any(|_| limit.take(alarm.now()))
         })
     }
@@ -104,7 +107,7 @@ mod tests {
             }
         });
         let taken = taken.into_inner().unwrap();
-        // One may have been refused a token because another was about to be refused it, too.
+        // One may have been refused because another was about to be refused, too.
         assert!((1..=10).contains(&taken.len()), "{}", taken.len());
         assert_eq!(limit.available(0), 10 - taken.len() as u32);
         drop(taken);
@@ -115,7 +118,7 @@ mod tests {
         drop(one);
     }
 
-    /// Messages are chosen by four threads, wait for their bodies for any time, and are sent in any order.
+    /// Four threads choose messages, which wait any time for their bodies and are sent in any order.
     #[tokio::test(start_paused = true)]
     async fn a_token_that_was_set_aside_is_there_and_no_window_has_too_many() {
         for seed in 0..20 {

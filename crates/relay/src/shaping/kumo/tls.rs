@@ -1,4 +1,5 @@
-//! KumoMTA's `enable_tls` as `[[relay.tls_policy]]` of the server's configuration, where policies are of domains and the first that fits applies.
+//! Converts KumoMTA's `enable_tls` to `[[relay.tls_policy]]` of the server's configuration. There policies belong to
+//! domains, and the first that fits applies.
 
 use toml::Value;
 
@@ -14,7 +15,7 @@ pub(super) struct TlsPolicies {
 
 impl TlsPolicies {
     pub fn of_default(&mut self, section: &mut Value, ignored: &mut Ignored) {
-        // What we do without a table needs none.
+        // Our default needs no table.
         self.default = tls_policy("default", section, ignored).filter(|policy| *policy != "opportunistic");
     }
 
@@ -34,7 +35,7 @@ impl TlsPolicies {
         }
     }
 
-    /// As text, in the order in which they apply.
+    /// The tables as text, in the order of application.
     pub fn tables(&self) -> String {
         let named = self.domains.iter().chain(&self.suffixes).map(|(name, policy)| (Some(name), *policy));
         let all = named.chain(self.default.map(|policy| (None, policy)));
@@ -46,7 +47,7 @@ impl TlsPolicies {
     }
 }
 
-/// Removes `enable_tls` from a section and translates it.
+/// Removes `enable_tls` from a section and converts it.
 fn tls_policy(title: &str, section: &mut Value, ignored: &mut Ignored) -> Option<&'static str> {
     let value = section.as_table_mut()?.remove("enable_tls")?;
     match value.as_str() {
