@@ -1,4 +1,4 @@
-//! Bounded caches: open mailboxes, and which file system a path is on.
+//! Bounded caches: open mailboxes, and the file system of a path.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use posthaste_maildir::Maildir;
 
-/// Descriptors that an open mailbox holds.
+/// Descriptors of an open mailbox.
 const DESCRIPTORS_EACH: u64 = 3;
-/// Open mailboxes at most, however many descriptors the process may have.
+/// Open mailboxes at most, whatever the descriptor limit of the process.
 const MAILBOXES_MAX: u64 = 4096;
 
-/// Thousands of entries now and then: not to be dropped while others wait for a lock.
+/// Forgotten entries, sometimes thousands: drop them outside any lock.
 pub(crate) type Forgotten<K, V> = HashMap<K, V>;
 
-/// A map of at most `2 * generation_max` entries that forgets what has not been used for longest, roughly: what was not used
-/// while `generation_max` others came goes. Every operation is O(1) on average.
+/// A map of at most `2 * generation_max` entries that forgets the least recently used, roughly: entries not used while
+/// `generation_max` others came. Every operation is O(1) on average.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     young: HashMap<K, V>,
@@ -30,7 +30,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         Self { young: HashMap::new(), old: HashMap::new(), generation_max: generation_max.max(1) }
     }
 
-    /// The value, and what is forgotten because this one is not.
+    /// The value, and the entries forgotten by keeping it.
     pub(crate) fn get<Q>(&mut self, key: &Q) -> (Option<&V>, Forgotten<K, V>)
     where
         K: std::borrow::Borrow<Q>,
@@ -45,7 +45,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         (self.young.get(key), forgotten)
     }
 
-    /// Puts in a value, and hands out what is forgotten for it: a whole generation now and then, which takes time to be dropped.
+    /// Inserts a value; returns the entries forgotten for it. That may be a whole generation, which takes time to drop.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Forgotten<K, V> {
         let mut forgotten = Forgotten::default();
         if self.young.len() >= self.generation_max && !self.young.contains_key(&key) {
@@ -70,7 +70,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
     }
 }
 
-/// Open Maildirs, by whatever names them. Uses at most a quarter of the descriptors the process may have.
+/// Open Maildirs by key. Uses at most a quarter of the process's descriptors.
 #[derive(Debug)]
 pub(crate) struct OpenMaildirs<K>(Mutex<Recent<K, Arc<Maildir>>>);
 
@@ -81,8 +81,8 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         Self(Mutex::new(Recent::new(mailboxes as usize / 2)))
     }
 
-    /// The Maildir at `path`: the open one if `path` still leads to it, so that mail does not follow one that was moved away, and it `is_current`; else
-    /// what `open` opens or makes now.
+    /// The Maildir at `path`. Uses the open one if `path` still leads to it and it `is_current`, so mail does not
+    /// follow a moved directory. Otherwise `open` opens or makes it.
     pub(crate) fn get<Q>(
         &self,
         key: &Q,
@@ -99,7 +99,7 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
             let (cached, forgotten) = recent.get(key);
             (cached.cloned(), forgotten)
         };
-        // Closes files, by the thousand.
+        // Closes thousands of files.
         drop(forgotten);
         if let Some(maildir) = cached
             && is_current(&maildir)
@@ -107,7 +107,7 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         {
             return Ok(maildir);
         }
-        // Not under the lock: on a slow file system this takes time, and others want their mailboxes.
+        // Outside the lock: a slow file system takes time, and others need their mailboxes.
         match open() {
             Ok(maildir) => {
                 let maildir = Arc::new(maildir);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use posthaste_intake::IntakeError;
 use posthaste_maildir::{StoreError, UniqueName};
 
-/// The name of a delivered message's file in `new/`. With a spool it is known before the file is written and stands
-/// without the sizes (`,S=`, `,W=`) that follow in the directory: [`DeliveryExecutor::locate`](crate::DeliveryExecutor::locate) finds it.
+/// The name of a delivered message's file in `new/`. With a spool it is known before the file is written, without the
+/// sizes (`,S=`, `,W=`) that follow in the directory: [`DeliveryExecutor::locate`](crate::DeliveryExecutor::locate)
+/// finds the file.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(UniqueName);
 
@@ -22,7 +23,7 @@ impl MessageId {
         self.0.as_str()
     }
 
-    /// The file name, taken apart.
+    /// The parsed file name.
     pub fn name(&self) -> &UniqueName {
         &self.0
     }
@@ -40,25 +41,26 @@ impl fmt::Debug for MessageId {
     }
 }
 
-/// Why a message was not delivered. The variant decides what the caller can do; the payload explains.
+/// The reason why a message was not delivered. The variant decides what the caller can do; the payload explains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeliveryError {
-    /// This mailbox cannot take it: no permission, a file or a link in its place, a broken directory. Other mailboxes are not
-    /// concerned; trying again helps once somebody has repaired it.
+    /// This mailbox cannot take it: no permission, a file or a link in its place, a broken directory. Other mailboxes
+    /// are not affected; a retry helps once somebody has repaired it.
     #[error("the mailbox cannot be written to: {0}")]
     Mailbox(#[source] io::Error),
-    /// The path names no mailbox that could be: never try it again (550 5.1.3).
+    /// The path is not a possible mailbox: never retry (550 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
-    /// The message was not accepted, or could not be made durable: nobody gets it. Without a spool [`IntakeError::Sync`] is a failed sync that was to cover it, so it counts as lost, as the
-    /// whole batch on that file system does: deliver it again, and tell the operator.
+    /// The message was not accepted, or could not be made durable: nobody gets it. Without a spool,
+    /// [`IntakeError::Sync`] is a failed sync that was to cover it. Then the whole batch on that file system counts as
+    /// lost: deliver it again, and tell the operator.
     #[error(transparent)]
     Intake(#[from] IntakeError),
 }
 
 impl DeliveryError {
-    /// Sorts an error of a mailbox by what can be done.
+    /// Classifies an error of a mailbox by the possible remedy.
     pub(crate) fn of_mailbox(e: io::Error) -> Self {
         match e.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => IntakeError::Full(e).into(),

@@ -1,4 +1,4 @@
-//! One lane for each mounted file system: a queue and its flushers. A file system that hangs fills its own lane only.
+//! One lane per mounted file system: a queue and its flushers. A hanging file system fills only its own lane.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,14 +13,14 @@ use crate::cache::Recent;
 use crate::error::DeliveryError;
 use crate::flusher::{Config, Request, Shared};
 
-/// Lanes at most; file systems beyond that share them.
+/// Most lanes; further file systems share them.
 const LANES_MAX: usize = 64;
-/// Paths whose file system is remembered, in each of two generations.
+/// Remembered paths with their file systems, in each of two generations.
 const PATHS_REMEMBERED: usize = 32 * 1024;
-/// Paths looked at for the first time at once. If a file system hangs, it can hold this many, and then only paths not yet known wait.
+/// Concurrent first look-ups of paths. A hanging file system can hold this many; then only unknown paths wait.
 const LOOKUPS_MAX: usize = 16;
 
-/// Sorts requests into lanes and starts a lane's threads with its first request.
+/// Sorts requests into lanes, and starts a lane's threads with its first request.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     config: Config,
@@ -33,19 +33,19 @@ pub(crate) struct Lanes {
 struct State {
     senders: HashMap<u64, mpsc::Sender<Request>>,
     device_of: Recent<PathBuf, u64>,
-    /// Held by every flusher; when all copies are gone, all threads have ended. `None` once shut down.
+    /// Held by every flusher: once all copies are gone, all threads have ended. `None` after shutdown.
     alive: Option<mpsc::Sender<()>>,
 }
 
 impl Lanes {
-    /// The lanes, and what tells when all of their threads have ended.
+    /// The lanes, and a receiver that ends when all their threads have.
     pub(crate) fn new(config: Config, shared: Arc<Shared>) -> (Self, mpsc::Receiver<()>) {
         let (alive, ended) = mpsc::channel(1);
         let state = State { senders: HashMap::new(), device_of: Recent::new(PATHS_REMEMBERED), alive: Some(alive) };
         (Self { config, shared, state: Mutex::new(state), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }, ended)
     }
 
-    /// The queue for `path`. The first time it is asked for, its file system is looked up on a blocking thread.
+    /// The queue for `path`. A blocking thread looks up its file system the first time.
     pub(crate) async fn for_path(&self, path: &Path) -> Result<mpsc::Sender<Request>, DeliveryError> {
         let (known, forgotten) = {
             let mut state = self.lock();
@@ -65,7 +65,7 @@ impl Lanes {
         self.sender(device)
     }
 
-    /// No more requests; the lanes end when they have flushed what they hold.
+    /// Refuses further requests; the lanes end once they have flushed.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.alive = None;
@@ -73,7 +73,7 @@ impl Lanes {
     }
 
     async fn look_up(&self, path: PathBuf) -> Result<u64, DeliveryError> {
-        // The permit goes with the blocking call, so a caller that gives up on a file system that hangs frees no place.
+        // The permit stays with the blocking call: a caller that gives up on a hanging file system frees no place.
         let permit = self.lookups.clone().acquire_owned().await.map_err(|_| IntakeError::Closed)?;
         let look_up = move || {
             let device = device_of(&path);
@@ -92,7 +92,7 @@ impl Lanes {
         if let Some(sender) = state.senders.get(&device) {
             return Ok(sender.clone());
         }
-        // A lane serves any file system rightly; that each has its own only keeps them from waiting for each other.
+        // A lane can serve any file system; separate lanes only prevent waiting for each other.
         let shared_lane = state.senders.values().next().filter(|_| state.senders.len() >= LANES_MAX);
         if let Some(sender) = shared_lane {
             return Ok(sender.clone());
@@ -107,7 +107,7 @@ impl Lanes {
     }
 }
 
-/// The device of a directory, or of the nearest one above it that can be looked at. Whatever is wrong with the path itself, the flusher will say.
+/// The device of a directory, or of its nearest accessible parent. The flusher reports faults of the path itself.
 fn device_of(path: &Path) -> io::Result<u64> {
     let absolute = std::path::absolute(path)?;
     let mut ancestors = absolute.ancestors();

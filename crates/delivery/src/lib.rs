@@ -1,6 +1,6 @@
 //! Durable mail delivery for programs with many tasks: all waiting messages share one sync.
 //!
-//! For every async program that files mail (SMTP or LMTP server, IMAP APPEND, importer); it speaks no protocol.
+//! For every async program that stores mail (SMTP or LMTP server, IMAP APPEND, importer). It speaks no protocol.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,15 +21,17 @@
 //! # }
 //! ```
 //!
-//! **Standalone mode** ([`DeliveryExecutor::spawn`] and friends): `Ok` means that the message is in the Maildir's `new/` and that its bytes and
-//! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
-//! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
+//! **Standalone mode** ([`DeliveryExecutor::spawn`] and friends): `Ok` means that the message is in the Maildir's
+//! `new/`, with its bytes and its name on stable storage. Messages queued when a flusher is free become one batch, for
+//! any mailboxes: write all, sync, rename all, sync. One `syncfs` serves the renames of one batch and the bytes of the
+//! next.
 //!
-//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`LocalDelivery`]): `Ok` means that the message is in a spool on stable storage; it gets into its
-//! Maildirs right after, and a sync of each mail mount makes those durable now and then. Opening finishes what a crash interrupted.
+//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`LocalDelivery`]): `Ok` means that the message is in a
+//! spool on stable storage. It reaches its Maildirs right after; syncs of each mail mount make those durable later.
+//! Opening finishes deliveries that a crash interrupted.
 //!
-//! One mailbox's error is its own; a failed sync is told to every message it was to cover. Each mounted file
-//! system has its own queue and threads, so one that is slow or hangs delays nobody else's mail.
+//! One mailbox's error is its own; a failed sync is reported to every message that it was to cover. Each mounted file
+//! system has its own queue and threads, so a slow or hanging one delays nobody else's mail.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -60,27 +62,30 @@ pub use stats::Stats;
 use local::{Body, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, Message, ReplayReport, Target};
 use standalone::Standalone;
 
-/// Messages in one batch at most.
+/// Default of the messages in one batch at most.
 ///
-/// Measured (bench `executor`, 256 tasks, 2 cores that others used too, ext4, thousand messages a second at 1 / 64 / 2000 mailboxes, median of 3, two flushes):
-/// 64: 4.1 / 6.8 / 9.0; 128: 3.4 / 6.5 / 10.2; 256: 3.6 / 6.5 / 11.1. Larger batches gain only where
-/// each message has a mailbox of its own, about as much as the runs differ, and everybody in them waits longer.
+/// Measured (bench `executor`, 256 tasks, 2 shared cores, ext4, thousand messages a second at 1 / 64 / 2000 mailboxes,
+/// median of 3, two flushes): 64: 4.1 / 6.8 / 9.0; 128: 3.4 / 6.5 / 10.2; 256: 3.6 / 6.5 / 11.1. Larger batches gain
+/// only where each message has its own mailbox, by about the noise of the runs, and make everybody in them wait longer.
 pub const DEFAULT_MAX_BATCH: usize = 64;
 
-/// Time for which a batch that is not full waits for more messages: none. Messages that arrive while a batch is being synced form the next one.
+/// Default time for which a partial batch waits for more messages: none. Messages that arrive during a sync form the
+/// next batch.
 ///
-/// Measured in the same way: a lone message takes 0.4 ms (a plain write and `fdatasync` 0.2 ms); with a window of 10 ms it takes 11.8 ms.
+/// Measured likewise: a lone message takes 0.4 ms (a plain write and `fdatasync` 0.2 ms); with a window of 10 ms it
+/// takes 11.8 ms.
 pub const DEFAULT_MAX_WAIT: Duration = Duration::ZERO;
 
-/// Batches in flight at once, for each mounted file system.
+/// Default of the concurrent batches for each mounted file system.
 ///
-/// Measured as for [`DEFAULT_MAX_BATCH`], batches of 64: 1 flush 3.5 / 2.9 / 5.7; 2 flushes 4.1 / 6.8 / 9.0; 3 flushes 3.6 / 5.3 / 10.6. The second writes
-/// while the first waits for the device; a third mostly makes batches smaller.
+/// Measured as for [`DEFAULT_MAX_BATCH`], batches of 64: 1 flush 3.5 / 2.9 / 5.7; 2 flushes 4.1 / 6.8 / 9.0; 3 flushes
+/// 3.6 / 5.3 / 10.6. The second writes while the first waits for the device; a third mostly makes batches smaller.
 pub const DEFAULT_MAX_CONCURRENT_FLUSHES: usize = 2;
 
 /// Takes messages from any number of tasks and makes them durable together.
 ///
-/// Clones share one executor. When the last is dropped, what was handed over is still flushed and then its threads end; [`shutdown`](Self::shutdown) waits for that.
+/// Clones share one executor. Dropping the last flushes accepted messages and ends the threads;
+/// [`shutdown`](Self::shutdown) waits for that.
 #[derive(Clone, Debug)]
 pub struct DeliveryExecutor {
     mode: Mode,
@@ -95,19 +100,19 @@ enum Mode {
 impl DeliveryExecutor {
     /// A standalone executor with the defaults.
     ///
-    /// Threads are started with the first message for each file system; no tokio runtime is needed to call this.
+    /// The first message for a file system starts its threads; no tokio runtime is needed to call this.
     pub fn spawn() -> Self {
         Self::with_config(DEFAULT_MAX_BATCH, DEFAULT_MAX_WAIT)
     }
 
-    /// A standalone executor with a limit and a waiting time for its batches.
+    /// A standalone executor with limits of its batches' size and waiting time.
     pub fn with_config(max_batch: usize, max_wait: Duration) -> Self {
         Self::with_full_config(max_batch, max_wait, DEFAULT_MAX_CONCURRENT_FLUSHES)
     }
 
     /// A standalone executor. Values of 0 for `max_batch` and `max_concurrent_flushes` count as 1.
     ///
-    /// Queued messages are bounded too: 16 batches for each file system; beyond that `deliver` waits for room.
+    /// Queued messages are bounded: 16 batches per file system; beyond that `deliver` waits.
     pub fn with_full_config(max_batch: usize, max_wait: Duration, max_concurrent_flushes: usize) -> Self {
         let config = flusher::Config {
             max_batch: max_batch.max(1),
@@ -117,7 +122,8 @@ impl DeliveryExecutor {
         Self { mode: Mode::Standalone(Standalone::new(config)) }
     }
 
-    /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and what it found there.
+    /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and the report of its
+    /// opening.
     ///
     /// # Errors
     /// See [`LocalOpenError`].
@@ -127,7 +133,8 @@ impl DeliveryExecutor {
         Self::with_journal_config(config)
     }
 
-    /// A journaled executor. [`LocalDelivery`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.
+    /// A journaled executor. [`LocalDelivery`] itself offers more: several mailboxes for one message, bodies larger
+    /// than memory.
     ///
     /// # Errors
     /// See [`LocalOpenError`].
@@ -137,15 +144,16 @@ impl DeliveryExecutor {
         Ok((Self { mode: Mode::Journaled { delivery, mail_root } }, report))
     }
 
-    /// Delivers one message into the Maildir at `path` and returns when it is durable.
+    /// Delivers one message to the Maildir at `path` and returns once it is durable.
     ///
-    /// The bytes are written as they are given; [`locate`](Self::locate) says where. The Maildir is made if it does not exist (mode 0700). The path is trusted: absolute, or relative to the working
-    /// directory. In journaled mode it is below the mail root, absolute or relative to it (anything else is [`DeliveryError::BadMailbox`]), and the message becomes visible shortly after this
-    /// returns. Dropping the future once the message is queued does not take it back.
+    /// The bytes are written unchanged; [`locate`](Self::locate) finds the file. A missing Maildir is made (mode 0700).
+    /// The path is trusted: absolute, or relative to the working directory. In journaled mode it must be below the mail
+    /// root, absolute or relative to it; otherwise [`DeliveryError::BadMailbox`]. The message then becomes visible
+    /// shortly after this returns. Dropping the future once the message is queued does not take it back.
     ///
     /// # Errors
-    /// [`DeliveryError`]: each variant says what the caller can do. After an error there is no file of this message, except that a
-    /// failed sync may leave one that could not be removed.
+    /// [`DeliveryError`]: each variant says what the caller can do. After an error no file of this message exists,
+    /// unless one could not be removed after a failed sync.
     pub async fn deliver(&self, path: impl AsRef<Path>, body: impl Into<Bytes>) -> Result<MessageId, DeliveryError> {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
@@ -160,9 +168,9 @@ impl DeliveryExecutor {
         }
     }
 
-    /// Where the file of a message is now: in `new/` or `cur/` of the Maildir at `path`, under a name that begins with its id. `None`
-    /// if it is not there: in journaled mode it may not be delivered yet, and a mail reader may have moved or removed it. `path` is what
-    /// was given to [`deliver`](Self::deliver). Reads a directory, so it may block.
+    /// Finds the file of a message: in `new/` or `cur/` of the Maildir at `path`, under a name that begins with its id.
+    /// `None` if it is not there: in journaled mode it may not be delivered yet, and a mail reader may have moved or
+    /// removed it. `path` is the one given to [`deliver`](Self::deliver). Reads a directory, so it may block.
     ///
     /// # Errors
     /// [`DeliveryError::BadMailbox`] as for `deliver`, [`DeliveryError::Mailbox`] when the Maildir cannot be read.
@@ -180,7 +188,7 @@ impl DeliveryExecutor {
         Ok(found.map(|found| path.join(found.dir.as_str()).join(found.name)))
     }
 
-    /// Figures since the start.
+    /// Statistics since the start.
     pub fn stats(&self) -> Stats {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.stats(),
@@ -188,7 +196,7 @@ impl DeliveryExecutor {
         }
     }
 
-    /// Takes no more messages, on any clone, and returns when those handed over have been flushed and the threads have ended.
+    /// Refuses further messages on all clones, flushes accepted ones, and returns once the threads have ended.
     pub async fn shutdown(&self) {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.shutdown().await,

@@ -1,29 +1,29 @@
-//! Seams for tests: what time it is, and what happens to a mailbox, or to a sync of the mail, before the file system is asked.
+//! Seams for tests: the clock, and a gate before operations on mailboxes and mounts.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Asked before each step; may fail it, or hold it up as a disk that hangs does.
+/// Called before each step; may fail it, or block it like a hanging disk.
 pub(crate) type Gate = Arc<dyn Fn(Step<'_>) -> io::Result<()> + Send + Sync>;
 
-/// Tells the time.
+/// Returns the time.
 pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
-/// The step that is about to be done.
+/// The step about to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
-    /// Something with this mailbox.
+    /// An operation on this mailbox.
     Mailbox(&'a str),
-    /// Writing one message into this mailbox.
+    /// Writing one message to this mailbox.
     Message(&'a str),
-    /// A look at the mount at this point below the mail root.
+    /// A check of the mount at this point below the mail root.
     Mount(&'a str),
     /// A sync of the mount at this point.
     SyncOf(&'a str),
 }
 
-/// A test's substitutes for the world. The real program has none.
+/// Substitutes for tests; the program has none.
 #[derive(Default)]
 pub(crate) struct Seams {
     pub gate: Option<Gate>,

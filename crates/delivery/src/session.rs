@@ -1,11 +1,11 @@
-//! The life of the page cache.
+//! Sessions of the page cache.
 
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// Equal tags mean that whatever was written to the mail root under one is still there under the other, synced or not:
-/// the machine was not restarted and the file system not remounted in between.
+/// Identifies a session of the page cache: under equal tags, anything written to the mail root is still there, synced
+/// or not. The machine was not restarted and the file system not remounted in between.
 ///
 /// A tag is the kernel's boot id and the mount's unique id, which is never reused within a boot (Linux 6.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub struct SessionTag(pub [u8; TAG_BYTES]);
 pub(crate) const TAG_BYTES: usize = 24;
 
 impl SessionTag {
-    /// The present one for this directory. Where the kernel cannot tell, one that equals no other: then mail is looked
-    /// for rather than trusted to be there.
+    /// The current tag of a directory. If the kernel cannot tell, one that equals no other: mail is then looked for
+    /// instead of trusted.
     ///
     /// # Errors
-    /// An error of opening the directory or of asking for random bytes.
+    /// An error of opening the directory or of getting random bytes.
     pub fn of(dir: &Path) -> std::io::Result<Self> {
         let mut tag = [0; TAG_BYTES];
         if let Some(declared) = posthaste_fsops::declared(std::fs::File::open(dir)?) {
@@ -49,7 +49,7 @@ fn mount_id(dir: &Path) -> Option<u64> {
     (answer.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(answer.stx_mnt_id)
 }
 
-/// From `linux/stat.h`; the crate that we call the kernel through has no name for it yet.
+/// From `linux/stat.h`; rustix has no name for it yet.
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Standalone mode: the Maildir files themselves are synced.
+//! Standalone mode: syncs the Maildir files themselves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::flusher::{Config, Request, Shared};
 use crate::lanes::Lanes;
 use crate::stats::Stats;
 
-/// Shared by all clones. Dropping the last one drops the lanes' senders, which ends the flushers once their queues are empty.
+/// Shared by all clones. Dropping the last one drops the lanes' senders, which ends the flushers once their queues are
+/// empty.
 #[derive(Debug, Clone)]
 pub(crate) struct Standalone {
     inner: Arc<Inner>,
@@ -39,7 +40,7 @@ impl Standalone {
         let request = Request { path: path.into(), body, reply, queued: Instant::now() };
         lane.send(request).await.map_err(|_| IntakeError::Closed)?;
         drop(lane);
-        // The flusher answers every request it takes, so a missing answer means that it is no more.
+        // The flusher answers every request, so a missing answer means that it has ended.
         outcome.await.unwrap_or(Err(IntakeError::Closed.into()))
     }
 
@@ -49,7 +50,7 @@ impl Standalone {
 
     pub(crate) async fn shutdown(&self) {
         self.inner.lanes.close();
-        // `recv` gives `None` when the last flusher has dropped its copy of the sender; a second call gets it at once.
+        // `recv` returns `None` once the last flusher has dropped its sender; further calls return at once.
         while self.inner.ended.lock().await.recv().await.is_some() {}
     }
 }

@@ -1,9 +1,9 @@
-//! Figures of an executor, counted without a lock.
+//! Statistics of an executor, counted without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// An executor's work since its start. Sums and counts: rates and means are differences of two of these.
+/// Work of an executor since its start. Sums and counts: rates and means are differences of two snapshots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -11,19 +11,19 @@ pub struct Stats {
     pub delivered: u64,
     /// Messages that ended with an error.
     pub failed: u64,
-    /// Batches taken.
+    /// Batches flushed.
     pub batches: u64,
-    /// Messages in them; divided by `batches` it is the mean fill.
+    /// Messages in them; divided by `batches` the mean fill.
     pub batch_messages: u64,
-    /// The fullest batch.
+    /// The largest batch.
     pub batch_messages_max: u64,
     /// Time from being queued until a batch took the message, summed over messages, in microseconds.
     pub wait_us: u64,
-    /// The longest of these, in microseconds.
+    /// The longest such wait, in microseconds.
     pub wait_us_max: u64,
     /// Time from a batch being taken until it was durable, summed over batches, in microseconds.
     pub flush_us: u64,
-    /// The longest of these, in microseconds.
+    /// The longest such time, in microseconds.
     pub flush_us_max: u64,
 }
 

@@ -1,4 +1,4 @@
-//! State that all mail mounts share.
+//! State shared by all mail mounts.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::observer::Observer;
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
 
-/// For each mount.
+/// Shared state, one copy per mount.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub root_path: PathBuf,

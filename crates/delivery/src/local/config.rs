@@ -1,4 +1,4 @@
-//! Settings of local delivery, and why it could not be opened.
+//! Settings of local delivery, and errors of opening it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -17,46 +17,50 @@ use super::observer::Observer;
 pub struct LocalConfig {
     /// The mail root: all mailboxes are below it.
     pub mail_root: PathBuf,
-    /// The spool; may be on another file system than the mail.
+    /// The spool, possibly on another file system than the mail.
     pub spool_dir: PathBuf,
     /// Sizes and bounds of the spool.
     pub spool: posthaste_spool::Config,
-    /// Bytes that deliveries leave free on each file system of the mail; what does not fit waits in the spool. Below
-    /// [`spool.free_bytes_min`](posthaste_spool::Config::free_bytes_min) by default: on one file system, mail is refused before deliveries stop.
+    /// Bytes that deliveries leave free on each mail file system; other mail waits in the spool. The default is below
+    /// [`spool.free_bytes_min`](posthaste_spool::Config::free_bytes_min): on a shared file system, mail is refused
+    /// before deliveries stop.
     pub free_bytes_min: u64,
-    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    /// Like [`free_bytes_min`](Self::free_bytes_min), for inodes; ignored where the file system does not count them.
     pub free_inodes_min: u64,
-    /// Host name that goes into file names.
+    /// Host name in file names.
     pub host: String,
-    /// Random for each opening and part of file names.
+    /// Random number in file names, new at each opening.
     pub nonce: u32,
-    /// Targets, as batch and number, whose messages were expunged before this opening: one that has no file any more gets none.
+    /// Targets, as batch and number, expunged before this opening: if the file is gone, no new one is made.
     pub expunged: Arc<HashSet<(Lsn, u16)>>,
-    /// Bounds of acceptance. A mailbox that is slow may take an eighth of [`backlog_bytes`](posthaste_intake::Config::backlog_bytes).
+    /// Bounds of acceptance. A slow mailbox may take an eighth of
+    /// [`backlog_bytes`](posthaste_intake::Config::backlog_bytes).
     pub intake: posthaste_intake::Config,
-    /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (bench-results/2026-11-26, section 3).
+    /// Bytes of visible mail after which its mount is synced. Default 256 MiB: from 8 to 256 MiB no difference in rate
+    /// or latency was measured (bench-results/2026-11-26, section 3).
     pub sync_bytes: u64,
-    /// Time after which a mount is synced if there is anything to be made durable.
+    /// Interval of syncs of a mount with mail that is not durable.
     pub sync_interval: Duration,
-    /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`LocalDelivery::check_mailbox`](super::LocalDelivery::check_mailbox) refuses.
+    /// Bytes that may wait for one unwritable mailbox; beyond it
+    /// [`LocalDelivery::check_mailbox`](super::LocalDelivery::check_mailbox) refuses.
     pub pending_bytes_max: u64,
-    /// Bytes that may wait for all such mailboxes together; beyond, mail for any of them is refused, and for no other.
+    /// Bytes that may wait for all such mailboxes together; beyond it only mail for them is refused.
     pub pending_bytes_max_all: u64,
-    /// Owner and mode of new files and directories. Looked up whenever a mailbox is opened or written to, so it may change at run time: mail gets the owner that
-    /// applies when it is written, not when it was accepted.
+    /// Owner and mode of new files and directories. Read whenever a mailbox is opened or written, so it may change at
+    /// run time. Mail gets the owner in force when it is written, not when it was accepted.
     pub owners: Owners,
     /// Receives the outcome of each target.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Receives mail that is given up because its body in the spool is lost.
+    /// Receives mail given up because its body in the spool is lost.
     pub losses: Losses,
-    /// Time for which opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
+    /// Time for which opening waits until earlier mail is in its mailboxes, or is known to wait.
     pub open_patience: Duration,
-    /// Deadline of a shutdown. If a disk hangs, unfinished work is left to the next opening.
+    /// Time limit of a shutdown. If a disk hangs, the next opening finishes the work.
     pub shutdown_patience: Duration,
 }
 
 impl LocalConfig {
-    /// The defaults for these directories.
+    /// Default settings for these directories.
     pub fn new(spool_dir: impl Into<PathBuf>, mail_root: impl Into<PathBuf>) -> Self {
         LocalConfig {
             mail_root: mail_root.into(),
@@ -65,7 +69,7 @@ impl LocalConfig {
             free_bytes_min: 32 << 20,
             free_inodes_min: 500,
             host: Host::of_this_machine().as_str().to_owned(),
-            // Keyed with random bytes of the system for each of its values.
+            // Keyed with the system's random bytes at each `new`.
             nonce: RandomState::new().hash_one(0_u8) as u32,
             expunged: Arc::default(),
             intake: posthaste_intake::Config::default(),
@@ -82,7 +86,7 @@ impl LocalConfig {
     }
 }
 
-/// Why local delivery with a spool of its own could not be opened.
+/// Error in opening local delivery with its own spool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalOpenError {
@@ -91,7 +95,7 @@ pub enum LocalOpenError {
     Spool {
         /// Its directory.
         dir: PathBuf,
-        /// Why it cannot be opened.
+        /// The spool's error.
         error: posthaste_spool::OpenError,
     },
     /// The stream of a mount, the mail root, or a thread.

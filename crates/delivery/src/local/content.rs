@@ -1,4 +1,4 @@
-//! The bytes of a message as they are in a Maildir file. A large body is copied from the spool piece by piece.
+//! Content of a message's Maildir file. A large body is copied from the spool piece by piece.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,15 +12,15 @@ use posthaste_spool::{Lsn, Spool};
 use super::losses::read_failed;
 use super::message::{LineEnds, Target};
 
-/// Where a body's bytes come from.
+/// Source of a body's bytes.
 pub(crate) struct Source<'a> {
     pub spool: &'a dyn Spool,
     pub lsn: Lsn,
     pub len: u64,
-    /// In memory, if it is.
+    /// The body in memory, if it is there.
     pub parts: Option<&'a [Bytes]>,
     pub large: Option<LargeBody>,
-    /// Called before each step that may take long.
+    /// Called before each step that may be slow.
     pub step: &'a dyn Fn(),
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Content<'a> {
     pub wire_size: u64,
     /// INTERNALDATE: its file's time of modification.
     pub modified: SystemTime,
-    /// The first part, or everything.
+    /// The first part, or the whole.
     head: Vec<u8>,
-    /// The rest, if the body is large, and whether its CRs go.
+    /// The rest of a large body: true if its CRs are removed.
     tail: Option<bool>,
     source: Source<'a>,
 }
@@ -95,7 +95,7 @@ impl<'a> Content<'a> {
         Content { disk_size, wire_size, modified, head, tail: Some(strip_cr), source }
     }
 
-    /// Writes the whole message. Not synced.
+    /// Writes the whole message, without a sync.
     pub fn write_to(&self, file: &mut dyn Write) -> io::Result<()> {
         file.write_all(&self.head)?;
         let mut written = self.head.len() as u64;
@@ -139,7 +139,7 @@ impl<'a> Content<'a> {
                 each(&piece)?;
                 continue;
             }
-            // Every CR of a lossless body belongs to a line end, so that each can go wherever the pieces are cut.
+            // Every CR of a lossless body ends a line, so each can be removed wherever the pieces are cut.
             stripped.clear();
             LineEndScan::default().push(&piece, |run| stripped.extend_from_slice(run));
             each(&stripped)?;
@@ -160,5 +160,5 @@ impl Source<'_> {
     }
 }
 
-/// Bytes of a large body that are in memory at a time, for each thread.
+/// Bytes of a large body in memory at a time, per thread.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! The mounts of local delivery and what they share: opened, looked after, synced and ended together.
+//! The mounts of local delivery and their shared state: opening, supervision, syncs and end.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use super::report::{ReplayReport, SyncFailed};
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
 
-/// State that all handles share.
+/// State shared by all handles.
 pub(super) struct Core {
     pub config: LocalConfig,
     pub nonce: u32,
@@ -31,9 +31,9 @@ pub(super) struct Core {
     pub points: MountPoints,
     /// In the order of `points`.
     pub mounts: Vec<Arc<MailMount>>,
-    /// Streams of mounts that could be read.
+    /// Streams of the readable mounts.
     attached: Vec<AttachedStream>,
-    /// The end has begun: nothing is tried again.
+    /// Set at the beginning of the end: no more retries.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
     /// Wakes the keeper thread.
@@ -54,7 +54,8 @@ impl Core {
         let names = streams.iter().map(|stream| &*stream.name);
         let (bound, mended) = BoundMounts::open(&config.spool_dir, names).map_err(at(&config.spool_dir))?;
         report.mended = mended;
-        // One that is there becomes durable with the mail in it, and its disk may hang. One that was there is on a disk that is not mounted now.
+        // A new directory becomes durable with its mail, and its disk may hang. A missing one that was bound is on an
+        // unmounted disk.
         if !mail_root.is_dir() && bound.get("").is_none() {
             posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
         }
@@ -86,7 +87,7 @@ impl Core {
             let stream = StreamHandle::register(spool.clone(), &stream_of(point))?;
             let (id, mut history) = (stream.id(), History::default());
             let (history, replayed) = match stream.replay(&mut history) {
-                // The disk may read it later: its mail stays where it is, and the other mounts are served.
+                // The disk may become readable: the mail stays, and the other mounts are served.
                 Err(error @ ReplayError::Io { .. }) => (Err(error.to_string().into()), None),
                 replayed => (Ok(history), Some(replayed?)),
             };
@@ -98,7 +99,7 @@ impl Core {
             replays.push(replayed);
             mounts.push(MailMount::new(files, id, limits.clone(), history));
         }
-        // All have been read: now they are shown what comes, and may act.
+        // All are read: now they receive new entries, and may act.
         let mut attached = Vec::new();
         for (mount, replayed) in mounts.iter().zip(replays) {
             attached.extend(replayed.map(|replayed| replayed.attach(mount.clone())).transpose()?);
@@ -132,12 +133,12 @@ impl Core {
 
     pub fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
         let mut failed = Vec::new();
-        // In parallel: one that hangs takes no time from the others.
+        // In parallel, so that a hanging mount takes no time from the others.
         std::thread::scope(|scope| {
             let begin = |mount: &'_ Arc<MailMount>| {
                 let mount = mount.clone();
                 scope.spawn(move || {
-                    // One that has not answered yet has nothing to be waited for.
+                    // A mount that has not answered yet has no work in flight.
                     if mount.has_begun() {
                         mount.wait_until_idle(deadline);
                     }
@@ -158,7 +159,7 @@ impl Core {
     }
 
     pub fn end(&self, deadline: Instant) {
-        // After a failure of the disk there is nothing to wait for; replay does the rest.
+        // A failed disk is not worth waiting for; replay does the rest.
         let _ = self.sync(deadline);
         self.stop.store(true, Ordering::Release);
         drop(self.tick.0.lock());
@@ -168,7 +169,7 @@ impl Core {
     }
 }
 
-/// Time between two looks at the mounts.
+/// Interval of the keeper's checks.
 const TICK: Duration = Duration::from_millis(200);
-/// A slow mailbox may take this fraction of the memory for messages in flight: one part in this many.
+/// A slow mailbox may take one part in this many of the memory for messages in flight.
 const QUEUE_SHARE: u64 = 8;

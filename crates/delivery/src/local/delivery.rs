@@ -1,4 +1,4 @@
-//! Local delivery as a whole: opening, accepting messages, figures and shutdown.
+//! Local delivery as a whole: opening, acceptance, statistics and shutdown.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use super::report::{
 use crate::error::DeliveryError;
 use crate::seams::Seams;
 
-/// Local delivery, open. Clones share it; dropping the last one delivers and syncs what was accepted, and ends.
+/// Open local delivery. Clones share it; dropping the last one delivers and syncs accepted mail, and ends.
 #[derive(Clone)]
 pub struct LocalDelivery {
     handle: Arc<Handle>,
@@ -35,21 +35,21 @@ impl std::fmt::Debug for LocalDelivery {
     }
 }
 
-/// The last handle ends it.
+/// State of the last handle; dropping it ends local delivery.
 struct Handle {
     core: Arc<Core>,
-    /// True if spool and intake were opened here: then they end with it.
+    /// True if spool and intake were opened here and so end with it.
     owns_intake: bool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl LocalDelivery {
-    /// Opens the spool and has every message in it that is not known to be durable in its mailboxes delivered exactly once.
+    /// Opens the spool, and delivers exactly once every message in it that is not known to be durable in its mailboxes.
     ///
-    /// Waits for that up to [`LocalConfig::open_patience`]. Mail of a mount that does not answer by then waits.
+    /// Waits for that up to [`LocalConfig::open_patience`]. Mail for a mount that does not answer by then stays queued.
     ///
     /// # Errors
-    /// See [`LocalOpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
+    /// See [`LocalOpenError`]. An unwritable mailbox is not an error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), LocalOpenError> {
         let opened = FileSpool::open(&config.spool_dir, config.spool.clone());
         let (spool, found) = opened.map_err(|error| LocalOpenError::Spool { dir: config.spool_dir.clone(), error })?;
@@ -58,11 +58,11 @@ impl LocalDelivery {
         Ok((delivery, ReplayReport { spool: Some(found), ..report }))
     }
 
-    /// Like [`open`](Self::open), in an intake that is open already and may have other destinations. Of the configuration, what concerns the spool and its intake
-    /// does not count, but for the spool's directory, where it is noted which file system each mount is.
+    /// Like [`open`](Self::open), on an open intake that may have other destinations. Settings of the spool and its
+    /// intake are ignored, except the spool's directory: it records the file system of each mount.
     ///
     /// # Errors
-    /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
+    /// See [`OpenError`]. An unwritable mailbox is not an error: its mail waits.
     pub fn open_on(intake: Intake, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         Self::open_with(intake, false, config, Seams::default())
     }
@@ -83,7 +83,7 @@ impl LocalDelivery {
             let keeper = core.clone();
             std::thread::Builder::new().name("delivery-keep".to_owned()).spawn(move || keeper.keep())
         };
-        // If it fails, those that were started end with the handle.
+        // On failure those that were started end with the handle.
         *delivery.handle.keeper.lock().expect("the keeper's handle") =
             Some(started().map_err(OpenError::io("threads of local delivery"))?);
         let deadline = Instant::now() + core.config.open_patience;
@@ -98,18 +98,19 @@ impl LocalDelivery {
 
     /// Makes a message durable.
     ///
-    /// When this returns `Ok`, no power cut can lose the message. It becomes visible in its mailboxes shortly after; one that
-    /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is appended.
+    /// After `Ok` no power cut can lose the message. It becomes visible in its mailboxes shortly after; an unwritable
+    /// one gets it later. Dropping the future does not take an appended message back.
     ///
     /// # Errors
-    /// [`DeliveryError::BadMailbox`] and [`DeliveryError::Intake`]: the message is not accepted for any recipient.
+    /// [`DeliveryError::BadMailbox`] and [`DeliveryError::Intake`]: the message is accepted for no recipient.
     pub async fn deliver_message(&self, message: Message) -> Result<LocalReceipt, DeliveryError> {
         let (one, body) = self.one(message)?;
         let accepted = self.intake().accept(&[&one], &Mail::default(), body).await?;
         Ok(one.receipt(accepted.lsn))
     }
 
-    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done: see [`Intake::accept_unless`].
+    /// Like [`deliver_message`](Self::deliver_message), unless `give_up` completes first: see
+    /// [`Intake::accept_unless`].
     ///
     /// # Errors
     /// Like [`deliver_message`](Self::deliver_message), and [`IntakeError::Cancelled`].
@@ -143,7 +144,7 @@ impl LocalDelivery {
         Ok((OneMessage { core: self.core(), targets, line_ends, secs: now_secs(), also }, body))
     }
 
-    /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
+    /// True if a mailbox still lacks the mail of a batch, or its file is not durable.
     pub fn needs_body(&self, body: Lsn) -> bool {
         let core = self.core();
         core.mounts.iter().any(|mount| core.intake.spool().needs_body(mount.stream, body))
@@ -154,7 +155,7 @@ impl LocalDelivery {
         &self.handle.core.intake
     }
 
-    /// Checks if mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
+    /// Checks that not too much mail waits for a mailbox already (SMTP 452 4.2.2).
     ///
     /// # Errors
     /// Too much waits for it.
@@ -162,10 +163,10 @@ impl LocalDelivery {
         self.check_mailboxes([mailbox])
     }
 
-    /// Like [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless much waits.
+    /// Like [`check_mailbox`](Self::check_mailbox), for several. Takes no lock unless much waits.
     ///
     /// # Errors
-    /// The first mailbox for which too much waits: for it alone, or, if it cannot be written to, for all such mailboxes together.
+    /// The first mailbox with too much waiting mail: its own, or, if it is unwritable, that of all such mailboxes.
     pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), MailboxFull> {
         let core = &self.handle.core;
         let (each_max, all_max) = (core.config.pending_bytes_max, core.config.pending_bytes_max_all);
@@ -191,48 +192,50 @@ impl LocalDelivery {
         self.handle.core.is_ending.load(Ordering::Acquire)
     }
 
-    /// True if the stream of a mailbox's mount could not be read at the opening: mail for it is refused (SMTP 451), and what waits stays in the spool.
+    /// True if the stream of a mailbox's mount was unreadable at the opening: mail for it is refused (SMTP 451), and
+    /// waiting mail stays in the spool.
     pub fn is_stuck(&self, mailbox: &str) -> bool {
         let core = &self.handle.core;
         core.mounts[core.points.of(mailbox)].is_stuck
     }
 
-    /// The messages that wait for mailboxes that cannot be written to, or for mounts that do not answer, in the order in which they came. One that waits on
-    /// several mounts is there for each.
+    /// Messages that wait for unwritable mailboxes, or for mounts that do not answer, in order of arrival. A message
+    /// that waits on several mounts is listed for each.
     pub fn waiting(&self) -> Vec<Waiting> {
         let mut all: Vec<Waiting> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_messages()).collect();
         all.sort_by_key(|waiting| waiting.id);
         all
     }
 
-    /// The mailboxes that mail waits for, in the order of their names.
+    /// Mailboxes that mail waits for, by name.
     pub fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
         let mut all: Vec<_> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_mailboxes()).collect();
         all.sort_by(|a, b| a.mailbox.cmp(&b.mailbox));
         all
     }
 
-    /// Messages that are not in all of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next opening. Visits every message.
+    /// Messages missing in some of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next opening.
+    /// Visits every message.
     pub fn remaining(&self) -> Remaining {
         let (mut messages, mut mailboxes) = (HashSet::new(), HashSet::new());
         self.handle.core.mounts.iter().for_each(|mount| mount.add_remaining(&mut messages, &mut mailboxes));
         Remaining { messages: messages.len(), mailboxes: mailboxes.len() }
     }
 
-    /// The mailboxes that received all waiting mail since the last call: 10,000 of each mount at most.
+    /// Mailboxes that received all waiting mail since the last call; at most 10,000 per mount.
     pub fn take_recovered(&self) -> Vec<RecoveredMailbox> {
         let of_mount = |mount: &Arc<MailMount>| mount.state().troubles.take_recovered();
         let all = self.handle.core.mounts.iter().flat_map(of_mount);
         all.map(|(mailbox, messages)| RecoveredMailbox { mailbox, messages }).collect()
     }
 
-    /// True for the name of a file that has this message, by its number in the spool, whatever became of the name since.
+    /// True if a file name belongs to this message, by its number in the spool, even after renames.
     pub fn is_file_of(&self, message: u64, name: &str) -> bool {
         let unique = name.split_once('.').map_or("", |(_, unique)| unique);
         unique.strip_prefix(&super::files::mark_of(message)).is_some_and(|rest| rest.starts_with('R'))
     }
 
-    /// Figures since opening.
+    /// Statistics since opening.
     pub fn stats(&self) -> LocalStats {
         let core = &self.handle.core;
         let mut stats = LocalStats {
@@ -256,7 +259,8 @@ impl LocalDelivery {
         stats
     }
 
-    /// Waits until all accepted mail is visible, except mail that waits for a mailbox, then syncs every mount; each step up to `patience` (real time). Blocks.
+    /// Waits until all accepted mail is visible, except mail that waits for a mailbox, then syncs every mount. Each
+    /// step takes up to `patience` (real time). Blocks.
     ///
     /// # Errors
     /// The syncs that failed or did not return in time.
@@ -264,16 +268,17 @@ impl LocalDelivery {
         self.handle.core.sync(Instant::now() + patience)
     }
 
-    /// Accepts nothing more for mailboxes, delivers what was accepted, syncs it and ends the threads, within [`LocalConfig::shutdown_patience`]. An intake that it
-    /// was [opened on](Self::open_on) stays open for other destinations; a message for mailboxes that is just being accepted there waits for the next opening.
+    /// Refuses further mail, delivers and syncs accepted mail, and ends the threads, within
+    /// [`LocalConfig::shutdown_patience`]. An intake that it was [opened on](Self::open_on) stays open for other
+    /// destinations. A message just being accepted there waits for the next opening.
     pub async fn shutdown(&self) {
         self.shutdown_by(Instant::now() + self.handle.core.config.shutdown_patience).await;
     }
 
-    /// Like [`shutdown`](Self::shutdown), until `deadline`. The last checkpoint gets at least one second.
+    /// Like [`shutdown`](Self::shutdown), with a deadline. The last checkpoint gets at least one second.
     pub async fn shutdown_by(&self, deadline: Instant) {
         let handle = self.handle.clone();
-        // If the runtime is going down, dropping the last handle does the same.
+        // If the runtime is ending, dropping the last handle does the same.
         let _ = tokio::task::spawn_blocking(move || handle.end(deadline)).await;
     }
 
@@ -292,7 +297,7 @@ impl LocalDelivery {
 
 impl Handle {
     fn end(&self, deadline: Instant) {
-        // What waits goes on waiting, and is counted as such.
+        // Waiting mail keeps waiting, and is counted so.
         if self.core.is_ending.swap(true, Ordering::AcqRel) {
             return;
         }

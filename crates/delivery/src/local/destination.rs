@@ -1,4 +1,4 @@
-//! Mailboxes as a destination of mail: an entry for each mount.
+//! Mailboxes as a destination of mail, with an entry per mount.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,12 +17,12 @@ use super::mount::memory_units;
 use super::mounts::stream_of;
 use super::report::{LocalReceipt, MountStats};
 
-/// Takes a message that names its mailboxes and its entries by itself.
+/// One message with its own mailboxes and entries.
 pub(super) struct OneMessage<'a> {
     pub core: &'a Core,
     pub targets: Vec<Target>,
     pub line_ends: LineEnds,
-    /// When it was received, in seconds since 1970.
+    /// Time of reception, in seconds since 1970.
     pub secs: u64,
     pub also: Vec<Entry>,
 }
@@ -58,7 +58,7 @@ impl Destination for LocalDelivery {
         }
     }
 
-    /// Mounts, and mailboxes that cannot be written.
+    /// Troubles of mounts, and unwritable mailboxes.
     fn troubles(&self) -> Vec<Trouble> {
         let stats = self.stats();
         let mut troubles: Vec<Trouble> = stats.mounts.iter().filter_map(trouble_of).collect();
@@ -78,7 +78,7 @@ impl Destination for LocalDelivery {
         self.end(deadline);
     }
 
-    /// Refused if too much waits for a mailbox that cannot be written to, or its mount is stuck.
+    /// Refuses if too much waits for an unwritable mailbox, or if its mount is stuck.
     fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
         let MailPlace::Maildir(mailbox) = place else { return Ok(()) };
         self.check_open(mailbox)?;
@@ -128,7 +128,7 @@ fn trouble_of(mount: &MountStats) -> Option<Trouble> {
 }
 
 impl LocalDelivery {
-    /// Refuses mail for a mount that is stuck, and mail after the end: it would wait without a bound.
+    /// Refuses mail for a stuck mount, and mail after the end: it would wait without a bound.
     fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
         let why = match self.has_ended() {
             true => "delivery to mailboxes has ended",
@@ -152,7 +152,7 @@ fn unusable(why: String) -> NotTaken {
 }
 
 impl Core {
-    /// Adds the entries of a message: one for each mount, with the memory that each takes.
+    /// Adds the entries of a message, one per mount, with the memory of each.
     pub fn reserve(
         &self,
         targets: impl Iterator<Item = Target>,
@@ -185,5 +185,5 @@ pub(super) fn now_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Mailboxes of one message.
+/// Most mailboxes of one message.
 pub(super) const TARGETS_MAX: usize = u16::MAX as usize;

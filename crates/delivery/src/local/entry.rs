@@ -16,42 +16,44 @@ use crate::session::{SessionTag, TAG_BYTES};
 pub enum LocalEntry {
     /// A message is to be delivered.
     Deliver(Deliver),
-    /// Targets became visible. Nobody waits for this entry; without it each kill would bring back mail that its owner has removed.
+    /// Targets became visible. Nobody waits for this entry; without it each kill would bring back mail that its owner
+    /// has removed.
     Visible(Visible),
-    /// A sync of the mount begins; durable before it does. Unless the sync is known to have succeeded, what was visible may be in the page cache alone.
+    /// A sync of the mount begins; durable before it does. Until the sync is known to have succeeded, visible mail may
+    /// be in the page cache only.
     SyncBegun {
-        /// The life of the page cache that the sync is about.
+        /// The session of the page cache.
         session: SessionTag,
     },
-    /// A sync has succeeded. Nobody waits for this entry: without it mail is written once more.
+    /// A sync succeeded. Nobody waits for this entry: without it mail is rewritten.
     Synced {
-        /// The entry with which it began.
+        /// The entry of its beginning.
         begun: Lsn,
     },
     /// An attempt at a mailbox failed; for `posthaste spool inspect`. A later entry for the same mailbox replaces it.
     Trouble(Trouble),
-    /// A mailbox was removed: mail accepted for it before is not delivered any more.
+    /// A mailbox was removed: earlier mail for it is not delivered any more.
     Removal(Removal),
 }
 
 /// A message for the mailboxes of one mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deliver {
-    /// When it was received, in seconds since 1970; part of the file names.
+    /// Time of reception, in seconds since 1970; part of the file names.
     pub secs: u64,
     /// INTERNALDATE in seconds since 1970: the files' time of modification.
     pub internal_date: u32,
-    /// Random for each opening and part of the file names, so that no two spools make the same one.
+    /// Random number in the file names, new at each opening, so that no two spools make the same name.
     pub nonce: u32,
     /// Host name in the file names.
     pub host: Arc<str>,
     /// Handling of its line ends.
     pub line_ends: LineEnds,
-    /// The batch that has its body. `None`: this one. An entry that takes the place of an older one names that one's body.
+    /// The batch with its body. `None`: this one. An entry that replaces an older one names that one's body.
     pub body: Option<OlderBody>,
-    /// Facts about a large body, so that its sizes on disk need not be counted again.
+    /// Facts about a large body, so that its sizes on disk need no second count.
     pub large: Option<LargeBody>,
-    /// The mailboxes that it is still to reach, each with its number among all targets of the message.
+    /// The mailboxes still to reach, each with its number among the message's targets.
     pub targets: Vec<(u16, Target)>,
 }
 
@@ -67,30 +69,30 @@ pub struct OlderBody {
 /// Targets that became visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visible {
-    /// In this life of the page cache.
+    /// The session of the page cache.
     pub session: SessionTag,
-    /// The batches that have their bodies, and numbers of targets.
+    /// Batches of the bodies, and numbers of targets.
     pub targets: Vec<(Lsn, u16)>,
 }
 
-/// Why mail for a mailbox waits.
+/// The reason why mail for a mailbox waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Attempts in a row that failed, of whichever message.
+    /// Consecutive failed attempts, of any messages.
     pub attempts: u32,
-    /// When it is tried next, in seconds since 1970.
+    /// Time of the next try, in seconds since 1970.
     pub next_try_secs: u64,
-    /// The end of the last attempt.
+    /// Error of the last attempt.
     pub error: Arc<str>,
 }
 
-/// The removal of a mailbox, and of all mailboxes below it. Its path and the batch of its last removal together are an identity that no later mailbox has:
-/// batches are numbered once.
+/// The removal of a mailbox, and of all mailboxes below it. Path and batch of the last removal form an identity that no
+/// later mailbox has: batch numbers are unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Mail whose body is in an earlier batch than this is not delivered. `None`: than the batch of this entry.
+    /// Mail with a body in an earlier batch is not delivered. `None`: the batch of this entry.
     pub before: Option<Lsn>,
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
@@ -115,7 +117,8 @@ impl LocalEntry {
     /// The entry's payload.
     ///
     /// # Panics
-    /// A host name, a mailbox or an error of more than 65,535 bytes, or more than 65,535 targets: all of them are checked when they come in.
+    /// A host name, mailbox or error of more than 65,535 bytes, or more than 65,535 targets: all are checked on
+    /// acceptance.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(256);
         out.put_u8(VERSION);
@@ -220,7 +223,7 @@ impl Deliver {
         }
     }
 
-    /// `payload`: what `rest` is part of.
+    /// `payload` contains `rest`.
     fn take(rest: &mut Fields<'_>, payload: &Bytes) -> Option<Self> {
         let flags = rest.u8()?;
         let has = |flag: u8| flags & flag != 0;
@@ -248,7 +251,7 @@ fn session(rest: &mut Fields<'_>) -> Option<SessionTag> {
     rest.array().map(SessionTag)
 }
 
-/// Bytes of a target in [`Visible`].
+/// Size of a target in [`Visible`], in bytes.
 const VISIBLE_BYTES: usize = 10;
 
 #[cfg(test)]
@@ -311,7 +314,7 @@ mod tests {
             let whole = entry.encode();
             for len in 0..whole.len() {
                 let cut = LocalEntry::decode(whole.slice(..len));
-                // Whole pairs less are a shorter list.
+                // A list without its last pairs is a shorter list.
                 let is_list = matches!((&entry, &cut), (LocalEntry::Visible(_), Some(LocalEntry::Visible(_))));
                 assert!(cut.is_none() || is_list, "{entry:?}: length {len}");
             }
@@ -331,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The bytes on disk, which no later version may read otherwise.
+    /// The bytes on disk; every later version must read them alike.
     #[test]
     fn the_bytes_are_those_of_the_table() {
         let target = Target { mailbox: "a".into(), prefix: Bytes::from_static(b"P") };

@@ -1,4 +1,4 @@
-//! Messages in the Maildirs of one mount: put there, looked for, rewritten.
+//! Messages in the Maildirs of one mount: delivery, search, rewriting.
 
 use std::fs::File;
 use std::io;
@@ -22,21 +22,21 @@ use super::table::{Taken, Task};
 use crate::seams::Step;
 use crate::session::SessionTag;
 
-/// A message's body in memory, with its share of what all of them may take.
+/// A body in memory, with its share of the memory for all bodies.
 pub(crate) type Held = Arc<HeldBody>;
-/// A target that a thread has taken.
+/// A target taken by a thread.
 pub(crate) type Job = Taken<Held>;
 
-/// The work of a thread for a target.
+/// Result of a thread's work on a target.
 #[derive(Debug, Clone)]
 pub(crate) enum Done {
-    /// It has a file, which was written now.
+    /// Its file was written now.
     Written,
-    /// It has the file that was there, or had one that its owner has taken away.
+    /// Its file was there, or its owner has removed it.
     Found,
-    /// It will never have one.
+    /// It is given up for good.
     GivenUp(Lost),
-    /// It is to have none: its mailbox was removed.
+    /// It gets no file: its mailbox was removed.
     Removed,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Files {
     common: Common,
     dir: MountDir,
     room: MailRoom,
-    /// For its one syncing thread.
+    /// Used by its syncing thread only.
     descriptor: Mutex<Option<Mount>>,
 }
 
 impl Files {
-    /// `floor` is what is to stay free on the file system.
+    /// `floor`: space to keep free on the file system.
     pub fn new(common: Common, point: Arc<str>, floor: Space) -> Self {
         let dir = MountDir::new(&common.root_path, point);
         let room = MailRoom::new(floor, dir.path().display().to_string());
@@ -61,7 +61,7 @@ impl Files {
         &self.common
     }
 
-    /// Where it is mounted, below the mail root; empty for the root's own file system.
+    /// Its mount point below the mail root; empty for the root's own file system.
     pub fn point(&self) -> &Arc<str> {
         self.dir.point()
     }
@@ -70,10 +70,11 @@ impl Files {
         &self.room
     }
 
-    /// Free space of the mount's file system. File systems mounted below it since the start count as part of it. Blocks while the mount hangs.
+    /// Free space of the mount's file system. File systems mounted below it since the start count as part of it. Blocks
+    /// while the mount hangs.
     ///
     /// # Errors
-    /// An error of asking the file system.
+    /// The file system's error.
     pub fn space(&self) -> io::Result<Space> {
         Space::of(self.dir.path())
     }
@@ -88,12 +89,12 @@ impl Files {
         Ok(session)
     }
 
-    /// True if its file system is to be looked at, because it was missing or short of space.
+    /// True if its file system is due for a check, because it was missing or short of space.
     pub fn is_look_due(&self, now: Instant) -> bool {
         self.room.is_look_due(now) || self.dir.is_look_due(now)
     }
 
-    /// Looks at it. Blocks while it hangs.
+    /// Checks its file system. Blocks while it hangs.
     pub fn look_again(&self, now: Instant, has_waiting: bool) {
         if self.dir.is_look_due(now) {
             self.dir.look_again(now);
@@ -103,47 +104,48 @@ impl Files {
         }
     }
 
-    /// True if its file system has come back since this was asked.
+    /// True if its file system has come back since the last call.
     pub fn take_return(&self) -> bool {
         self.dir.take_return()
     }
 
-    /// Describes what is at its path instead of its file system.
+    /// A description of the file system at its path, if that is another one.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.dir.missing()
     }
 
-    /// Why it is not bound to its file system, if so.
+    /// The reason why it is not bound to its file system, if so.
     pub fn unbound(&self) -> Option<Arc<str>> {
         self.dir.unbound()
     }
 
-    /// Makes everything durable that was written to the mount before. An error is final for all that was not durable: see [`Mount::sync`].
+    /// Makes all earlier writes to the mount durable. An error is final for all that was not durable: see
+    /// [`Mount::sync`].
     pub fn sync(&self) -> io::Result<()> {
         self.common.seams.pass(Step::SyncOf(self.dir.point()))?;
         let mut descriptor = lock(&self.descriptor);
         let mount = descriptor.as_mut().ok_or(io::ErrorKind::NotFound)?;
         if !mount.facts().syncfs_trusted {
-            // Each file was synced when it was written.
+            // Each file was synced at its write.
             return Ok(());
         }
         mount.sync().inspect_err(|_| {
-            // The old one has told its error.
+            // The old descriptor has reported its error.
             if let Ok(fresh) = Mount::of_dir(&*mount) {
                 *mount = fresh;
             }
         })
     }
 
-    /// Delivers to targets in one mailbox; returns the outcome of each. `step` is called before each step that may take long.
+    /// Delivers to targets in one mailbox; returns each result. Calls `step` before each step that may be slow.
     pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<Done>> {
         let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
         step();
-        // A group is of one kind.
+        // Removed targets come in groups of their own.
         if jobs.iter().all(|job| job.is_removed) {
             return jobs.iter().map(|_| Ok(Done::Removed)).collect();
         }
-        // Before so much as a directory is made.
+        // Checked before even a directory is made.
         let least = jobs.iter().map(|job| job.body_len).min().unwrap_or_default();
         if let Err(refused) = self.room.check(need_of(least), self.common.seams.now(), || self.space()) {
             return jobs.iter().map(|_| Err(refused.clone().into())).collect();
@@ -152,7 +154,7 @@ impl Files {
             Ok(opened) => opened,
             Err(error) => return all_fail(error),
         };
-        // Opened before anything is written that it is to vouch for.
+        // Opened before the writes that it must vouch for.
         let own_sync = is_foreign.then(|| Mount::of_dir(File::open(self.common.root_path.join(mailbox))?)).transpose();
         let own_sync = match own_sync {
             Ok(own_sync) => own_sync.filter(|mount| mount.facts().syncfs_trusted),
@@ -203,14 +205,14 @@ impl Files {
         }
         let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
         let renew = |found: Option<&Found>| match found {
-            // As of mail that was visible: whoever has taken it away does not want it again.
+            // As for visible mail: whoever removed it does not want it again.
             None if self.common.expunged.contains(&job.key) => {
                 self.renew(maildir, Task::RenewIfThere, &name, &content, None)
             }
             found => self.renew(maildir, job.task, &name, &content, found),
         };
         match renew(found.as_ref()) {
-            // Its owner has moved it since.
+            // Its owner has moved it since the look-up.
             Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
                 let looked = look(maildir, &[job.name_key()])?;
                 renew(looked.get(&job.name_key())?)
@@ -230,15 +232,15 @@ impl Files {
         let is_trusted = maildir.facts().syncfs_trusted;
         let Some(found) = found else {
             if task == Task::RenewIfThere {
-                // A power cut must not bring part of it back: nothing would repair it.
+                // A power cut must not restore a part of it: nothing would repair that.
                 return if is_trusted { Ok(false) } else { maildir.sync_names().map(|()| false) };
             }
-            // What is in tmp/ under this name was never visible.
+            // A file in tmp/ with this name was never visible.
             let _ = maildir.remove_tmp(name.as_str());
             self.take_room(content)?;
             return deliver(maildir, name, content).map(|()| true);
         };
-        // Where each file is fsynced separately, a file that reads well may be one that an fsync failed to write.
+        // Where each file is fsynced alone, a readable file may be one whose fsync failed.
         if task == Task::LookFirst && is_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
@@ -257,14 +259,14 @@ impl Files {
         Ok(true)
     }
 
-    /// To be asked before a file is written.
+    /// Reserves space; call it before a file is written.
     fn take_room(&self, content: &Content<'_>) -> io::Result<()> {
         let taken = self.room.take(need_of(content.disk_size), self.common.seams.now(), || self.space());
         taken.map_err(io::Error::from)
     }
 
-    /// The mailbox, made if there is none, and whether it is on another file system than when the mail for it was accepted: then this mount's sync
-    /// does nothing for it.
+    /// The mailbox, made if missing. True if it is on another file system than at acceptance, where this mount's sync
+    /// has no effect.
     fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
         self.common.seams.pass(Step::Mailbox(mailbox))?;
         let found = self.dir.found()?;
@@ -277,7 +279,7 @@ impl Files {
             let parsed = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
             found.root.mailbox(&parsed)
         })?;
-        // Volumes within one file system have other device numbers and the same mount.
+        // Subvolumes of one file system differ in device numbers and share the mount.
         let is_foreign = maildir.facts().device != found.facts.device && SessionTag::of(&path)? != found.session;
         Ok((maildir, is_foreign))
     }
@@ -289,7 +291,7 @@ impl Job {
         &target.expect("a target of its message").1
     }
 
-    /// The part of its file name that stays the same when a reader moves it.
+    /// The part of its file name that survives a move by a reader.
     fn name_key(&self) -> String {
         name_of(&self.deliver, self.key, 0, 0).key().to_owned()
     }
@@ -298,7 +300,7 @@ impl Job {
 /// Writes one message and makes it visible.
 fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::Result<()> {
     let mut draft = maildir.draft(name.as_str()).or_else(|error| match error.kind() {
-        // An attempt that a crash cut short: nothing of it was made visible.
+        // An attempt cut short by a crash: nothing of it became visible.
         io::ErrorKind::AlreadyExists => {
             maildir.remove_tmp(name.as_str())?;
             maildir.draft(name.as_str())
@@ -308,7 +310,7 @@ fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::R
     content.write_to(&mut draft)?;
     draft.set_modified(content.modified)?;
     match draft.publish() {
-        // Visible already: an earlier attempt published it and failed to say so.
+        // Visible already: an earlier attempt published it and failed afterwards.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         published => published?,
     }
@@ -323,18 +325,18 @@ fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
     }
 }
 
-/// The name of a target's file: it follows from the entry, so that what was delivered before is found.
+/// The name of a target's file. It follows from the entry, so that an earlier delivery is found.
 fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_size: u64) -> UniqueName {
     let unique = unique_of(body.get(), deliver.nonce, number);
     UniqueName::new(deliver.secs, &unique, &Host::new(&deliver.host), disk_size, wire_size)
 }
 
-/// The part of a file's name that differs with each message and target.
+/// The part of a file's name unique to message and target.
 pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
     format!("{}R{nonce:08x}T{number}", mark_of(id))
 }
 
-/// The beginning of that, which is the message's own.
+/// Its prefix, unique to the message.
 pub(super) fn mark_of(id: u64) -> String {
     format!("J{id:x}")
 }

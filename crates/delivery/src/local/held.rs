@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use posthaste_intake::BudgetShare;
 
-/// A body in memory, with its share of what all of them may take.
+/// A body in memory, with its share of the memory for all bodies.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     pub parts: Arc<[Bytes]>,
@@ -17,7 +17,7 @@ impl HeldBody {
         HeldBody { parts, share: Mutex::new(Some(share)) }
     }
 
-    /// Gives its share back although a thread that hangs may still hold it: others must not wait for that.
+    /// Releases its share even if a hanging thread still holds it: others must not wait for that.
     pub fn let_go(&self) {
         drop(self.share.lock().expect("a share").take());
     }

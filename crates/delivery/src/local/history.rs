@@ -1,4 +1,4 @@
-//! The result of a replay of a mount's stream: the state of each message. Takes no action.
+//! Result of replaying a mount's stream: the state of each message. Takes no action.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use super::removals::Removals;
 use super::table::{Key, State, Table, Task, memory_of};
 use crate::session::SessionTag;
 
-/// Entries, in the order in which they were shown.
+/// Replayed entries, in their order.
 #[derive(Default)]
 pub(crate) struct History {
     messages: BTreeMap<Lsn, Shown>,
-    /// Where a target became visible last, and in which life of the page cache. It becomes visible again only when a failed sync may have lost it.
+    /// The last *visible* entry of a target, and its session of the page cache. A target becomes visible again only if
+    /// a failed sync may have lost it.
     visible: HashMap<Key, (Lsn, SessionTag)>,
-    /// Syncs by the entry with which each began, and whether it is known to have succeeded.
+    /// Syncs by the entry of their beginning; true if known to have succeeded.
     syncs: BTreeMap<Lsn, (SessionTag, bool)>,
     unknown: Vec<Lsn>,
     removals: Removals,
@@ -26,14 +27,14 @@ pub(crate) struct History {
     bytes: u64,
 }
 
-/// A message and the entry that stands for it.
+/// A message and its current entry.
 pub(crate) struct Shown {
     pub entry: Lsn,
     pub deliver: Arc<Deliver>,
     pub body_len: u64,
 }
 
-/// Of a spool that was rebuilt, mail that was delivered and moved since may come again, which its operator was told.
+/// After a rebuild of the spool, mail that was delivered and moved may come again; the operator was told.
 impl StreamState for History {
     type Error = ReplayError;
 
@@ -44,7 +45,7 @@ impl StreamState for History {
 }
 
 impl History {
-    /// An entry is shown. `body_len` is that of its batch's body.
+    /// Replays an entry. `body_len`: length of its batch's body.
     pub fn show(&mut self, lsn: Lsn, payload: &Bytes, body_len: u64) {
         self.seen = self.seen.max(lsn);
         match LocalEntry::decode(payload.clone()) {
@@ -73,22 +74,22 @@ impl History {
         }
     }
 
-    /// Messages that are not known to be done.
+    /// Messages not known to be done.
     pub fn messages(&self) -> impl Iterator<Item = (Lsn, &Shown)> {
         self.messages.iter().map(|(body, shown)| (*body, shown))
     }
 
-    /// Bytes of their bodies, and of what is known of each.
+    /// Bytes of their bodies and their state.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Entries that this version cannot read.
+    /// Entries unknown to this version.
     pub fn unknown(&self) -> &[Lsn] {
         &self.unknown
     }
 
-    /// The state of each message in the present session of the page cache, and which ones to write.
+    /// The state of each message in the current session of the page cache, and the targets to write.
     pub fn end<B: Clone>(mut self, session: SessionTag) -> (Table<B>, Vec<Key>) {
         let mut table = Table::default();
         let mut queued = Vec::new();
@@ -107,7 +108,7 @@ impl History {
             let is_queued = |(_, state, _): &&(u16, State, Task)| *state == State::Queued;
             queued.extend(targets.iter().filter(is_queued).map(|(number, ..)| (*body, *number)));
             let doubts = targets.iter().filter_map(|(number, ..)| self.doubt_before((*body, *number)));
-            // It stays as long as the message: without it the note would look like that of a durable file to the next opening.
+            // Kept as long as the message: without it the next opening would take the note for that of a durable file.
             let entry = doubts.chain([shown.entry]).min().expect("the message's own");
             table.insert(*body, entry, (shown.deliver.clone(), shown.body_len, None), targets);
         }
@@ -115,13 +116,13 @@ impl History {
         (table, queued)
     }
 
-    /// The first sync in this life of the page cache that is not known to have succeeded.
+    /// The first sync in this session of the page cache not known to have succeeded.
     fn first_doubt(&self, session: SessionTag) -> Option<Lsn> {
         self.syncs.iter().find(|(_, (other, succeeded))| *other == session && !succeeded).map(|(begun, _)| *begun)
     }
 
-    /// Where a target stands; `None` if it is durable. A message that was rewritten with `entry` was not durable then, whatever was noted before: its
-    /// file may have been replaced since.
+    /// State of a target; `None` if it is durable. A message rewritten with `entry` was not durable then, whatever was
+    /// noted before: its file may have been replaced since.
     fn stands(&self, key: Key, entry: Lsn, session: SessionTag, doubt: bool) -> Option<(State, Task)> {
         Some(match self.visible.get(&key) {
             Some((noted, of)) if self.is_durable(*noted.max(&entry), *of) => return None,
@@ -132,7 +133,8 @@ impl History {
         })
     }
 
-    /// True if the file that was noted as visible there is on the disk: the sync that began next succeeded, and none was under way that may have failed.
+    /// True if a file noted as visible there is on the disk: the next sync succeeded, and no sync then in flight may
+    /// have failed.
     fn is_durable(&self, noted: Lsn, session: SessionTag) -> bool {
         let before = self.syncs.range(..noted).next_back();
         let after = self.syncs.range(noted..).next();
@@ -140,7 +142,8 @@ impl History {
         before.is_none_or(is_harmless) && after.is_some_and(|(_, (of, succeeded))| *of == session && *succeeded)
     }
 
-    /// A sync that began before a target was noted as visible and is not known to have succeeded, which is why the target is not taken for durable.
+    /// A sync begun before a target was noted as visible, and not known to have succeeded: the reason to doubt the
+    /// target.
     fn doubt_before(&self, key: Key) -> Option<Lsn> {
         let (noted, session) = self.visible.get(&key)?;
         let (begun, (of, succeeded)) = self.syncs.range(..noted).next_back()?;
@@ -183,7 +186,8 @@ mod tests {
         LocalEntry::Visible(Visible { session, targets: vec![(Lsn::new(body), 0)] })
     }
 
-    /// An opening in `session` with the entries after `position`: the number of messages to be looked for, and the position then.
+    /// An opening in `session` with the entries after `position`: the number of messages to look for, and the position
+    /// then.
     fn opened(entries: &[(u64, LocalEntry)], position: u64, session: SessionTag) -> (usize, u64) {
         let mut history = History::default();
         for (lsn, entry) in entries.iter().filter(|(lsn, _)| *lsn > position) {
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn a_note_does_not_outlive_the_doubt_about_it() {
         let syncs = |begun: u64| LocalEntry::SyncBegun { session: if begun < 20 { FIRST } else { SECOND } };
-        // The sync that began with 10 may have failed for what was written meanwhile; the next one succeeded.
+        // The sync begun with 10 may have failed for mail written meanwhile; the next one succeeded.
         let entries = [
             (10, syncs(10)),
             (11, message(None)),
@@ -206,7 +210,7 @@ mod tests {
         ];
         let (queued, position) = opened(&entries, 0, SECOND);
         assert_eq!(queued, 1, "it is looked for after a power cut");
-        // It is being rewritten, and the power fails again.
+        // The power fails again during the rewrite.
         assert_eq!(opened(&entries, position, THIRD).0, 1, "and after the next one");
     }
 

@@ -1,7 +1,8 @@
-//! The file system that the stream of a mail mount is bound to.
+//! The file system that a mail mount's stream is bound to.
 //!
-//! A file at the top of the mount has a random id, made at first use; the spool's directory remembers it. Device numbers change with a restart, and the
-//! kernel's file system ids (`f_fsid`) are made from them on XFS, so neither tells a disk from another. A copy of a disk has the file, too, and may take its place.
+//! A file at the top of the mount holds a random id, made at first use; the spool's directory records it. Device
+//! numbers change with a restart, and XFS derives file system ids (`f_fsid`) from them, so neither identifies a disk. A
+//! copy of a disk has the file, too, and may replace it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,11 +28,11 @@ impl std::fmt::Display for MountId {
     }
 }
 
-/// The identity file of a file system, as a directory has it.
+/// State of the identity file in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marker {
     Missing,
-    /// There is a file of that name, and this program has not written it.
+    /// A file of that name exists, not written by this program.
     Unreadable,
     Is(MountId),
 }
@@ -47,9 +48,9 @@ impl std::fmt::Display for Marker {
 }
 
 impl MountId {
-    /// Drawn at random.
+    /// A random id.
     fn new() -> Self {
-        // Keyed with random bytes of the system for each of its values.
+        // Keyed with the system's random bytes at each `new`.
         let half = || u128::from(RandomState::new().hash_one(0));
         MountId(half() << 64 | half())
     }
@@ -64,7 +65,7 @@ impl Marker {
     /// Reads the file in a directory.
     ///
     /// # Errors
-    /// An error of opening or reading it.
+    /// An error of opening or reading the file.
     pub fn read(dir: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&dir, MARKER, flags, Mode::empty()) {
@@ -81,14 +82,14 @@ impl Marker {
         Ok(first.and_then(|(id, _)| MountId::parse(id)).map_or(Marker::Unreadable, Marker::Is))
     }
 
-    /// The id of a directory's file system, which gets one if it has none. Durable when this returns.
+    /// The id of a directory's file system; makes one if needed. Durable on return.
     ///
     /// # Errors
-    /// An error of writing it; `AlreadyExists` if something else has its name.
+    /// An error of writing it; `AlreadyExists` if another file has its name.
     pub fn make(dir: impl AsFd) -> io::Result<MountId> {
         match Marker::read(&dir)? {
             Marker::Is(id) => {
-                // The process that wrote it may have been killed before the syncs.
+                // Its writer may have been killed before the syncs.
                 posthaste_fsops::fsync(rustix::fs::openat(
                     &dir,
                     MARKER,
@@ -114,21 +115,21 @@ impl Marker {
 #[derive(Debug)]
 pub struct BoundMounts {
     spool: PathBuf,
-    // By their places below the mail root. `None`: both lists were lost, and the mount has not told its id yet.
+    // By mount point below the mail root. `None`: both lists were lost, and the mount has not shown its id yet.
     ids: Mutex<BTreeMap<Arc<str>, Option<MountId>>>,
 }
 
-/// The content of the two files.
+/// Content of the two files.
 struct FoundLists {
-    /// `None`: neither file is whole, and one of them is there.
+    /// `None`: neither file is whole, and at least one exists.
     ids: Option<BTreeMap<Arc<str>, Option<MountId>>>,
-    /// Files that are there and not whole, and why.
+    /// Files that exist and are not whole, with the fault.
     spoiled: Vec<(&'static str, String)>,
 }
 
 impl FoundLists {
     /// # Errors
-    /// An error of reading, if neither file is whole and it is not the disk that has failed.
+    /// A read error, if neither file is whole and the disk has not failed.
     fn read(spool: &Path) -> io::Result<Self> {
         let (mut ids, mut spoiled, mut failed) = (None, Vec::new(), None);
         for name in BOUND {
@@ -153,10 +154,11 @@ impl FoundLists {
 }
 
 impl BoundMounts {
-    /// Reads the lists of the spool in this directory; empty if it has no such file. One of the two files that is missing, damaged or unreadable costs nothing.
+    /// Reads the lists of the spool in this directory; empty without a file. One missing, damaged or unreadable file of
+    /// the two does no harm.
     ///
     /// # Errors
-    /// An error of reading; `InvalidData` if neither file is whole and one of them is there.
+    /// A read error; `InvalidData` if neither file is whole and at least one exists.
     pub fn read(spool: &Path) -> io::Result<Self> {
         match FoundLists::read(spool)?.ids {
             Some(ids) => Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) }),
@@ -170,11 +172,11 @@ impl BoundMounts {
         }
     }
 
-    /// As [`read`](Self::read), for the owner of the spool: writes what is damaged or unreadable anew, and says what that was. If neither file is whole, the id of
-    /// each of these streams is not known until its mount tells it.
+    /// Like [`read`](Self::read), for the owner of the spool: rewrites damaged or unreadable files, and reports them.
+    /// If neither is whole, the ids of these streams are unknown until their mounts show them.
     ///
     /// # Errors
-    /// An error of reading, if it is not the disk that has failed.
+    /// A read error, if the disk has not failed.
     pub(crate) fn open<'a>(spool: &Path, streams: impl Iterator<Item = &'a str>) -> io::Result<(Self, Vec<Damage>)> {
         let FoundLists { ids, spoiled } = FoundLists::read(spool)?;
         let is_lost = ids.is_none();
@@ -199,12 +201,13 @@ impl BoundMounts {
         Ok((bound, spoiled.into_iter().map(told).collect()))
     }
 
-    /// The streams, and the file system that each is bound to; `None`: one that is not known.
+    /// The streams with their file systems; `None`: unknown.
     pub fn streams(&self) -> Vec<(String, Option<MountId>)> {
         self.ids().iter().map(|(point, id)| (stream_of(point), *id)).collect()
     }
 
-    /// A stream takes the file system that is there at the next start. False: it was bound to none. Only while nobody else has the spool open.
+    /// Lets a stream take the file system found at the next start. False: it was not bound. Only while nobody else has
+    /// the spool open.
     ///
     /// # Errors
     /// An error of writing the file.
@@ -217,12 +220,12 @@ impl BoundMounts {
         &self.spool
     }
 
-    /// `None`: it is bound to no file system; `Some(None)`: to one that is not known.
+    /// `None`: it is not bound; `Some(None)`: bound to an unknown file system.
     pub(crate) fn get(&self, point: &str) -> Option<Option<MountId>> {
         self.ids().get(point).copied()
     }
 
-    /// Durable when this returns.
+    /// Binds a stream. Durable on return.
     pub(crate) fn bind(&self, point: &Arc<str>, id: MountId) -> io::Result<()> {
         if point.contains('\n') {
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its path has a line break"));
@@ -255,7 +258,7 @@ impl BoundMounts {
     }
 }
 
-/// The rows of a file that is whole.
+/// The rows of a whole file.
 fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Option<MountId>>> {
     let row = |line: &str| {
         let (id, point) = line.split_once(' ')?;
@@ -263,11 +266,11 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Option<MountId>>> {
         Some((Arc::from(point), id))
     };
     let rows = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
-    // Else it is the end of a row.
+    // Otherwise `END` is the end of a row.
     (rows.is_empty() || rows.ends_with('\n')).then(|| rows.lines().map(row).collect())?
 }
 
-/// Writes a file whole, or leaves what was there. Durable when this returns.
+/// Replaces a file as a whole, or leaves the old one. Durable on return.
 fn write_whole(dir: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = format!("{name}.new");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -282,15 +285,15 @@ fn write_whole(dir: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(&dir)?)
 }
 
-/// Name of the file at the top of a mail mount.
+/// Name of the identity file at the top of a mail mount.
 pub(crate) const MARKER: &str = ".posthaste-mount";
 const PREFIX: &str = "posthaste-mount ";
 const EXPLANATION: &str = "Posthaste delivers mail to this file system because it finds this file here. Keep it, also in copies of the mail.\n";
-/// The files in the spool's directory: the same in both, written one after the other.
+/// The two equal files in the spool's directory, written one after the other.
 const BOUND: [&str; 2] = ["mounts", "mounts.copy"];
-/// In place of an id that is not known.
+/// Text in place of an unknown id.
 const UNKNOWN: &str = "unknown";
-/// The last line: a file that is cut off has none.
+/// The last line; a truncated file lacks it.
 const END: &str = "end\n";
 const MARKER_BYTES_MAX: u64 = 1024;
 
@@ -417,7 +420,7 @@ mod tests {
         assert_eq!(BoundMounts::read(place.path()).unwrap().streams(), [("local:x".to_owned(), Some(MountId(7)))]);
     }
 
-    /// Otherwise a mount would be stuck after a power cut.
+    /// Otherwise a power cut would leave a mount stuck.
     #[test]
     fn what_the_spool_remembers_is_on_the_mount_whenever_the_power_is_cut() {
         let machine = Machine::boot(&Tree::with_mounts(&["mail", "spool"]), true, false).unwrap();

@@ -1,4 +1,4 @@
-//! Shows which mail waits for local delivery, and why, also while a server has the spool open.
+//! Lists mail that waits for local delivery, with reasons, even while a server has the spool open.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::removals::Removals;
 /// A message that has not reached all of its mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
-    /// The batch of the spool that has its body.
+    /// The spool's batch with its body.
     pub id: u64,
-    /// When it was received, in seconds since 1970.
+    /// Time of reception, in seconds since 1970.
     pub received_secs: u64,
     /// Bytes of its body.
     pub bytes: u64,
@@ -29,11 +29,11 @@ pub struct Undelivered {
 pub struct Unreached {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Why, if an attempt failed; otherwise none was made yet.
+    /// Error of the last attempt; `None` before any attempt.
     pub trouble: Option<Trouble>,
 }
 
-/// The messages that wait in a spool, in the order in which they came. Changes nothing.
+/// Messages waiting in a spool, in order of arrival. Changes nothing.
 ///
 /// # Errors
 /// An error of the file system.
@@ -54,7 +54,8 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
             Some(LocalEntry::Deliver(deliver)) => {
                 let (body, bytes) = deliver.body.map_or((lsn, body_len), |older| (older.lsn, older.len));
                 messages.insert(body, (deliver.secs, bytes));
-                // A later entry that stands for the message names those that are left: the others are durable, and what was noted of them is passed.
+                // A later entry of the message names the remaining targets: the others are durable, and their notes are
+                // passed.
                 let targets = deliver.targets.into_iter().map(|(number, target)| (number, target.mailbox));
                 of_mounts.insert((body, stream.to_owned()), targets.collect());
             }
@@ -83,8 +84,8 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
     Ok(undelivered.collect())
 }
 
-/// Gives `each` every message that waits in the spool at `dir`, with its body as it was received. What is delivered while this reads is left out: its
-/// mailbox has it.
+/// Gives `each` every message waiting in the spool at `dir`, with its body as received. Leaves out mail delivered
+/// meanwhile: its mailbox has it.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -117,5 +118,5 @@ fn body_of(spool: &dyn ClosedSpool, id: u64) -> Option<Bytes> {
     spool.body(Lsn::new(id)).ok()??.ok()?.read().ok()
 }
 
-/// Number of looks for bodies that move meanwhile.
+/// Tries to read bodies that move meanwhile.
 const LOOKS: usize = 4;

@@ -1,14 +1,14 @@
-//! Looking for many messages in a mailbox with one scan.
+//! Search for many messages in a mailbox with one scan.
 
 use std::collections::HashMap;
 use std::io;
 
 use posthaste_maildir::{Found, Maildir};
 
-/// The files of many messages that were found in a mailbox.
+/// Files of many messages, as found in a mailbox.
 pub(crate) struct FoundMessages {
     by_key: HashMap<String, Found>,
-    /// How it went to make durable that the others are not there.
+    /// Result of making the absence of the others durable.
     gone: io::Result<()>,
 }
 
@@ -19,12 +19,12 @@ impl Default for FoundMessages {
 }
 
 impl FoundMessages {
-    /// True if it was there.
+    /// True if the file was there.
     pub fn has(&self, key: &str) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Where it is; `None` if it has gone for good: a power cut does not bring it back beside what is delivered in its place.
+    /// Its file; `None` if it is gone durably: no power cut brings it back beside its replacement.
     ///
     /// # Errors
     /// It is not there, but a power cut may bring it back.
@@ -36,14 +36,14 @@ impl FoundMessages {
     }
 }
 
-/// Looks for many messages, with one scan.
+/// Searches for many messages with one scan.
 pub(crate) fn look(maildir: &Maildir, keys: &[String]) -> io::Result<FoundMessages> {
     let by_key = maildir.find_many(keys.iter().map(String::as_str))?;
     let gone = if by_key.len() < keys.len() { maildir.sync_moves() } else { Ok(()) };
     Ok(FoundMessages { by_key, gone })
 }
 
-/// An error that several messages share.
+/// Copies an error that several messages share.
 pub(crate) fn copy(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }

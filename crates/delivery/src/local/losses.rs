@@ -1,4 +1,4 @@
-//! Mail that can never be delivered, because its body is lost: given up and reported, never silently.
+//! Undeliverable mail with a lost body: given up and reported, never silently.
 
 use std::fmt;
 use std::io;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use posthaste_spool::{Lsn, ReadError, SetAside, Spool};
 
-/// A message that was given up for one mailbox: its body in the spool is damaged, or is not there any more.
+/// A message given up for one mailbox: its body in the spool is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LostMail {
-    /// The batch of the spool that had its body.
+    /// The spool's batch that had its body.
     pub id: u64,
-    /// When it was received, in seconds since 1970.
+    /// Time of reception, in seconds since 1970.
     pub received_secs: u64,
     /// Bytes of its body.
     pub bytes: u64,
@@ -21,13 +21,14 @@ pub struct LostMail {
     pub mailbox: Arc<str>,
     /// The error.
     pub error: Arc<str>,
-    /// The file with what is left of the body, if anything is.
+    /// The file with the rest of the body, if there is any.
     pub kept: Option<PathBuf>,
-    /// The mailbox has a file of the message all the same, from before a crash or a failed sync. It stays as it is; nothing tells whether it is whole.
+    /// The mailbox still has a file of the message, from before a crash or a failed sync. It stays; it may or may not
+    /// be whole.
     pub is_there: bool,
 }
 
-/// Receives each message that is given up. Called by the delivering thread, which waits for it.
+/// Receives each message given up. Called by the delivering thread, which waits for it.
 #[derive(Clone)]
 pub struct Losses(Arc<dyn Fn(&LostMail) + Send + Sync>);
 
@@ -55,24 +56,24 @@ impl fmt::Debug for Losses {
     }
 }
 
-/// Why no attempt will ever succeed, and what is left of the body.
+/// The reason why every attempt will fail, and the rest of the body.
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
     pub error: Arc<str>,
     pub kept: Option<PathBuf>,
-    /// There is a file of it.
+    /// The mailbox has a file of it.
     pub is_there: bool,
 }
 
-/// A body that will never be read, as an [`io::Error`] carries it through what writes files.
+/// A body that can never be read, wrapped in an [`io::Error`] for the code that writes files.
 #[derive(Debug, thiserror::Error)]
 #[error("its body cannot be read: {0}")]
 struct Unreadable(ReadError);
 
-/// A failed read of a body, as an error of writing the message.
+/// Wraps a failed read of a body as an error of writing the message.
 pub(crate) fn read_failed(error: ReadError) -> io::Error {
     match error {
-        // All else may be put right: a missing file put back, an index repaired, a disk.
+        // Others can be repaired: a file put back, an index rebuilt, a disk replaced.
         ReadError::Damaged { .. } | ReadError::NotFound(_) => {
             io::Error::new(io::ErrorKind::InvalidData, Unreadable(error))
         }
@@ -80,10 +81,10 @@ pub(crate) fn read_failed(error: ReadError) -> io::Error {
     }
 }
 
-/// Decides if an attempt failed for good. Before that is said, what is left of the body is kept.
+/// Decides if an attempt failed for good. The rest of the body is kept first.
 ///
 /// # Errors
-/// It did not, or the bytes could not be kept: try again.
+/// It did not, or the bytes could not be kept: retry.
 pub(crate) fn given_up(spool: &dyn Spool, body: Lsn, is_there: bool, failed: io::Error) -> io::Result<Lost> {
     let Some(Unreadable(error)) = failed.get_ref().and_then(|error| error.downcast_ref()) else { return Err(failed) };
     let lost = |kept| Lost { error: error.to_string().into(), kept, is_there };

@@ -1,16 +1,16 @@
-//! A message that is handed over by a program that knows its mailboxes.
+//! A message from a program that knows its mailboxes.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_intake::Body;
 
-/// A message to be kept: one copy in the spool however many mailboxes it goes to.
+/// A message to deliver: one copy in the spool for all its mailboxes.
 #[derive(Debug)]
 pub struct Message {
-    /// Where it goes; none only if other streams are told of it.
+    /// Its mailboxes; empty only for messages to other streams.
     pub targets: Vec<Target>,
-    /// Its bytes.
+    /// Its content.
     pub body: Body,
     /// Handling of its line ends.
     pub line_ends: LineEnds,
@@ -23,15 +23,15 @@ pub struct Message {
 pub struct Target {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Header fields that stand in front of the body in this mailbox alone.
+    /// Header fields in front of the body, in this mailbox only.
     pub prefix: Bytes,
 }
 
-/// How a body is put into a Maildir file.
+/// Conversion of a body's line ends for a Maildir file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineEnds {
-    /// Byte by byte as it was given.
+    /// Unchanged.
     AsGiven,
-    /// CRLF becomes LF, unless the body has a bare CR or LF and would not come back the same.
+    /// CRLF becomes LF, unless a bare CR or LF would make that irreversible.
     ToLf,
 }

@@ -1,7 +1,8 @@
 //! Local delivery as a consumer of the spool: a stream, a pool of threads and a sync for each mail mount.
 //!
-//! A message is durable when the spool has it. It gets into its Maildirs afterwards, unsynced, until a sync of the mount makes it durable there, too; then
-//! the mount's stream releases it. So a mount that hangs or fails keeps its own mail in the spool and does not delay other mail.
+//! A message is durable once the spool has it. It then reaches its Maildirs unsynced, until a sync of the mount makes
+//! it durable there, too, and the mount's stream releases it. So a hanging or failing mount keeps its own mail in the
+//! spool and does not delay other mail.
 
 mod common;
 mod config;

@@ -1,6 +1,6 @@
-//! One mail mount: takes the entries of its stream and has its own threads put the messages into its mailboxes.
+//! One mail mount: takes the entries of its stream, and its threads deliver the messages to its mailboxes.
 //!
-//! Each mailbox has a queue and is worked on by one thread at a time, so a mailbox that hangs holds one thread and no other mailbox.
+//! Each mailbox has a queue and one thread at a time, so a hanging mailbox holds one thread and no other mailbox.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +23,14 @@ use super::syncing::ENTRY_BYTES;
 use super::table::{State as Of, Task};
 use crate::session::SessionTag;
 
-/// A mount's bounds, and the memory that it shares with the others.
+/// Bounds of a mount, and the memory that mounts share.
 #[derive(Clone)]
 pub(crate) struct Limits {
     pub budget: Budget,
     pub losses: Losses,
-    /// Bytes that may wait in memory for a mailbox that is slow.
+    /// Bytes that may wait in memory for a slow mailbox.
     pub queue_bytes_max: u64,
-    /// Bytes of visible mail after which a sync is due, and how long after the last one it is due anyway.
+    /// Bytes of visible mail after which a sync is due, and the interval after which it is due anyway.
     pub sync_bytes: u64,
     pub sync_interval: Duration,
 }
@@ -38,17 +38,17 @@ pub(crate) struct Limits {
 pub(crate) struct MailMount {
     pub files: Files,
     pub stream: StreamId,
-    /// Its entries could not be read: it takes and delivers nothing until the next opening.
+    /// Its entries were unreadable: it takes and delivers nothing until the next opening.
     pub is_stuck: bool,
     pub(super) limits: Limits,
     pub(super) state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
-    /// For the syncing thread, and for those who wait for it.
+    /// For the syncing thread and those that wait for it.
     pub(super) sync: Condvar,
-    /// `None` once it has stopped: no thread begins any more.
+    /// `None` once stopped: no thread begins any more.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
-    /// Held while a *visible* entry is made and appended, and by a sync while it begins.
+    /// Read-locked while a *visible* entry is made and appended; write-locked by a sync while it begins.
     pub(super) noting: RwLock<()>,
     pub counters: Counters,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Counters {
 }
 
 impl MailMount {
-    /// `history`: what it was shown; or why its stream is stuck.
+    /// `history`: its replayed entries, or the reason why its stream is stuck.
     pub fn new(files: Files, stream: StreamId, limits: Limits, history: Result<History, Arc<str>>) -> Arc<Self> {
         let now = files.common().seams.now();
         let (history, absent) = match history {
@@ -124,7 +124,7 @@ impl MailMount {
         self.threads.lock().expect("thread list")
     }
 
-    /// The mount has answered: delivers what was shown so far.
+    /// Begins deliveries once the mount has answered.
     pub(super) fn begin(self: &Arc<Self>, session: SessionTag) {
         let mut state = self.state();
         let Some(history) = state.history.take() else { return };
@@ -135,15 +135,15 @@ impl MailMount {
         let has_visible = state.table.has_visible();
         state.syncing.want_if(has_visible);
         drop(state);
-        // One a processor, and never one alone: one slow mailbox would hold up the others until it is relieved.
+        // One per processor, and never only one: a slow mailbox would hold up the others until it is relieved.
         let threads = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
         for _ in 0..threads.clamp(WORKERS_MIN, WORKERS_MAX) {
-            // With none at all the mail waits until `relieve` can start one.
+            // Without any thread the mail waits until `relieve` can start one.
             let _ = self.spawn("deliver", |mount| mount.run());
         }
     }
 
-    /// Called regularly by the keeper; does not block on a disk. Waiting mail is retried only if `retries`.
+    /// Called regularly by the keeper; does not block on a disk. Retries waiting mail only if `retries`.
     pub fn tick(self: &Arc<Self>, retries: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -176,7 +176,7 @@ impl MailMount {
             began_to_wait.into_iter().for_each(|(target, error)| observer.waits(target, error));
         }
         if stuck && self.threads().as_ref().is_some_and(|threads| threads.len() < THREADS_MAX) {
-            // Without one more thread the mail waits, which is no reason to stop.
+            // Without another thread the mail waits, which is no reason to stop.
             let _ = self.spawn("deliver", |mount| mount.run());
         }
     }
@@ -186,7 +186,7 @@ impl MailMount {
         self.state().history.is_none()
     }
 
-    /// Waits until nothing is queued or being written, except at mailboxes that do not answer. False after `deadline` (real time).
+    /// Waits until nothing is queued or being written, except at hanging mailboxes. False after `deadline` (real time).
     pub fn wait_until_idle(&self, deadline: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -201,7 +201,7 @@ impl MailMount {
         }
     }
 
-    /// Waits until no thread is at a mailbox, or at one below it. False after `deadline` (real time).
+    /// Waits until no thread works at a mailbox, or at one below it. False after `deadline` (real time).
     pub fn wait_until_left(&self, mailbox: &str, deadline: Instant) -> bool {
         let mut state = self.state();
         while state.is_at(mailbox) {
@@ -209,13 +209,13 @@ impl MailMount {
             if left.is_zero() {
                 return false;
             }
-            // Nobody tells of each mailbox.
+            // Single mailboxes send no notification.
             state = self.idle.wait_timeout(state, left.min(LEFT_PAUSE)).expect("a mount's state").0;
         }
         true
     }
 
-    /// The state of the mount has changed in a way that `wait_until_idle` may be waiting for.
+    /// Notifies `wait_until_idle` of a change.
     pub(super) fn tell_idle(&self) {
         self.idle.notify_all();
     }
@@ -224,8 +224,8 @@ impl MailMount {
         self.work.notify_all();
     }
 
-    /// Ends the threads; what is still queued stays in the spool. Joins them unless, at `deadline` (real time), one of them is held by a file system that does
-    /// not answer.
+    /// Ends the threads; queued mail stays in the spool. Joins them, unless a hanging file system still holds one at
+    /// `deadline` (real time).
     pub fn stop(&self, deadline: Instant) {
         let mut state = self.state();
         state.stop = true;
@@ -285,7 +285,7 @@ impl MailMount {
                     self.counters.given_up.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                     state.troubles.gave_up(mailbox, job.key, now);
                     let entry = state.table.gave_up(job.key);
-                    // The position passes it soon: after a kill it would be given up, and told, once more.
+                    // The position must pass it soon: a kill before would give it up and report it once more.
                     state.syncing.want_through(entry);
                 }
                 Ok(done) => {
@@ -322,7 +322,7 @@ impl MailMount {
         }
     }
 
-    /// Reports lost mail, before anything is released: mail is never given up silently.
+    /// Reports lost mail before anything is released: mail is never given up silently.
     fn tell_losses(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: &[io::Result<Done>]) {
         for (job, outcome) in jobs.iter().zip(outcomes) {
             let error = match outcome {
@@ -334,7 +334,7 @@ impl MailMount {
                 let (message, number) = job.key;
                 observer.given_up(TargetId { message, number, mailbox: mailbox.clone() }, error.clone());
             }
-            // Of a removal its owner knows.
+            // A removal is known to its owner.
             let Ok(Done::GivenUp(Lost { kept, is_there, .. })) = outcome else { continue };
             self.limits.losses.tell(&LostMail {
                 id: job.key.0.get(),
@@ -348,14 +348,14 @@ impl MailMount {
         }
     }
 
-    /// Appends *visible* entries, each for many targets: every entry costs the spool's device a write.
+    /// Appends *visible* entries, each for many targets: every entry costs a write to the spool's device.
     fn note_visible(&self) {
-        // Held until it is appended: if one sync failed and another succeeded before that, the entry would name lost files.
+        // Held until it is appended: if one sync failed and another succeeded before, the entry would name lost files.
         let _no_sync_begins = self.noting.read().expect("no thread panics while it appends a note");
         self.append_visible();
     }
 
-    /// Appends a *visible* entry, and with it the observer's entries.
+    /// Appends a *visible* entry together with the observer's entry.
     pub(super) fn append_visible(&self) {
         let observer = &self.files.common().observer;
         let mut state = self.state();
@@ -407,7 +407,7 @@ impl Consumer for MailMount {
         let decoded = LocalEntry::decode(entry.payload.clone());
         let held = match (&decoded, parts) {
             (Some(LocalEntry::Deliver(deliver)), Some(parts)) => {
-                // Its share of the budget was taken before it was appended.
+                // Its share of the budget was taken before the append.
                 let share = self.limits.budget.taken_over(memory_units(deliver, len).into());
                 Some(Arc::new(HeldBody::new(parts, share)))
             }
@@ -432,7 +432,7 @@ impl Consumer for MailMount {
                 state.table.insert(body, entry.lsn, (deliver.into(), len, held), targets);
                 let ready_before = state.ready.len();
                 numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
-                // A worker that is at a mailbox already also takes what arrives for it meanwhile.
+                // A worker busy at a mailbox also takes its newly arriving mail.
                 let became_ready = state.ready.len() - ready_before;
                 let wanted = state.call(became_ready);
                 drop(state);
@@ -450,7 +450,7 @@ impl Consumer for MailMount {
     }
 }
 
-/// The memory that a message takes on this mount until it is delivered.
+/// Memory that a message takes on this mount until its delivery.
 pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
     let body = if deliver.large.is_some() { 0 } else { body_len };
     let targets = deliver.targets.iter().map(|(_, target)| (target.mailbox.len() + target.prefix.len()) as u64);
@@ -458,14 +458,14 @@ pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
 }
 
 const WORKERS_MIN: usize = 2;
-/// Half of the threads that there may be: the others replace those that a mailbox blocks.
+/// Half of the maximum of threads: the others replace those that a mailbox blocks.
 const WORKERS_MAX: usize = 32;
 const THREADS_MAX: usize = 64;
-/// Time for which work may lie before another thread is started.
+/// Time that work may wait before another thread is started.
 const STUCK: Duration = Duration::from_millis(100);
-/// Waiting messages that are queued in one tick at most.
+/// Waiting messages queued in one tick at most.
 const TRIES_AT_ONCE: usize = 1024;
-/// Interval of the checks whether a mailbox that is being removed is free of threads.
+/// Interval of checks that threads have left a mailbox being removed.
 const LEFT_PAUSE: Duration = Duration::from_millis(20);
-/// Visible targets that are noted at once rather than with the next look at the mount.
+/// Visible targets that are noted at once instead of at the next tick.
 const NOTED_AT_ONCE: usize = 256;

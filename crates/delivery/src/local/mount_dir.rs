@@ -1,4 +1,5 @@
-//! The directory that a mail mount begins at: the right file system is found there, another one may take its path, and it may come back.
+//! The directory of a mail mount: finds the right file system there, and notices another one in its place and its
+//! return.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +16,11 @@ use super::mounts::{MountPoints, stream_of};
 use crate::seams::Step;
 use crate::session::SessionTag;
 
-/// Facts about a mount once it has answered.
+/// Facts about a mount that has answered.
 pub(crate) struct FoundMount {
     pub session: SessionTag,
     pub facts: MountFacts,
-    /// Opened with it. Not shared with other mounts: it has a lock that is held during I/O.
+    /// Opened at the same time. Not shared with other mounts: its lock is held during I/O.
     pub root: MailRoot,
     /// Device and inode of the directory.
     at: (u64, u64),
@@ -28,7 +29,7 @@ pub(crate) struct FoundMount {
 /// The directory of one mount. Its lock is never held during I/O.
 pub(crate) struct MountDir {
     path: PathBuf,
-    /// Where it is below the mail root; empty for the root itself.
+    /// Its path below the mail root; empty for the root itself.
     point: Arc<str>,
     known: Mutex<Known>,
 }
@@ -37,7 +38,7 @@ pub(crate) struct MountDir {
 struct Known {
     found: Option<Arc<FoundMount>>,
     unbound: Option<Arc<str>>,
-    /// Since when its path was seen to lead elsewhere, or was looked at last, and what that is called.
+    /// When its path last led elsewhere, or was last checked, and a description of what is there.
     missing: Option<(Instant, Arc<str>)>,
     has_returned: bool,
 }
@@ -56,14 +57,14 @@ impl MountDir {
         &self.point
     }
 
-    /// Finds the file system that the mount is bound to, or binds the mount to the one that is there, and opens a descriptor for syncs, before anything is
-    /// written to it. Blocks while it hangs.
+    /// Finds the file system that the mount is bound to, or binds the mount to the present one, and opens a descriptor
+    /// for syncs. Comes before any write to it. Blocks while it hangs.
     ///
     /// # Errors
-    /// `NotFound` if nothing is mounted there, or another file system; others of opening it.
+    /// `NotFound` if nothing or another file system is mounted there; errors of opening it.
     pub fn find(&self, common: &Common) -> io::Result<(SessionTag, Mount)> {
         common.seams.pass(Step::Mount(&self.point))?;
-        // The kernel's table tells it, also where the same file system is mounted twice.
+        // By the kernel's table, which is right even if the same file system is mounted twice.
         if !MountPoints::below(&common.root_path)?.iter().any(|point| *point == self.point) {
             return Err(self.not_mounted());
         }
@@ -82,7 +83,7 @@ impl MountDir {
                 (found, _) => return Err(self.is_another(expected, &found, common)),
             }
         } else {
-            // Mail that can be delivered does not wait for it.
+            // Deliverable mail does not wait for it.
             let made = Marker::make(&dir).and_then(|id| common.bound.bind(&self.point, id));
             unbound = made.err().map(|error| error.to_string().into());
         }
@@ -91,22 +92,23 @@ impl MountDir {
         let mount = Mount::of_dir(&dir)?;
         let metadata = dir.metadata()?;
         let found = FoundMount { session, facts: mount.facts(), root, at: (metadata.dev(), metadata.ino()) };
-        // It has not changed while it was opened.
+        // Checks that it did not change during the opening.
         self.leads_to(&found)?;
         let mut known = self.known();
         (known.found, known.unbound) = (Some(Arc::new(found)), unbound);
         Ok((session, mount))
     }
 
-    /// The facts found.
+    /// The facts found so far.
     ///
     /// # Errors
-    /// `NotFound`: nothing was found yet.
+    /// `NotFound`: none yet.
     pub fn found(&self) -> io::Result<Arc<FoundMount>> {
         self.known().found.clone().ok_or_else(|| self.not_mounted())
     }
 
-    /// To be asked before anything new is opened there: nothing is made in the directory that the mount hides, or on another file system.
+    /// Checks the mount before anything new is opened there: nothing may be made in the directory that it hides, or on
+    /// another file system.
     ///
     /// # Errors
     /// `NotFound`: its path leads elsewhere.
@@ -120,31 +122,31 @@ impl MountDir {
         led
     }
 
-    /// True if it was missing at the last look, and that was a second ago.
+    /// True if it was missing at the last check, a second ago or more.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let is_old = |(since, _): &(Instant, _)| now.saturating_duration_since(*since) >= LOOK_PAUSE;
         self.known().missing.as_ref().is_some_and(is_old)
     }
 
-    /// Looks whether it is back.
+    /// Checks if it is back.
     pub fn look_again(&self, now: Instant) {
         if let Ok(found) = self.found() {
-            // What is wrong is kept.
+            // `missing` keeps the error.
             let _ = self.check(&found, now);
         }
     }
 
-    /// True if it has come back since this was asked.
+    /// True if it has come back since the last call.
     pub fn take_return(&self) -> bool {
         std::mem::take(&mut self.known().has_returned)
     }
 
-    /// Describes what is at its path instead.
+    /// A description of what is at its path instead.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.known().missing.as_ref().map(|(_, what)| what.clone())
     }
 
-    /// Why the mount is not bound to its file system, if so.
+    /// The reason why the mount is not bound to its file system, if so.
     pub fn unbound(&self) -> Option<Arc<str>> {
         self.known().unbound.clone()
     }

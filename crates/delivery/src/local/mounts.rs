@@ -1,4 +1,4 @@
-//! Finds the mail mount of a mailbox by its path alone, without I/O on a mount that may hang.
+//! Maps a mailbox to its mail mount by its path alone, without I/O on a mount that may hang.
 
 use std::io;
 use std::path::Path;
@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use posthaste_maildir::mounts_below;
 
-/// Where file systems are mounted below the mail root. What is below none of these points is on the root's own file system.
+/// Mount points below the mail root. A mailbox below none of them is on the root's own file system.
 ///
-/// A stream is named by the mount's place below the root, and bound to the file system that was there at first: see [`identity`](super::identity). The
-/// [`SessionTag`](crate::SessionTag), which differs with each mount, tells whether the page cache can be trusted about earlier mail.
+/// A stream is named by the mount's path below the root, and bound to the file system first found there: see
+/// [`identity`](super::identity). The [`SessionTag`](crate::SessionTag), which differs with each mount, shows if the
+/// page cache can be trusted for earlier mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoints(Vec<Arc<str>>);
 
-/// The beginning of the streams' names; the mount point below the mail root follows, empty for the root itself.
+/// Prefix of the streams' names; the mount point below the mail root follows, empty for the root itself.
 const STREAM: &str = "local:";
-/// A longer one is no mount of its own: its mail is the outer one's.
+/// Longest mount point with its own stream; mail below a longer one belongs to the outer mount.
 const POINT_BYTES_MAX: usize = 190;
 
 impl MountPoints {
@@ -31,30 +32,31 @@ impl MountPoints {
         let is_own = |point: &&str| !point.is_empty() && point.len() <= POINT_BYTES_MAX;
         let mut points: Vec<Arc<str>> = points.filter(is_own).map(Arc::from).collect();
         points.push("".into());
-        // Inner ones first.
+        // Inner mounts first.
         points.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
         points.dedup();
         MountPoints(points)
     }
 
-    /// With the points of other streams, at which nothing is mounted now: mail waits for them, or they were bound to a file system.
+    /// Adds mount points known from streams and not mounted now: mail waits for them, or they are bound to a file
+    /// system.
     pub fn with_streams<'a>(self, streams: impl Iterator<Item = &'a str>) -> Self {
         Self::of_points(self.0.iter().map(|point| &**point).chain(streams.filter_map(|name| point_of(name))))
     }
 
-    /// All of them, the root's own among them.
+    /// All mount points, the root's included.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter()
     }
 
-    /// The place in [`iter`](Self::iter) of the mount that a mailbox is on.
+    /// Index in [`iter`](Self::iter) of a mailbox's mount.
     pub fn of(&self, mailbox: &str) -> usize {
         let is_above = |point: &Arc<str>| is_at_or_below(mailbox, point);
         self.0.iter().position(is_above).expect("everything lies below the root")
     }
 }
 
-/// True if a path below the mail root is another one, or lies below it; all paths lie below the empty one.
+/// True if a path below the mail root equals or lies below another; all paths lie below the empty one.
 pub(crate) fn is_at_or_below(path: &str, other: &str) -> bool {
     other.is_empty() || path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -64,7 +66,7 @@ pub(crate) fn stream_of(point: &str) -> String {
     format!("{STREAM}{point}")
 }
 
-/// The mount whose stream has this name; `None` if it is no mount's.
+/// The mount point of a stream's name; `None` if it is not a mount's.
 pub(crate) fn point_of(stream: &str) -> Option<&str> {
     stream.strip_prefix(STREAM)
 }

@@ -1,4 +1,4 @@
-//! For another stream of the spool that records the outcome of each target, such as an event log.
+//! Observers of each target's outcome, such as an event log in another stream of the spool.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use posthaste_spool::{Entry, Lsn};
 
 /// Receives the outcome of each target. Called on the threads of a mount, which wait for it: must not block.
 pub trait Observer: Debug + Send + Sync {
-    /// They are visible in their mailboxes. The returned entries go into the batch with the *visible* entry: a power cut loses both or none, and if both, the targets
-    /// are delivered and reported again.
+    /// Targets are visible in their mailboxes. The returned entry goes into the batch with the *visible* entry: a power
+    /// cut loses both or none. If both, the targets are delivered and reported again.
     fn visible(&self, targets: Vec<TargetId>) -> Option<Entry>;
 
     /// That batch was refused, with an entry for this many targets.
     fn lost(&self, targets: u64);
 
-    /// It cannot be delivered now and is retried: called once for each target since the opening.
+    /// A target cannot be delivered now and is retried. Called once for each target since the opening.
     fn waits(&self, target: TargetId, error: Arc<str>);
 
-    /// The body of its message is lost: it is not retried. Called at least once, before anything is released.
+    /// The body of a target's message is lost: no retry. Called at least once, before anything is released.
     fn given_up(&self, target: TargetId, error: Arc<str>);
 }
 
-/// Names one target of a message.
+/// Identifies one target of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetId {
-    /// The batch that has the message's body.
+    /// The batch with the message's body.
     pub message: Lsn,
     /// Its number among all targets of the message.
     pub number: u16,

@@ -1,4 +1,4 @@
-//! The state of a mount under one lock: its table, its queues, and which mailbox blocks a thread. No disk I/O.
+//! The state of a mount under one lock: its table, its queues, and the mailboxes that block threads. No disk I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,11 @@ use super::troubles::Troubles;
 use crate::session::SessionTag;
 
 pub(super) struct State {
-    /// Entries shown until the mount answers: no work is done before.
+    /// Entries replayed until the mount answers: no work is done before.
     pub history: Option<History>,
-    /// Why it does not.
+    /// The reason why it does not answer.
     pub absent: Option<Arc<str>>,
-    /// Since when its thread waits for an answer.
+    /// Start of its thread's wait for an answer.
     pub looking_since: Option<Instant>,
     pub session: Option<SessionTag>,
     pub table: Table<Held>,
@@ -33,15 +33,15 @@ pub(super) struct State {
     queues: HashMap<Arc<str>, Queue>,
     pub ready: VecDeque<Arc<str>>,
     running: usize,
-    /// Mailboxes among them that have been hanging for so long that shutdown does not wait for them.
+    /// Mailboxes among them that hang so long that shutdown does not wait for them.
     stalled: usize,
-    /// Threads without work.
+    /// Idle threads.
     pub waiting: usize,
-    /// Threads among them that have been called and are not awake yet, at least.
+    /// Idle threads that were notified and are not awake yet; a lower bound.
     called: usize,
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
-    /// Targets that have begun to wait, and why, until the observer is told.
+    /// Targets that began to wait, with the reason, until the observer is told.
     pub began_to_wait: Vec<(TargetId, Arc<str>)>,
 }
 
@@ -58,14 +58,14 @@ struct Queued {
     bytes: u64,
 }
 
-/// The mailbox a thread is at, and when it began its last step.
+/// The mailbox of a thread, and the start of its last step.
 struct Running {
     step: Arc<Mutex<Instant>>,
     keys: Vec<Key>,
 }
 
 impl State {
-    /// Of a mount that has not answered yet.
+    /// The state of a mount that has not answered yet.
     pub fn new(now: Instant, history: History) -> Self {
         State {
             history: Some(history),
@@ -103,12 +103,12 @@ impl State {
         self.running > 0 || self.syncing.is_running() || self.looking_since.is_some()
     }
 
-    /// True if anything is queued or being written, except for mailboxes that do not answer.
+    /// True if anything is queued or being written, except at hanging mailboxes.
     pub fn is_busy(&self) -> bool {
         self.running > self.stalled || !self.ready.is_empty()
     }
 
-    /// Queues a target whose state says so, or puts it off because its mailbox does not answer.
+    /// Queues a target in the state `Queued`, or puts it off because its mailbox hangs.
     pub fn enqueue(&mut self, key: Key, now: Instant) {
         let message = self.table.get(key.0).expect("what is queued is known");
         let (mailbox, bytes) = (message.mailbox(key.1).clone(), message.body_len);
@@ -123,15 +123,15 @@ impl State {
         }
     }
 
-    /// Returns how many threads to wake for that many mailboxes that became ready. Threads that were called and are not awake yet count: waking
-    /// costs a system call each, on the ring's thread.
+    /// Returns how many threads to wake for `ready` mailboxes that became ready. Threads already notified count: each
+    /// wake-up costs a system call on the ring's thread.
     pub fn call(&mut self, ready: usize) -> usize {
         let wanted = ready.min(self.waiting - self.called);
         self.called += wanted;
         wanted
     }
 
-    /// A thread that waited is awake, whatever has woken it.
+    /// Notes that a waiting thread is awake, for any reason.
     pub fn came(&mut self) {
         self.waiting -= 1;
         self.called = self.called.saturating_sub(1);
@@ -163,7 +163,7 @@ impl State {
             bytes += job.bytes;
             before < GROUP_BYTES_MAX
         };
-        // Mail for the mailbox that was removed is not put off by what the new one has to say.
+        // Mail for a removed mailbox is not put off by the state of its successor.
         let is_removed = |job: &Queued| self.table.is_removed(job.key);
         let first = queue.jobs.front().is_some_and(is_removed);
         let is_like_first = |job: &&Queued| is_removed(job) == first;
@@ -187,8 +187,8 @@ impl State {
         }
     }
 
-    /// Gives up on mailboxes at which a thread has been at one step for too long, on what a slow one has in its queue beyond its share of memory, and,
-    /// where all threads are held, on what has waited for one for too long: it waits in the spool from now on.
+    /// Moves queued mail back to the spool, in three cases: its mailbox has held a thread at one step for too long; a
+    /// slow mailbox exceeds its share of memory; or, with all threads held, it has waited for too long.
     pub fn give_up_on_stalled(&mut self, now: Instant, queue_bytes_max: u64) {
         let is_old = |since: Instant, age: Duration| now.saturating_duration_since(since) >= age;
         let mut given_up: Vec<(Arc<str>, Key, Arc<str>)> = Vec::new();
@@ -222,18 +222,18 @@ impl State {
         }
     }
 
-    /// A mailbox was removed: what waits for it, and for those below it, is taken up soon, to be given up.
+    /// Notes the removal of a mailbox: waiting mail for it, and for those below it, is taken up soon, to be given up.
     pub fn removed(&mut self, entry: Lsn, removal: Removal, now: Instant) {
         self.troubles.release(&removal.mailbox, now);
         self.table.removed(entry, removal);
     }
 
-    /// True if a thread is at a mailbox, or at one below it.
+    /// True if a thread works at a mailbox, or at one below it.
     pub fn is_at(&self, mailbox: &str) -> bool {
         self.queues.iter().any(|(at, queue)| queue.running.is_some() && is_at_or_below(at, mailbox))
     }
 
-    /// The targets that [`take_visible`](Self::take_visible) would speak of.
+    /// The targets of the next [`take_visible`](Self::take_visible).
     pub fn visible_targets(&self) -> Vec<TargetId> {
         let id = |&(message, number): &Key| {
             let mailbox = self.table.get(message)?.mailbox(number).clone();
@@ -265,13 +265,13 @@ impl State {
         mailboxes.into_iter().filter_map(note).collect()
     }
 
-    /// Has the *trouble* entries written once more.
+    /// Marks the *trouble* entries to be written once more.
     pub fn note_troubles_again(&mut self) {
         let mailboxes = self.troubles.iter().take(NOTES_MAX).map(|(mailbox, _)| mailbox.clone());
         self.to_note = mailboxes.collect();
     }
 
-    /// Messages for mailboxes that cannot be written to, each as often as it waits for one; all of them if the mount does not answer.
+    /// Messages that wait for unwritable mailboxes, once for each; all messages if the mount does not answer.
     pub fn waiting_count(&self) -> usize {
         let stalled = self.stalled_mailboxes().map(|(_, keys)| keys.len()).sum::<usize>();
         match &self.history {
@@ -280,7 +280,7 @@ impl State {
         }
     }
 
-    /// Mailboxes that hold a thread and do not answer.
+    /// Hanging mailboxes that hold a thread.
     pub fn stalled_mailboxes(&self) -> impl Iterator<Item = (&Arc<str>, &[Key])> {
         let stalled = self.queues.iter().filter(|(_, queue)| queue.stalled);
         stalled.filter_map(|(mailbox, queue)| Some((mailbox, &queue.running.as_ref()?.keys[..])))
@@ -300,7 +300,7 @@ impl Queue {
     }
 }
 
-/// An error as an entry can hold it.
+/// Shortens an error for an entry.
 fn short(error: &Arc<str>) -> Arc<str> {
     let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
     error[..end].into()
@@ -310,15 +310,15 @@ pub(super) fn no_answer() -> Arc<str> {
     "its file system does not answer".into()
 }
 
-/// Messages for one mailbox that a thread takes at once, and about how many bytes of them.
+/// Messages for one mailbox that a thread takes at once, and their bytes, approximately.
 const GROUP_MAX: usize = 64;
 const GROUP_BYTES_MAX: u64 = 4 << 20;
-/// Time that one step at a mailbox may take before it counts as hanging: a message, or a piece of a large one.
+/// Time of one step at a mailbox after which it counts as hanging: a message, or a piece of a large one.
 const STALLED: Duration = Duration::from_secs(5);
-/// Time that the first message of a queue may have waited before its mailbox counts as slow.
+/// Age of a queue's first message at which its mailbox counts as slow.
 const SLOW: Duration = Duration::from_secs(2);
 const ERROR_BYTES_MAX: usize = 1000;
-/// Targets that an observer is told of in one tick.
+/// Targets reported to an observer in one tick.
 const BEGAN_MAX: usize = 1000;
 /// Mailboxes noted at once.
 const NOTES_MAX: usize = 1000;

@@ -1,4 +1,4 @@
-//! Removed mailboxes, and the batch up to which mail for them is not delivered.
+//! Removed mailboxes, and the batch before which mail for them is not delivered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ pub(crate) struct Removals(BTreeMap<Arc<str>, Removed>);
 struct Removed {
     /// Mail in earlier batches is not delivered.
     before: Lsn,
-    /// The entry that says so now.
+    /// Its current entry.
     entry: Lsn,
 }
 
 impl Removals {
-    /// An entry is shown. Of several removals of one mailbox the last counts; an entry that repeats it takes its place.
+    /// Replays or applies an entry. The last removal of a mailbox counts; an entry that repeats it replaces its entry.
     pub fn show(&mut self, entry: Lsn, removal: Removal) {
         let removed = Removed { before: removal.before.unwrap_or(entry), entry };
         let known = self.0.entry(removal.mailbox).or_insert(removed);
@@ -29,29 +29,29 @@ impl Removals {
         }
     }
 
-    /// True if no removal is known, which is as good as always so.
+    /// True if no removal is known, as almost always.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if mail in the batch `body` for a mailbox is not to be delivered, because the mailbox, or one above it, was removed since.
+    /// True if mail in the batch `body` must not be delivered, because its mailbox, or one above it, was removed since.
     pub fn cover(&self, mailbox: &str, body: Lsn) -> bool {
         let above = mailbox.match_indices('/').map(|(end, _)| &mailbox[..end]);
         above.chain([mailbox]).any(|path| self.0.get(path).is_some_and(|removed| body < removed.before))
     }
 
-    /// The first entry that is needed.
+    /// The first entry still needed.
     pub fn first_entry(&self) -> Option<Lsn> {
         self.0.values().map(|removed| removed.entry).min()
     }
 
-    /// Removals with entries at or below `through`, as they are to be rewritten.
+    /// Removals with entries up to `through`, to be rewritten.
     pub fn through(&self, through: Lsn) -> impl Iterator<Item = Removal> {
         let old = self.0.iter().filter(move |(_, removed)| removed.entry <= through);
         old.map(|(mailbox, removed)| Removal { before: Some(removed.before), mailbox: mailbox.clone() })
     }
 
-    /// Forgets those that concern no message, of which `first` is the earliest that there is.
+    /// Forgets removals that affect no message; `first` is the earliest message.
     pub fn let_go(&mut self, first: Option<Lsn>) {
         self.0.retain(|_, removed| first.is_some_and(|first| first < removed.before));
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn of_two_removals_the_later_one_counts_in_whatever_order_they_are_repeated() {
-        // The first one was being repeated while the second came.
+        // The second removal came while the first was being repeated.
         let removals = shown(&[(10, None, "a"), (20, None, "a"), (21, Some(10), "a")]);
         assert!(removals.cover("a", Lsn::new(15)));
         assert_eq!(removals.first_entry(), Some(Lsn::new(20)));

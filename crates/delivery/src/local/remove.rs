@@ -1,4 +1,4 @@
-//! The removal of a mailbox: mail that was accepted for it is not delivered to a later one of the same name.
+//! Removal of a mailbox: earlier mail for it is not delivered to a later one of the same name.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,30 +15,30 @@ use super::mounts::is_of_mount;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// The path names no mailbox that could be.
+    /// The path is not a possible mailbox.
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
-    /// The spool does not take it: nothing has changed.
+    /// The spool refuses it: nothing has changed.
     #[error("the spool does not take it: {0}")]
     Spool(#[from] AppendError),
-    /// One of the spool's streams cannot be used.
+    /// One of the spool's streams is unusable.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// It was removed, but mail that was being written to it has not been yet, because its file system does not answer.
+    /// It was removed, but mail still being written to it was not, because its file system does not answer.
     #[error("mail is still being written to {0}: its file system does not answer")]
     Held(Arc<str>),
 }
 
-/// Notes in a spool that a mailbox and those below it were removed: mail that was accepted for them so far is not delivered any more. Durable when it returns.
-/// The Maildir is not touched.
+/// Records in a spool the removal of a mailbox and those below it: mail accepted for them so far is not delivered any
+/// more. Durable on return. Does not touch the Maildir.
 ///
 /// # Errors
-/// All of [`RemoveError`] but `Held`.
+/// All of [`RemoveError`] except `Held`.
 pub fn remove_mailbox(spool: &dyn Spool, mailbox: &str) -> Result<(), RemoveError> {
     MailboxPath::parse(mailbox).map_err(|error| RemoveError::BadMailbox(format!("{mailbox}: {error}").into()))?;
     let payload = LocalEntry::Removal(Removal { before: None, mailbox: mailbox.into() }).encode();
     let streams = spool.streams().into_iter().filter(|stream| is_of_mount(&stream.name));
-    // Of all mounts: mail for it may wait at a place at which it lay before, or at which nothing is mounted now.
+    // For all mounts: mail for it may wait where it lay before, or where nothing is mounted now.
     let entry = |name: String| Ok(Entry { stream: spool.stream(&name)?, needs_body: false, payload: payload.clone() });
     let entries = streams.map(|stream| entry(stream.name)).collect::<Result<Vec<_>, StreamError>>()?;
     if entries.is_empty() {
@@ -51,8 +51,8 @@ pub fn remove_mailbox(spool: &dyn Spool, mailbox: &str) -> Result<(), RemoveErro
 }
 
 impl LocalDelivery {
-    /// Like [`remove_mailbox`], while mail is delivered. When it returns, no thread writes earlier mail to the mailbox any more, so its Maildir can be removed and
-    /// a new one made. Blocks, until `deadline` at most.
+    /// Like [`remove_mailbox`], while mail is delivered. On return no thread writes earlier mail to the mailbox, so its
+    /// Maildir can be removed and a new one made. Blocks, until `deadline` at most.
     ///
     /// # Errors
     /// See [`RemoveError`].

@@ -1,4 +1,4 @@
-//! Reports and figures of local delivery.
+//! Reports and statistics of local delivery.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,28 +12,30 @@ use super::mount::MailMount;
 use super::table::State;
 use crate::error::MessageId;
 
-/// Messages that opening found in the spool, and its work on them.
+/// Messages that opening found in the spool, and the work on them.
 #[derive(Debug, Default)]
 pub struct ReplayReport {
-    /// Messages that were not known to be in all of their mailboxes and durable there, on all mounts.
+    /// Messages not known to be durable in all their mailboxes, on all mounts.
     pub messages: usize,
-    /// Entries in mailboxes that were missing or damaged and have been rewritten.
+    /// Mailbox entries that were missing or damaged, and were rewritten.
     pub restored: usize,
-    /// Mailbox entries that were given up, because the body of the message is lost: see [`LocalConfig::losses`](super::LocalConfig::losses).
+    /// Mailbox entries given up because the message's body is lost: see
+    /// [`LocalConfig::losses`](super::LocalConfig::losses).
     pub given_up: usize,
-    /// Entries in mailboxes that could not be written when opening had waited long enough; they are retried. A mount that does not answer counts its messages.
+    /// Mailbox entries not written within the patience of opening; they are retried. A mount that does not answer
+    /// counts its messages.
     pub deferred: usize,
-    /// Batches that cannot be read any more: what they said to local delivery is lost.
+    /// Unreadable batches: their entries for local delivery are lost.
     pub damaged: Vec<Lsn>,
-    /// Batches that a later version has written. They stay in the spool.
+    /// Batches written by a later version. They stay in the spool.
     pub unknown: Vec<Lsn>,
-    /// Lists of mail mounts that were damaged or unreadable, and what was done.
+    /// Lists of mail mounts that were damaged or unreadable, and the repair.
     pub mended: Vec<Damage>,
     /// The report of the spool's opening.
     pub spool: Option<posthaste_spool::OpenReport>,
 }
 
-/// A message that is durable.
+/// A durable message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReceipt {
     pub(crate) id: u64,
@@ -44,12 +46,12 @@ pub struct LocalReceipt {
 }
 
 impl LocalReceipt {
-    /// The batch of the spool that has it.
+    /// Its batch in the spool.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The names that it has, or will have, in its mailboxes, in the order of the targets.
+    /// Its present or future file names, in the order of the targets.
     pub fn names(&self) -> impl Iterator<Item = MessageId> {
         let host = Host::new(&self.host);
         (0..self.targets).map(move |number| {
@@ -59,10 +61,10 @@ impl LocalReceipt {
     }
 }
 
-/// A message that waits because a mailbox cannot be written to, or its mount does not answer.
+/// A message that waits for an unwritable mailbox, or for a mount that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// The batch of the spool that has its body.
+    /// The spool's batch with its body.
     pub id: u64,
     /// The mailboxes that it waits for.
     pub mailboxes: Vec<Arc<str>>,
@@ -70,11 +72,11 @@ pub struct Waiting {
     pub bytes: u64,
     /// Attempts so far.
     pub attempts: u32,
-    /// The end of the last of them.
+    /// Error of the last attempt.
     pub error: Arc<str>,
 }
 
-/// A mailbox that cannot be written to, and what waits for it.
+/// An unwritable mailbox, and its waiting mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingMailbox {
     /// Path of the Maildir below the mail root.
@@ -83,23 +85,23 @@ pub struct WaitingMailbox {
     pub messages: usize,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// Attempts in a row that failed, of whichever message.
+    /// Consecutive failed attempts, of any messages.
     pub attempts: u32,
-    /// The end of the last of them.
+    /// Error of the last attempt.
     pub error: Arc<str>,
 }
 
-/// Mail that is not in all of its mailboxes.
+/// Mail missing in some of its mailboxes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
     /// Messages, each counted once.
     pub messages: usize,
-    /// Mailboxes that have not got all of theirs.
+    /// Mailboxes that lack some of their mail.
     pub mailboxes: usize,
 }
 
-/// Too much mail waits for a mailbox, so more is refused.
+/// Too much mail waits for a mailbox; further mail is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes wait for {mailbox}")]
 pub struct MailboxFull {
@@ -109,12 +111,12 @@ pub struct MailboxFull {
     pub bytes: u64,
 }
 
-/// A recovered mailbox: it could not be written to, and has received all waiting mail now.
+/// A mailbox that was unwritable and has now received all waiting mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredMailbox {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Messages that had waited.
+    /// Messages that waited.
     pub messages: u64,
 }
 
@@ -122,26 +124,29 @@ pub struct RecoveredMailbox {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountStats {
-    /// Where it is mounted below the mail root; empty for the root's own file system.
+    /// Its mount point below the mail root; empty for the root's own file system.
     pub point: Arc<str>,
-    /// Messages that are not known to be durable in their mailboxes.
+    /// Messages not known to be durable in their mailboxes.
     pub messages: usize,
-    /// Why nothing can be delivered, if the mount has not answered since the opening, or another file system is there.
+    /// The reason why nothing can be delivered, if the mount has not answered since the opening, or another file system
+    /// is there.
     pub absent: Option<Arc<str>>,
-    /// Its stream could not be read, as `absent` says: no mail is taken for it, and what waits stays in the spool until the next opening.
+    /// Its stream was unreadable, as `absent` says: mail for it is refused, and waiting mail stays in the spool until
+    /// the next opening.
     pub is_stuck: bool,
-    /// Why the mount is not bound to its file system, if so: another one at its place would not be noticed.
+    /// The reason why the mount is not bound to its file system, if so: then another one in its place would go
+    /// unnoticed.
     pub unbound: Option<Arc<str>>,
-    /// Why mail waits for room on it, if so: its file system would go below the floor.
+    /// The reason why mail waits for space on it, if so: its file system would go below the floor.
     pub short_of_space: Option<Arc<str>>,
     /// The error of the last sync, if it failed.
     pub sync_error: Option<Arc<str>>,
-    /// For how long a sync, or a look at the mount, has not come back, in seconds.
+    /// Seconds for which a sync, or a check of the mount, has been hanging.
     pub sync_secs: Option<u64>,
 }
 
 impl MountStats {
-    /// Why nothing is delivered there, if so.
+    /// The reason why nothing is delivered there, if so.
     pub fn trouble(&self) -> Option<Arc<str>> {
         let hangs = self.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
         let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
@@ -154,20 +159,20 @@ impl MountStats {
     }
 }
 
-/// A sync that takes longer is told of.
+/// A slower sync is reported.
 const SYNC_HANGS_SECS: u64 = 60;
 
-/// A mount that could not be synced: its mail stays in the spool.
+/// A mount whose sync failed: its mail stays in the spool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the mail mount {point:?} could not be synced: {error}")]
 pub struct SyncFailed {
-    /// Where it is mounted below the mail root; empty for the root's own file system.
+    /// Its mount point below the mail root; empty for the root's own file system.
     pub point: Arc<str>,
     /// The error of the sync.
     pub error: Arc<str>,
 }
 
-/// Figures of local delivery since it was opened.
+/// Statistics of local delivery since its opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalStats {
@@ -177,28 +182,28 @@ pub struct LocalStats {
     pub delivered: u64,
     /// Attempts that failed.
     pub failed_attempts: u64,
-    /// Mailbox entries that were given up, because the body of the message is lost.
+    /// Mailbox entries given up because the message's body is lost.
     pub given_up: u64,
-    /// Messages that wait, each as often as it waits for a mailbox.
+    /// Waiting messages, once for each mailbox that they wait for.
     pub waiting: usize,
-    /// Bytes that wait.
+    /// Bytes of waiting mail.
     pub waiting_bytes: u64,
-    /// Syncs of mounts that succeeded.
+    /// Successful syncs of mounts.
     pub syncs: u64,
-    /// And those that failed.
+    /// Failed syncs of mounts.
     pub syncs_failed: u64,
     /// Time spent in syncs, in microseconds.
     pub sync_us: u64,
-    /// The longest of them, in microseconds.
+    /// The longest sync, in microseconds.
     pub sync_us_max: u64,
     /// Each mount.
     pub mounts: Vec<MountStats>,
-    /// The spool's own.
+    /// The spool's statistics.
     pub spool: posthaste_spool::Stats,
 }
 
 impl From<LocalStats> for crate::Stats {
-    /// Batches are the spool's commits, flush times those of its syncs.
+    /// Commits of the spool become batches, its sync times flush times.
     fn from(stats: LocalStats) -> Self {
         Self {
             delivered: stats.accepted,
@@ -212,7 +217,7 @@ impl From<LocalStats> for crate::Stats {
 }
 
 impl MailMount {
-    /// The messages of this mount that wait.
+    /// Waiting messages of this mount.
     pub(super) fn waiting_messages(&self) -> Vec<Waiting> {
         let state = self.state();
         if let (Some(history), Some(why)) = (&state.history, &state.absent) {
@@ -246,7 +251,7 @@ impl MailMount {
         all
     }
 
-    /// The mailboxes of this mount that mail waits for.
+    /// Mailboxes of this mount that mail waits for.
     pub(super) fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
         let state = self.state();
         let waiting = state.troubles.iter().map(|(mailbox, known)| WaitingMailbox {
@@ -259,7 +264,8 @@ impl MailMount {
         waiting.collect()
     }
 
-    /// Adds the messages that are not in all of their mailboxes, and these mailboxes: queued, being written, waiting, or for a mount that does not answer.
+    /// Adds messages missing in some of their mailboxes, and these mailboxes: queued, being written, waiting, or on a
+    /// mount that does not answer.
     pub(super) fn add_remaining(&self, messages: &mut HashSet<Lsn>, mailboxes: &mut HashSet<Arc<str>>) {
         let state = self.state();
         for (body, shown) in state.history.iter().flat_map(History::messages) {
@@ -274,7 +280,8 @@ impl MailMount {
         }
     }
 
-    /// Bytes that wait for a mailbox, `None` if none do; or for all of the mount if it does not answer, cannot be synced or has no room, which the flag says.
+    /// Bytes that wait for a mailbox; `None` if none do. With true: for the whole mount, which does not answer, cannot
+    /// be synced or has no space.
     pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<(u64, bool)> {
         let (state, now) = (self.state(), self.now());
         match state.history.is_some() || state.syncing.is_in_trouble(now) {

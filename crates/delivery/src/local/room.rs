@@ -1,7 +1,7 @@
-//! Room on a mount's file system for the mail that is delivered there: what each message takes is kept above a floor.
+//! Disk space for deliveries on a mount's file system: each message reserves its space above a floor.
 //!
-//! The file system is asked once a second at most, as long as what is left above the floor is more than what was taken since. What does not fit waits, and so
-//! does the mount: it is *short* until the smallest message that was refused fits.
+//! The file system is asked once a second at most, while the space left above the floor exceeds the space taken since.
+//! Mail that does not fit waits, and so does the mount: it is *short* until the smallest refused message fits.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use posthaste_fsops::Space;
 
-/// The room of one mount.
+/// Disk space of one mount.
 pub(crate) struct MailRoom {
-    /// Space that is to stay free.
+    /// Space to keep free.
     floor: Space,
-    /// The file system's name in errors.
+    /// The file system's name for errors.
     place: String,
     seen: Mutex<LastLook>,
 }
 
 #[derive(Default)]
 struct LastLook {
-    /// When the file system was asked last.
+    /// Time of the last query of the file system.
     at: Option<Instant>,
-    /// Space above the floor then, less what was taken since.
+    /// Space above the floor then, minus the space taken since.
     left: Space,
-    /// True if anything was taken since: otherwise asking again within the second tells nothing new.
+    /// True if space was taken since: otherwise another query within the second tells nothing new.
     is_used: bool,
-    /// Taken since the beginning.
+    /// Space taken since the start.
     taken: Space,
     short: Option<Short>,
     /// A shortage has ended, and waiting mail is to be retried.
@@ -34,7 +34,7 @@ struct LastLook {
 }
 
 struct Short {
-    /// The smallest message that was refused.
+    /// The smallest refused message.
     need: Space,
     why: Arc<str>,
 }
@@ -55,7 +55,7 @@ impl MailRoom {
         MailRoom { floor, place, seen: Mutex::default() }
     }
 
-    /// Asks for the room of the smallest of several messages, and takes nothing. `look` asks the file system.
+    /// Checks for the space of the smallest of several messages, and takes none. `look` queries the file system.
     ///
     /// # Errors
     /// It would take the file system below the floor.
@@ -63,7 +63,7 @@ impl MailRoom {
         self.with_room(need, now, look, |_| ())
     }
 
-    /// Takes the room of a message that is written now.
+    /// Takes the space of a message about to be written.
     ///
     /// # Errors
     /// Like [`check`](Self::check).
@@ -97,13 +97,13 @@ impl MailRoom {
         Err(BelowFloor(why))
     }
 
-    /// True if a look is due because mail waits for room.
+    /// True if a query is due because mail waits for space.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let seen = self.seen();
         seen.short.is_some() && seen.is_old(now)
     }
 
-    /// Asks the file system, and ends the shortage if what was refused fits now. Without mail that waits there is none.
+    /// Queries the file system, and ends the shortage if the refused message fits now, or if no mail waits.
     pub fn look_again(&self, now: Instant, has_waiting: bool, look: impl FnOnce() -> io::Result<Space>) {
         let mut seen = self.look(now, look);
         if !has_waiting {
@@ -114,10 +114,10 @@ impl MailRoom {
     /// Holds no lock during the call: a hanging file system blocks only the callers of this.
     fn look(&self, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> MutexGuard<'_, LastLook> {
         let before = self.seen().taken;
-        // Without an answer the write itself will tell.
+        // Without an answer the write itself will report the error.
         let free = look().unwrap_or(Space::MAX);
         let mut seen = self.seen();
-        // The file system may not have counted what was taken meanwhile.
+        // The answer may not include space taken meanwhile.
         let meanwhile = seen.taken.less(before);
         seen.at = Some(now);
         seen.left = free.less(self.floor).less(meanwhile);
@@ -128,23 +128,23 @@ impl MailRoom {
         seen
     }
 
-    /// Why mail waits, if it waits for room.
+    /// The reason why mail waits for space, if it does.
     pub fn short(&self) -> Option<Arc<str>> {
         self.seen().short.as_ref().map(|short| short.why.clone())
     }
 
-    /// True if a shortage has ended since this was asked last: all that waits is to be tried again.
+    /// True if a shortage has ended since the last call: all waiting mail is to be retried.
     pub fn take_over(&self) -> bool {
         std::mem::take(&mut self.seen().is_over)
     }
 
-    /// Messages were refused, and are known to wait only now: if the shortage has ended meanwhile, they were not among those that were tried again.
+    /// Notes that refused messages wait only now. If the shortage ended meanwhile, they missed that retry.
     pub fn refusals_entered(&self) {
         let mut seen = self.seen();
         seen.is_over |= seen.short.is_none();
     }
 
-    /// One text for each kind of refusal, so that it is logged once.
+    /// One text per kind of refusal, so that it is logged once.
     fn why(&self, left: Space, need: Space) -> Arc<str> {
         let (least, what) = match left.bytes < need.bytes {
             true => (self.floor.bytes, "bytes"),
@@ -164,7 +164,7 @@ impl LastLook {
     }
 }
 
-/// Disk space of a file of that many bytes.
+/// Disk space of a file of `bytes`.
 pub(crate) fn need_of(bytes: u64) -> Space {
     Space { bytes: bytes.saturating_add(1).next_multiple_of(BLOCK), inodes: 1 }
 }
@@ -190,7 +190,7 @@ mod tests {
 
     const FLOOR: Space = Space { bytes: 1 << 20, inodes: 10 };
 
-    /// A file system, how often it was asked, and what time it is.
+    /// A file system with a count of queries, and the time.
     struct Disk {
         room: MailRoom,
         free: Cell<Space>,
@@ -246,7 +246,7 @@ mod tests {
         for (bytes, inodes) in [(FLOOR.bytes + 100_000, 1 << 20), (1 << 40, FLOOR.inodes + 11)] {
             let disk = Disk::new(bytes, inodes);
             let taken = (0..100).filter(|_| disk.take(8000)).count();
-            // Of 8192 bytes each.
+            // Each takes 8192 bytes.
             assert_eq!(taken, if inodes > 1000 { 12 } else { 11 });
             assert!(disk.free.get().covers(FLOOR));
             assert!(disk.looks.get() <= 3, "{} looks within a second", disk.looks.get());
@@ -278,7 +278,7 @@ mod tests {
         disk.free.set(Space::MAX);
         disk.pass(1000);
         assert!(disk.take(1) && disk.room.take_over());
-        // Of another thread, which was refused before.
+        // From another thread that was refused before.
         disk.room.refusals_entered();
         assert!(disk.room.take_over());
         disk.free.set(Space::default());
@@ -302,7 +302,7 @@ mod tests {
         let disk = Disk::new(FLOOR.bytes + 100_000, 1000);
         assert!(disk.take(1000));
         disk.pass(1000);
-        // The answer is from before the other one took its room.
+        // The answer is older than the other reservation.
         let other = || {
             let answer = disk.look();
             disk.room.seen().taken.bytes += 90_000;

@@ -91,7 +91,7 @@ impl Default for Storage {
 }
 
 impl Storage {
-    /// Fills in what is not set and depends on other keys.
+    /// Fills in unset values that depend on other keys.
     pub fn complete(&mut self) {
         if self.data.as_os_str().is_empty() {
             self.data = PathBuf::from("posthaste-data");
@@ -107,7 +107,7 @@ impl Storage {
         self.mail_free_inodes_min.get_or_insert(self.free_inodes_min as u64 / 2);
     }
 
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
     /// The first value that is out of its bounds.
@@ -115,9 +115,9 @@ impl Storage {
         check_bounds(
             Self::NAME,
             &[
-                // A record is at most a body that is kept in memory, with its envelope, and has to fit into one segment.
+                // A record holds at most an in-memory body with its envelope, and must fit into one segment.
                 ("spool_segment_bytes", self.spool_segment_bytes, 4 << 20, 1 << 30),
-                // One in use, one that only a checkpoint may take, and one to move on to.
+                // One in use, one reserved for a checkpoint, and one to move on to.
                 ("spool_segments", self.spool_segments as u64, 4, 1 << 20),
                 ("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, u64::MAX),
                 ("checkpoint_secs", self.checkpoint_secs, 1, 86_400),
@@ -161,7 +161,7 @@ impl From<&Storage> for posthaste_spool::Config {
     }
 }
 
-/// Of a key that need not be set.
+/// The value of an optional key.
 fn some_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     values::bytes(deserializer).map(Some)
 }

@@ -1,4 +1,4 @@
-//! The syncing thread of a mount: makes visible mail durable and lets the spool forget it.
+//! The syncing thread of a mount: makes visible mail durable and lets the spool release it.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,9 +12,9 @@ use super::mount::MailMount;
 use super::queues::State;
 use super::table::Key;
 
-/// Why a sync was not finished.
+/// The reason why a sync was not finished.
 enum Unfinished {
-    /// The mount could not be synced.
+    /// The mount's sync failed.
     Sync(Arc<str>),
     /// The spool refused an entry, which says nothing about the mount.
     Entry(AppendError),
@@ -84,7 +84,7 @@ impl MailMount {
             }
             self.sync.notify_all();
             if has_no_room {
-                // Every mount that releases entries makes room, this one among them.
+                // Every mount that releases entries frees space, this one included.
                 let waited = self.sync.wait_timeout_while(state, RETRY_PAUSE, |state| !state.stop);
                 state = waited.expect("a mount's state").0;
                 state.syncing.wanted = true;
@@ -94,7 +94,7 @@ impl MailMount {
         }
     }
 
-    /// Asks whether the mount's file system is still there, and has room for mail that waits for it.
+    /// Checks that the mount's file system is still there, and has space for waiting mail.
     fn look_at_mount<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let has_waiting = state.troubles.iter().next().is_some();
         state.looking_since = Some(self.now());
@@ -102,12 +102,13 @@ impl MailMount {
         self.files.look_again(self.now(), has_waiting);
         state = self.state();
         state.looking_since = None;
-        // The end of the mount may be waiting for this.
+        // The end of the mount may wait for this.
         self.sync.notify_all();
         state
     }
 
-    /// Syncs the mount now and returns how it went; `None` if it has not come back by `deadline` (real time), or the mount has not answered yet.
+    /// Syncs the mount now and returns the result; `None` if it has not returned by `deadline` (real time), or the
+    /// mount has not answered yet.
     pub fn sync_now(&self, deadline: Instant) -> Option<Result<(), Arc<str>>> {
         let mut state = self.state();
         if state.history.is_some() {
@@ -128,10 +129,10 @@ impl MailMount {
         Some(syncing.error.clone().or(syncing.refused.clone()).map_or(Ok(()), Err))
     }
 
-    /// One sync, and what follows from it.
+    /// One sync with its consequences.
     fn round(&self, through: Lsn) -> Result<(), Unfinished> {
         let synced = match self.sync_visible() {
-            // Nothing was visible: that proves nothing of what an earlier sync has failed for.
+            // Nothing was visible: that clears no earlier failed sync.
             Ok(false) => {
                 let state = self.state();
                 let error = state.syncing.error.clone().filter(|_| state.table.len() > 0);
@@ -153,7 +154,7 @@ impl MailMount {
         synced.and(carried)
     }
 
-    /// Syncs what is visible; false if nothing is.
+    /// Syncs visible mail; false if there is none.
     fn sync_visible(&self) -> Result<bool, Unfinished> {
         let covered: Vec<Key> = self.state().table.sync_begins();
         if covered.is_empty() {
@@ -168,21 +169,22 @@ impl MailMount {
         };
         match self.files.sync() {
             Ok(()) => {
-                // Durable before the spool drops any of it: otherwise a message could be gone from the spool and not be known as delivered.
+                // Durable before the spool drops any of it: otherwise a message could be gone from the spool without a
+                // record of its delivery.
                 if let Err(error) =
                     self.append(&LocalEntry::Synced { begun }).recv().unwrap_or(Err(AppendError::Closed))
                 {
                     self.state().table.sync_did_not_begin(covered);
                     return Err(Unfinished::Entry(error));
                 }
-                // In pieces: the ring's thread wants the state, too.
+                // In pieces: the ring's thread needs the lock, too.
                 covered.chunks(SYNCED_AT_ONCE).for_each(|some| self.state().table.synced(some));
                 Ok(true)
             }
             Err(error) => {
                 let now = self.now();
                 let mut state = self.state();
-                // It may be lost: nothing is to be said of it.
+                // It may be lost, so no *visible* entry may name it.
                 state.unnoted.clear();
                 for key in state.table.sync_failed(begun) {
                     state.enqueue(key, now);
@@ -194,18 +196,19 @@ impl MailMount {
         }
     }
 
-    /// Durable before the sync: the sync may fail and the process be killed before it sees that, and the kernel reports a failure only once.
+    /// Durable before the sync: the sync may fail and the process be killed before it sees that, and the kernel reports
+    /// a failure only once.
     fn put_on_record(&self) -> Result<Lsn, AppendError> {
         let session = self.state().session.expect("the mount has answered");
         for _ in 0..ROOM_TRIES {
             let begun = {
-                // What was entered as visible is noted in front of this.
+                // Earlier visible targets are noted before this entry.
                 let _no_note_is_missing = self.noting.write().expect("no thread panics while it appends a note");
                 self.append_visible();
                 self.append(&LocalEntry::SyncBegun { session })
             };
             match begun.recv().unwrap_or(Err(AppendError::Closed)) {
-                // The spool's keeper makes room, and more with each mount that releases entries.
+                // The spool's keeper frees space, and so does each mount that releases entries.
                 Err(AppendError::Full(_) | AppendError::Busy) => {
                     let state = self.state();
                     if state.stop || self.sync.wait_timeout(state, ROOM_PAUSE).expect("a mount's state").0.stop {
@@ -218,7 +221,8 @@ impl MailMount {
         Err(AppendError::Full("no room was made for an entry".into()))
     }
 
-    /// Rewrites, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
+    /// Rewrites, without their bodies, the messages that hold up the position, if the spool needs the space, or if far
+    /// more entries have come than wait.
     fn carry(&self, through: Lsn) -> Result<(), Unfinished> {
         let (through, session) = {
             let state = self.state();
@@ -229,7 +233,7 @@ impl MailMount {
             let all = if little { through } else { through.max(state.syncing.seen) };
             (all, state.session.filter(|_| state.table.is_in_doubt()))
         };
-        // The entry of the sync that failed goes with the others; everything that it speaks of is written down after this one.
+        // The entry of the failed sync moves with the others; everything that it covers is rewritten after this one.
         let doubt = session.map(|session| self.append(&LocalEntry::SyncBegun { session }));
         let doubt = doubt
             .map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed)))
@@ -243,7 +247,7 @@ impl MailMount {
         if let Some(begun) = doubt {
             state.table.doubt_carried(begun);
         }
-        // What was noted of their mailboxes is passed with the older entries.
+        // Notes of their mailboxes have been passed with the older entries.
         state.note_troubles_again();
         let notes = state.notes(self.now());
         drop(state);
@@ -251,7 +255,8 @@ impl MailMount {
         Ok(())
     }
 
-    /// A few MiB at a time, each durable before the next: mail that comes in meanwhile finds room in the spool's queue, and its turn.
+    /// Works in steps of a few MiB, each durable before the next: incoming mail then finds space in the spool's queue,
+    /// and its turn.
     fn carry_laggards(&self, through: Lsn) -> Result<(), AppendError> {
         let mut after = Lsn::ZERO;
         loop {
@@ -268,14 +273,15 @@ impl MailMount {
         }
     }
 
-    /// Appends entries and waits until each is durable, and shown, or refused: none is under way when this returns, also after an error.
+    /// Appends entries and waits until each is durable and applied, or refused. None is in flight on return, even after
+    /// an error.
     fn append_each(&self, entries: impl Iterator<Item = LocalEntry>) -> Result<(), AppendError> {
         let told: Vec<_> = entries.map(|entry| self.append(&entry)).collect();
         let outcomes = told.into_iter().map(|outcome| outcome.recv().unwrap_or(Err(AppendError::Closed)).map(drop));
         outcomes.fold(Ok(()), Result::and)
     }
 
-    /// Appends an entry and says what becomes of it.
+    /// Appends an entry and returns a receiver of its result.
     fn append(&self, entry: &LocalEntry) -> Receiver<Result<Lsn, AppendError>> {
         let (tell, told) = channel();
         let then = move |outcome| drop(tell.send(outcome));
@@ -284,13 +290,13 @@ impl MailMount {
     }
 }
 
-/// Time between two looks at a mount that does not answer.
+/// Interval of checks of a mount that does not answer.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
-/// When a round that found no room in the spool is begun again.
+/// Pause before a round is retried that found no space in the spool.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Number of times, and pauses, at which a full spool is asked for room.
+/// Number of tries, and pauses, for a full spool.
 const ROOM_TRIES: u32 = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 const SYNCED_AT_ONCE: usize = 4096;
-/// Bytes that are rewritten at once: some ten thousand messages.
+/// Bytes rewritten at once: some ten thousand messages.
 const CARRY_STEP_BYTES: u64 = 4 << 20;

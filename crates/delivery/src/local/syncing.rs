@@ -1,4 +1,4 @@
-//! When a mount is synced next, and how it went. Bookkeeping alone: it reads no clock and touches no disk.
+//! Schedule and results of a mount's syncs. Bookkeeping only: reads no clock and touches no disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 use posthaste_spool::Lsn;
 use posthaste_units::BackOff;
 
-/// When a mount is synced next, and how it went.
+/// Schedule and results of a mount's syncs.
 pub(super) struct Syncing {
     pub wanted: bool,
-    /// Messages whose entries are at or below this are to be rewritten: the spool needs the room.
+    /// Messages with entries up to here are to be rewritten: the spool needs the space.
     pub through: Lsn,
     /// Bytes that became visible since the last sync began.
     pub bytes: u64,
     pub last: Instant,
     pub running_since: Option<Instant>,
-    /// Entries that were shown, and bytes that became visible, since nothing lagged.
+    /// Entries applied, and bytes that became visible, since nothing lagged.
     pub entries: usize,
     pub lagging_bytes: u64,
-    /// The last LSN shown when the last round ended.
+    /// The last LSN applied at the end of the last round.
     pub seen: Lsn,
-    /// Rounds asked for and rounds ended.
+    /// Rounds requested, and rounds ended.
     pub asked: u64,
     pub ended: u64,
-    /// Rounds in a row that failed.
+    /// Consecutive failed rounds.
     pub failures: u32,
     /// The error of the last sync, if it failed.
     pub error: Option<Arc<str>>,
-    /// Why the spool took no entry of the last round, if so.
+    /// The spool's refusal of an entry in the last round, if there was one.
     pub refused: Option<Arc<str>>,
 }
 
@@ -50,7 +50,7 @@ impl Syncing {
         }
     }
 
-    /// A sync that failed has everything rewritten: as long as it fails it is tried by the clock alone.
+    /// Requests a sync. A failed sync has everything rewritten: while it fails only the clock triggers it.
     pub fn want_if(&mut self, wanted: bool) {
         self.wanted |= wanted && self.failures == 0;
     }
@@ -70,7 +70,8 @@ impl Syncing {
         self.want_if(self.bytes >= bytes_max);
     }
 
-    /// True if little enough has come since `messages` that wait: the spool keeps all of it as long as they are not rewritten.
+    /// True if little enough has come since the `messages` waiting ones: the spool keeps all of it until they are
+    /// rewritten.
     pub fn is_little(&self, messages: usize) -> bool {
         self.entries < CARRY_ENTRIES + CARRY_RATIO * messages
             && self.lagging_bytes < CARRY_BYTES + CARRY_RATIO as u64 * ENTRY_BYTES * messages as u64
@@ -80,13 +81,13 @@ impl Syncing {
         self.wanted
     }
 
-    /// True if visible mail cannot be made durable: the last sync failed, or one does not come back.
+    /// True if visible mail cannot be made durable: the last sync failed, or one hangs.
     pub fn is_in_trouble(&self, now: Instant) -> bool {
         let hangs = |since: Instant| now.saturating_duration_since(since) >= SYNC_HANGS;
         self.failures > 0 || self.running_since.is_some_and(hangs)
     }
 
-    /// True if it is time, also if nothing was visible: the spool may forget what was shown.
+    /// True if a sync is due, even if nothing was visible: the spool may then release applied entries.
     pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
         let pause = BackOff::new(interval, interval.saturating_mul(PAUSE_RATIO_MAX)).after(self.failures + 1);
         self.wanted |= now.saturating_duration_since(self.last) >= pause;
@@ -97,20 +98,20 @@ impl Syncing {
         self.running_since.is_some()
     }
 
-    /// Since when a sync has not come back.
+    /// Start of the sync in progress.
     pub fn running_since(&self) -> Option<Instant> {
         self.running_since
     }
 }
 
-/// Time that a sync may take before mail for its mount counts as waiting.
+/// Time of a sync after which mail for its mount counts as waiting.
 const SYNC_HANGS: Duration = Duration::from_secs(60);
-/// The longest pause between syncs that fail, in intervals.
+/// Longest pause between failing syncs, in intervals.
 const PAUSE_RATIO_MAX: u32 = 16;
-/// Entries that may be shown while messages wait, and how many more for each of those, before they are rewritten.
+/// Entries that may be applied while messages wait, and further ones for each of those, before they are rewritten.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;
 /// Like [`CARRY_ENTRIES`], in bytes that became visible.
 const CARRY_BYTES: u64 = 64 << 20;
-/// Bytes that a visible message counts for the next sync beside its body.
+/// Bytes that a visible message counts for the next sync in addition to its body.
 pub(super) const ENTRY_BYTES: u64 = 1024;

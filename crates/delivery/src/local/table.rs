@@ -1,4 +1,4 @@
-//! The state of each message on one mount. Bookkeeping alone: it reads no clock and touches no disk.
+//! The state of each message on one mount. Bookkeeping only: reads no clock and touches no disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,10 +9,10 @@ use posthaste_spool::Lsn;
 use super::entry::{Deliver, OlderBody, Removal};
 use super::removals::Removals;
 
-/// A target: the batch that has its body, and its number among the message's targets.
+/// A target: the batch with its body, and its number among the message's targets.
 pub(crate) type Key = (Lsn, u16);
 
-/// How far the delivery into one mailbox has come.
+/// Progress of the delivery to one mailbox.
 ///
 /// ```text
 ///              a thread takes it          it is in new/            a sync that began later
@@ -25,38 +25,39 @@ pub(crate) type Key = (Lsn, u16);
 ///   └──────────────────────────────────┴────────────────────┘
 /// ```
 ///
-/// A target of which the body is lost, or the mailbox was removed, goes from `Writing`: it is given up.
+/// A target with a lost body or a removed mailbox leaves from `Writing`: it is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// To be written as soon as a thread is free.
+    /// Waits for a free thread.
     Queued,
-    /// A thread is at it.
+    /// A worker is writing it.
     Writing,
-    /// In its mailbox, perhaps in the page cache alone.
+    /// In its mailbox, perhaps only in the page cache.
     Visible,
-    /// Until its mailbox is tried again: [`Troubles`](super::troubles::Troubles) says when.
+    /// Waits for the next try of its mailbox: [`Troubles`](super::troubles::Troubles) has the time.
     Waiting,
 }
 
-/// The work of a thread for a target, as far as its file is known.
+/// The work on a target, by the state of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// There is none: write it.
+    /// No file exists: write it.
     Write,
-    /// A crash came between: what is there and reads well has been read from the disk, or is still in its cache. Otherwise write it.
+    /// After a crash: a file that reads well came from the disk, or is still in the page cache. Otherwise write it.
     LookFirst,
-    /// A sync failed, or an attempt: what is there reads well perhaps and is not on the disk. Write it to a new file, or write it at all.
+    /// After a failed sync or attempt: a file that reads well may not be on the disk. Replace it by a new one, or write
+    /// it for the first time.
     Renew,
-    /// As `Renew`, but it was visible: if it is not there, its owner has taken it away.
+    /// Like `Renew`, but it was visible: if it is gone, its owner removed it.
     RenewIfThere,
 }
 
-/// A message's body in memory, and its share of the memory for all of them, which dropping gives back.
+/// A message's body in memory, with its share of the memory for all bodies; dropping it releases that.
 pub(crate) type Held<B> = Option<B>;
 
 /// A message, and its targets on this mount that are not durable.
 pub(crate) struct Message<B> {
-    /// The entry that stands for it now.
+    /// Its current entry.
     pub entry: Lsn,
     pub deliver: Arc<Deliver>,
     pub body_len: u64,
@@ -68,44 +69,44 @@ struct Target {
     number: u16,
     state: State,
     task: Task,
-    /// It is being written, and a sync has failed meanwhile.
+    /// A sync has failed during the write.
     spoiled: bool,
-    /// A sync has failed since any of it was written, and it was not rewritten since.
+    /// A sync has failed since the first write, and it was not rewritten since.
     in_doubt: bool,
 }
 
-/// The messages of one mount, by the batch that has the body.
+/// The messages of one mount, by the batch with the body.
 pub(crate) struct Table<B> {
     messages: BTreeMap<Lsn, Message<B>>,
-    /// Entries that stand for messages here, and for how many.
+    /// Current entries of messages here, with the number of messages.
     entries: BTreeMap<Lsn, usize>,
-    /// Of the bodies of all messages, and of what is known of each.
+    /// Bytes of the bodies and the state of all messages.
     bytes: u64,
-    /// The highest entry that was shown.
+    /// The highest entry applied.
     seen: Lsn,
-    /// Visible since the last sync began.
+    /// Targets visible since the last sync began.
     visible: Vec<Key>,
-    /// A sync began with this entry and failed: it is needed as long as anything is in doubt.
+    /// The entry of a failed sync: needed as long as anything is in doubt.
     failed_sync: Option<Lsn>,
     in_doubt: usize,
     /// Messages removed since the last call of [`take_released`](Self::take_released).
     released: Vec<Lsn>,
-    /// Messages that were given up for their last mailbox since the last round of the syncing thread.
+    /// Messages given up for their last mailbox since the last round of the syncing thread.
     given_up: BTreeSet<Lsn>,
     removals: Removals,
 }
 
-/// Bytes that a message counts where memory and disk are bounded: its body, and what is known of each target.
+/// Bytes that a message counts where memory and disk are bounded: its body, and the state of each target.
 pub(super) fn memory_of(deliver: &Deliver, body_len: u64) -> u64 {
     let of_targets =
         deliver.targets.iter().map(|(_, target)| target.mailbox.len() + target.prefix.len() + TARGET_BYTES);
     body_len + of_targets.sum::<usize>() as u64
 }
 
-/// About what a table and its queues hold for a target, beside its texts.
+/// Approximate size of a target in a table and its queues, without its texts.
 const TARGET_BYTES: usize = 256;
 
-/// Work that a thread takes.
+/// Work for a thread.
 #[derive(Clone)]
 pub(crate) struct Taken<B> {
     pub key: Key,
@@ -113,7 +114,7 @@ pub(crate) struct Taken<B> {
     pub body_len: u64,
     pub body: Held<B>,
     pub task: Task,
-    /// Its mailbox was removed since it was accepted.
+    /// Its mailbox was removed since its acceptance.
     pub is_removed: bool,
 }
 
@@ -135,54 +136,54 @@ impl<B> Default for Table<B> {
 }
 
 impl<B: Clone> Table<B> {
-    /// An entry of any kind was shown.
+    /// Notes an applied entry of any kind.
     pub fn saw(&mut self, entry: Lsn) {
         self.seen = self.seen.max(entry);
     }
 
-    /// The highest of them.
+    /// The highest applied entry.
     pub fn seen(&self) -> Lsn {
         self.seen
     }
 
-    /// An entry of an unknown kind: the position stops before it.
+    /// Keeps an entry of an unknown kind: the position stops before it.
     pub fn keep_entry(&mut self, entry: Lsn) {
         *self.entries.entry(entry).or_default() += 1;
     }
 
-    /// As found at an opening.
+    /// Sets the removals found at an opening.
     pub fn set_removals(&mut self, removals: Removals) {
         self.removals = removals;
     }
 
-    /// A mailbox was removed.
+    /// Notes the removal of a mailbox.
     pub fn removed(&mut self, entry: Lsn, removal: Removal) {
         self.removals.show(entry, removal);
     }
 
-    /// True if a target's mailbox was removed since it was accepted.
+    /// True if a target's mailbox was removed since its acceptance.
     pub fn is_removed(&self, key: Key) -> bool {
         let covers = |message: &Message<B>| self.removals.cover(message.mailbox(key.1), key.0);
         !self.removals.is_empty() && self.messages.get(&key.0).is_some_and(covers)
     }
 
-    /// Removals that hold the position at or below an entry, as they are to be rewritten.
+    /// Removals that hold the position at or below an entry, to be rewritten.
     pub fn old_removals(&self, through: Lsn) -> Vec<Removal> {
         self.removals.through(through).collect()
     }
 
-    /// Ends a rewriting: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
+    /// Ends a rewrite: no later entry names a target that is gone, so the memory of those is dropped.
     pub fn all_is_carried(&mut self) {
         self.given_up.clear();
         self.removals.let_go(self.messages.keys().next().copied());
     }
 
-    /// As found at an opening: a sync that began with this entry may have failed.
+    /// Notes, at an opening, that a sync begun with this entry may have failed.
     pub fn doubt_since(&mut self, begun: Lsn) {
         self.failed_sync = Some(self.failed_sync.map_or(begun, |other| other.min(begun)));
     }
 
-    /// A message comes in. `targets` are those of `deliver` that are not durable, each with where it stands; none: all of them are.
+    /// Adds a message. `targets`: the targets of `deliver` that are not durable, with their states; empty if all are.
     pub fn insert(
         &mut self,
         body: Lsn,
@@ -205,7 +206,8 @@ impl<B: Clone> Table<B> {
         self.messages.insert(body, Message { entry, deliver, body_len, held, targets });
     }
 
-    /// A later entry stands for a message from now on; false if the message is not known. One that was given up while that entry was under way stays gone.
+    /// Replaces a message's entry by a later one; false if the message is not known. One given up while that entry was
+    /// in flight stays gone.
     pub fn carried(&mut self, body: Lsn, entry: Lsn) -> bool {
         let Some(message) = self.messages.get_mut(&body) else { return self.given_up.contains(&body) };
         let before = std::mem::replace(&mut message.entry, entry);
@@ -226,7 +228,7 @@ impl<B: Clone> Table<B> {
         self.messages.len()
     }
 
-    /// Bytes of the bodies of all messages, and of what is known of each.
+    /// Bytes of the bodies and the state of all messages.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -241,7 +243,7 @@ impl<B: Clone> Table<B> {
         !self.visible.is_empty()
     }
 
-    /// A thread takes a target.
+    /// Takes a target for a thread.
     pub fn take(&mut self, key: Key) -> Taken<B> {
         let is_removed = self.is_removed(key);
         let message = self.messages.get_mut(&key.0).expect("what is queued is known");
@@ -252,7 +254,7 @@ impl<B: Clone> Table<B> {
         Taken { key, deliver, body_len, body, task, is_removed }
     }
 
-    /// It is in its mailbox. False: a sync has failed since it was begun, so that it has to be written again; it is queued.
+    /// Notes a target as visible. False: a sync has failed during the write, so it is queued again.
     pub fn written(&mut self, key: Key) -> bool {
         let message = self.messages.get_mut(&key.0).expect("what is written is known");
         let target = message.target_mut(key.1, State::Writing);
@@ -268,54 +270,54 @@ impl<B: Clone> Table<B> {
         true
     }
 
-    /// The attempt failed.
+    /// Notes a failed attempt.
     pub fn failed(&mut self, key: Key) {
         let message = self.messages.get_mut(&key.0).expect("what is written is known");
         let target = message.target_mut(key.1, State::Writing);
         target.state = State::Waiting;
         if target.task != Task::RenewIfThere {
-            // Whatever went wrong, some of it may be there.
+            // After any error, a part of it may be there.
             target.task = Task::Renew;
         }
         message.let_body_go();
     }
 
-    /// It is not tried now.
+    /// Puts a target off.
     pub fn put_off(&mut self, key: Key) {
         let message = self.messages.get_mut(&key.0).expect("what is queued is known");
         message.target_mut(key.1, State::Queued).state = State::Waiting;
         message.let_body_go();
     }
 
-    /// Its mailbox is tried again with it.
+    /// Queues a target to try its mailbox again.
     pub fn try_again(&mut self, key: Key) {
         let message = self.messages.get_mut(&key.0).expect("what waits is known");
         message.target_mut(key.1, State::Waiting).state = State::Queued;
     }
 
-    /// The bodies of these that are in memory, which is where they are no longer looked for.
+    /// Takes the in-memory bodies of these targets, which are then read from the spool.
     pub fn take_bodies(&mut self, keys: &[Key]) -> Vec<B> {
         keys.iter().filter_map(|key| self.messages.get_mut(&key.0)?.held.take()).collect()
     }
 
-    /// A sync begins: it will make these durable.
+    /// Begins a sync; returns the targets that it will make durable.
     pub fn sync_begins(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.visible)
     }
 
-    /// It did not begin after all.
+    /// Undoes the beginning of a sync.
     pub fn sync_did_not_begin(&mut self, covered: Vec<Key>) {
         self.visible.extend(covered);
     }
 
-    /// It has succeeded.
+    /// Notes a successful sync.
     pub fn synced(&mut self, covered: &[Key]) {
         for &(body, number) in covered {
             self.remove_targets(body, |target| target.number == number && target.state == State::Visible);
         }
     }
 
-    /// A target is given up for good. Returns the entry that stands for its message.
+    /// Gives a target up for good. Returns its message's entry.
     pub fn gave_up(&mut self, key: Key) -> Lsn {
         let message = self.messages.get_mut(&key.0).expect("what is written is known");
         let entry = message.entry;
@@ -340,7 +342,8 @@ impl<B: Clone> Table<B> {
         }
     }
 
-    /// The sync that began with the entry `begun` has failed. Everything that is visible may be lost, also what became so since; it is queued again.
+    /// Notes that the sync begun with `begun` has failed. All visible targets may be lost, even those visible since;
+    /// they are queued again.
     pub fn sync_failed(&mut self, begun: Lsn) -> Vec<Key> {
         let mut again = Vec::new();
         for (body, message) in &mut self.messages {
@@ -352,7 +355,7 @@ impl<B: Clone> Table<B> {
                     }
                     State::Writing => target.spoiled = true,
                     State::Queued | State::Waiting if target.task == Task::Write => continue,
-                    // Of an earlier attempt, or an earlier process, something may have been there.
+                    // An earlier attempt or process may have left a file.
                     State::Queued | State::Waiting if target.task == Task::LookFirst => target.task = Task::Renew,
                     State::Queued | State::Waiting => {}
                 }
@@ -366,14 +369,14 @@ impl<B: Clone> Table<B> {
         again
     }
 
-    /// Up to where nothing is needed any more.
+    /// The position: nothing before it is needed.
     pub fn position(&self) -> Lsn {
         let first = self.entries.keys().next().copied();
         let needed = first.into_iter().chain(self.failed_sync).chain(self.removals.first_entry()).min();
         needed.map_or(self.seen, |needed| Lsn::new(needed.get().saturating_sub(1)).min(self.seen))
     }
 
-    /// The bodies that are no longer needed: all below the first, and those that were let go since this was asked.
+    /// The bodies no longer needed: all below the first value, and those released since the last call.
     pub fn take_released(&mut self) -> (Lsn, Vec<Lsn>) {
         let behind = Lsn::new(self.position().get() + 1);
         let below = self.messages.keys().next().map_or(behind, |first| behind.min(*first));
@@ -382,8 +385,8 @@ impl<B: Clone> Table<B> {
         (below, released)
     }
 
-    /// Messages that hold the position at or below an entry, with the targets that are not durable, in the order of their bodies: those after `after`, up to about
-    /// so many bytes of them as [`memory_of`] counts, at least one.
+    /// Messages that hold the position at or below an entry, with their targets that are not durable, by body. Starts
+    /// after `after`; returns at least one message, up to about `bytes_max` bytes as [`memory_of`] counts.
     pub fn laggards(&self, through: Lsn, after: Lsn, bytes_max: u64) -> Vec<Deliver> {
         let behind = self.messages.range((Bound::Excluded(after), Bound::Unbounded));
         let lags = behind.filter(|(_, message)| message.entry <= through);
@@ -410,19 +413,19 @@ impl<B: Clone> Table<B> {
         lags.map(carried).take_while(fits).collect()
     }
 
-    /// All that is there is known: so is whether anything is in doubt.
+    /// Ends a replay: now all messages are known, and so is any doubt.
     pub fn end_of_doubt(&mut self) {
         if self.in_doubt == 0 {
             self.failed_sync = None;
         }
     }
 
-    /// True if a failed sync has to be remembered.
+    /// True if a failed sync must be remembered.
     pub fn is_in_doubt(&self) -> bool {
         self.failed_sync.is_some()
     }
 
-    /// The entry of a sync that stands for the one that failed.
+    /// Replaces the entry of the failed sync by a later one.
     pub fn doubt_carried(&mut self, begun: Lsn) {
         if self.failed_sync.is_some() {
             self.failed_sync = Some(begun);
@@ -440,7 +443,7 @@ impl<B: Clone> Table<B> {
 }
 
 impl<B> Message<B> {
-    /// The targets that are not durable.
+    /// Targets that are not durable.
     pub fn targets(&self) -> impl Iterator<Item = (u16, State)> {
         self.targets.iter().map(|target| (target.number, target.state))
     }

@@ -1,7 +1,9 @@
-//! Mailboxes that cannot be written to, the mail that waits for each, and when it is tried again. Bookkeeping alone: it reads no clock and touches no disk.
+//! Unwritable mailboxes, their waiting mail, and the time of the next try. Bookkeeping only: reads no clock and touches
+//! no disk.
 //!
-//! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on to 5 min. When that one gets through, each of the others is tried once. Each time it
-//! is the turn of the message that was tried the longest ago, so one that can never be written holds up no other.
+//! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on up to 5 min. Once that gets through, each of the
+//! others is tried once. Each try takes the message with the oldest last try, so one that can never be written holds up
+//! no other.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,25 +14,25 @@ use posthaste_units::BackOff;
 use super::mounts::is_at_or_below;
 use super::table::Key;
 
-/// A mailbox that messages wait for.
+/// A mailbox with waiting messages.
 struct Broken {
-    /// Each with the number of its last try, and its bytes; those that are being tried among them.
+    /// Each message with the number of its last try, and its bytes; includes those being tried.
     messages: HashMap<Key, (u64, u64)>,
-    /// Messages that are not being tried, in the order of their last tries.
+    /// Messages not being tried, in the order of their last tries.
     by_try: BTreeSet<(u64, Key)>,
     bytes: u64,
-    /// Messages that have got into it since it was in trouble.
+    /// Messages delivered to it since its trouble began.
     delivered: u64,
     attempts: u32,
     due: Instant,
     /// The message that is tried for all.
     probe: Option<Key>,
-    /// It can be written to again: whatever was last tried before this try is tried once more.
+    /// It is writable again: messages last tried before this try are tried once more.
     release_before: Option<u64>,
     error: Arc<str>,
 }
 
-/// Facts about a mailbox whose last attempt failed.
+/// Facts about a mailbox after a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TroubleState {
     pub messages: usize,
@@ -45,7 +47,7 @@ pub(crate) struct Troubles {
     mailboxes: HashMap<Arc<str>, Broken>,
     tries: u64,
     bytes: u64,
-    /// Recovered mailboxes that were not reported yet, and how much had waited.
+    /// Recovered mailboxes not reported yet, with the number of messages that waited.
     recovered: Vec<(Arc<str>, u64)>,
 }
 
@@ -55,7 +57,7 @@ impl Troubles {
         self.mailboxes.get(mailbox).map(Broken::known)
     }
 
-    /// All that mail waits for.
+    /// All mailboxes that mail waits for.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, TroubleState)> {
         self.mailboxes.iter().map(|(mailbox, broken)| (mailbox, broken.known()))
     }
@@ -65,7 +67,7 @@ impl Troubles {
         self.mailboxes.get(mailbox).is_some_and(|broken| broken.messages.contains_key(&key))
     }
 
-    /// Bytes that wait for any of them.
+    /// Bytes that wait for all of them.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -75,7 +77,8 @@ impl Troubles {
         std::mem::take(&mut self.recovered)
     }
 
-    /// An attempt failed, or none was made because the mailbox does not answer. True if the mailbox is in more trouble than before.
+    /// Notes a failed attempt, or that none was made because the mailbox hangs. True if the mailbox is in more trouble
+    /// than before.
     pub fn failed(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, error: &Arc<str>, now: Instant) -> bool {
         self.tries += 1;
         let broken = self.mailboxes.entry(mailbox.clone()).or_insert_with(|| Broken {
@@ -98,7 +101,7 @@ impl Troubles {
         }
         broken.by_try.insert((self.tries, key));
         let was_probe = broken.probe == Some(key);
-        // What had been queued before the first failure was known says nothing new about the mailbox.
+        // Mail queued before the first failure was known says nothing new about the mailbox.
         if !was_probe && broken.attempts > 0 {
             return false;
         }
@@ -109,7 +112,8 @@ impl Troubles {
         true
     }
 
-    /// A message has got into a mailbox, whether or not it had waited. Where other mail waits for it, that is tried again soon, and the pauses begin again.
+    /// Notes a message that reached a mailbox, waiting or not. Other mail that waits for it is retried soon, and the
+    /// pauses begin anew.
     pub fn reached(&mut self, mailbox: &str, key: Key, now: Instant) {
         let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
         let Some((tried, bytes)) = broken.messages.remove(&key) else {
@@ -132,7 +136,7 @@ impl Troubles {
         }
     }
 
-    /// A message was given up: it waits no more, and says nothing of the mailbox.
+    /// Notes that a message was given up: it no longer waits, and says nothing about the mailbox.
     pub fn gave_up(&mut self, mailbox: &str, key: Key, now: Instant) {
         let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
         let Some((tried, bytes)) = broken.messages.remove(&key) else { return };
@@ -147,22 +151,22 @@ impl Troubles {
         }
     }
 
-    /// Each message for a mailbox, and for those below it, is tried once, now.
+    /// Has each message for a mailbox, and for those below it, tried once, now.
     pub fn release(&mut self, path: &str, now: Instant) {
         for (_, broken) in self.mailboxes.iter_mut().filter(|(mailbox, _)| is_at_or_below(mailbox, path)) {
             (broken.due, broken.release_before) = (now, Some(self.tries));
         }
     }
 
-    /// The common obstacle is gone: each mailbox is tried now.
+    /// Has each mailbox tried now, as a common obstacle is gone.
     pub fn try_all(&mut self, now: Instant) {
         self.mailboxes.values_mut().for_each(|broken| broken.due = broken.due.min(now));
     }
 
-    /// Takes what is to be tried now, `most` of them at most.
+    /// Takes the messages due now, `most` at most.
     pub fn due(&mut self, now: Instant, most: usize) -> Vec<Key> {
         let mut all = Vec::new();
-        // First the mailboxes of which one message is tried: many messages for one of them leave no room for those.
+        // Mailboxes tried with one message come first: many messages for one mailbox must not leave them out.
         for releasing in [false, true] {
             for broken in self.mailboxes.values_mut() {
                 if broken.release_before.is_some() == releasing {
@@ -184,7 +188,7 @@ impl Broken {
         TroubleState { messages, bytes, attempts: self.attempts, due: self.due, error: self.error.clone() }
     }
 
-    /// The message to be tried now.
+    /// The next message to try.
     fn next(&mut self, now: Instant) -> Option<Key> {
         let longest_ago = self.by_try.first().copied();
         if let Some(before) = self.release_before {
@@ -205,7 +209,7 @@ impl Broken {
     }
 }
 
-/// Mailboxes of which it is remembered that they have recovered.
+/// Recovered mailboxes remembered at most.
 const RECOVERED_MAX: usize = 10_000;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY: BackOff = BackOff::new(RETRY_FIRST, Duration::from_secs(300));
@@ -382,7 +386,7 @@ mod tests {
                 } else {
                     broken = [false; MAILBOXES.len()];
                     idle = if under_way.is_empty() { idle + 1 } else { 0 };
-                    // Each pause is as long as those before it together, and 1 s.
+                    // Each pause is as long as all earlier ones together, plus 1 s.
                     assert!(idle <= outage + 10, "seed {seed}");
                 }
                 tick += 1;
