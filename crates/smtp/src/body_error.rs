@@ -1,4 +1,4 @@
-//! Why a message is refused or does not arrive whole, and the reply to it.
+//! Errors of receiving a message, and the replies to them.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
 use crate::reply::Reply;
 
-/// Why a message did not arrive whole, or will be refused whatever the handler says.
+/// The reason why a message did not arrive whole, or will be refused whatever the handler says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -52,14 +52,14 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The reply to the message, where there is still somebody to reply to.
+    /// The reply to the message, if the client is still there.
     pub fn reply(&self) -> Reply {
         let (code, enhanced) = match self {
             Self::TooLarge { .. } | Self::HeaderTooLarge { .. } => (552, "5.3.4"),
             Self::DataLineTooLong { .. } => (554, "5.6.0"),
             Self::BareNewline => (550, "5.6.11"),
             Self::Nul => (550, "5.6.0"),
-            // Never sent, as the client has had its reply to RSET; and nothing was accepted.
+            // Never sent, as the client has its reply to RSET. Nothing was accepted.
             Self::Reset => (451, "4.3.0"),
             Self::Disconnected | Self::TimedOut | Self::Io(_) => (421, "4.4.2"),
             Self::ShuttingDown => (421, "4.3.2"),

@@ -16,7 +16,7 @@ use params::{Param, Params, parse_body, parse_notify, parse_number, parse_orcpt,
 use xtext::checked_xtext;
 pub use xtext::{decode_xtext, encode_xtext, is_xtext};
 
-/// One command line, understood.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<'a> {
     /// HELO with the client's name.
@@ -31,7 +31,7 @@ pub enum Command<'a> {
     Rcpt(RcptTo),
     /// DATA.
     Data,
-    /// BDAT: so many octets follow the line (RFC 3030).
+    /// BDAT: octets follow the line (RFC 3030).
     Bdat {
         /// Octets in the chunk.
         size: u64,
@@ -40,7 +40,7 @@ pub enum Command<'a> {
     },
     /// RSET.
     Rset,
-    /// NOOP; its argument means nothing.
+    /// NOOP; its argument is ignored.
     Noop,
     /// QUIT.
     Quit,
@@ -61,17 +61,17 @@ pub enum Command<'a> {
     },
 }
 
-/// Why a line is not a command. [`CommandError::reply`] is what the client is told.
+/// The reason why a line is not a command. [`CommandError::reply`] is the reply to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The line is longer than its command may be; it was discarded to its end.
+    /// The line is longer than its command allows; it was discarded to its end.
     #[error("command line is longer than {limit} octets")]
     CommandTooLong {
         /// Octets allowed, CRLF included.
         limit: usize,
     },
-    /// The answer to an AUTH challenge is longer than one may be (RFC 4954 section 4).
+    /// The answer to an AUTH challenge is too long (RFC 4954 section 4).
     #[error("authentication exchange line is longer than {limit} octets")]
     AuthTooLong {
         /// Octets allowed, CRLF included.
@@ -89,7 +89,7 @@ pub enum CommandError {
     /// The command needs an argument, takes none, or has a bad one.
     #[error("{0}")]
     Argument(&'static str),
-    /// The BDAT size cannot be read. As with any bad line that begins with BDAT, what follows it cannot be told from
+    /// The BDAT size is invalid. As with any bad line that begins with BDAT, the following octets cannot be told from
     /// commands: reply, then close.
     #[error("BDAT size is missing or bad")]
     BdatSize,
@@ -123,9 +123,9 @@ impl CommandError {
     }
 }
 
-/// The longest line that `line`'s verb may have, CRLF included, given the base limit of
-/// [`Limits::command_line_bytes`](crate::Limits::command_line_bytes). The first four octets decide. AUTH may be long only where
-/// it is offered (`auth`): elsewhere a client could have us keep 12 KiB for nothing.
+/// Longest line for `line`'s verb, CRLF included, given the base limit of
+/// [`Limits::command_line_bytes`](crate::Limits::command_line_bytes). The first four octets decide. AUTH may be long
+/// only where it is offered (`auth`): elsewhere a client could make us keep 12 KiB for nothing.
 pub fn line_bytes_max(line: &[u8], base: usize, auth: bool) -> usize {
     // Longest parameters, each with its leading space.
     const SIZE: usize = 26; // RFC 1870
@@ -148,16 +148,16 @@ pub fn line_bytes_max(line: &[u8], base: usize, auth: bool) -> usize {
     }
 }
 
-/// True if `line` means to be BDAT, well formed or not: octets that are no commands follow it. Blanks and control characters
-/// before it make it a bad command, and its octets no less part of a message.
+/// True if `line` is meant as BDAT, well formed or not: octets follow it that are not commands. Blanks and control
+/// characters before it make it a bad command, but its octets are still part of a message.
 pub(crate) fn begins_chunk(line: &[u8]) -> bool {
     let begin = line.iter().position(|&b| b > b' ' && b != 127).unwrap_or(line.len());
     let Some((verb, rest)) = line[begin..].split_first_chunk::<4>() else { return false };
     verb.eq_ignore_ascii_case(b"BDAT") && !rest.first().is_some_and(u8::is_ascii_alphabetic)
 }
 
-/// True if `line` is of a client of another protocol: one of the `forbidden` commands, or a header field as HTTP has them
-/// (`Host: x`). Without any forbidden command nothing is.
+/// True if `line` is from a client of another protocol: one of the `forbidden` commands, or a header field like HTTP's
+/// (`Host: x`). Without any forbidden command, always false.
 pub(crate) fn is_foreign(line: &[u8], forbidden: &[String]) -> bool {
     const LABEL_BYTES_MAX: usize = 64;
     let end = line.iter().position(|&b| b <= b' ' || b == b':').unwrap_or(line.len());
@@ -182,10 +182,10 @@ pub fn is_known(verb: &str) -> bool {
 /// Longest AUTH command or response line, CRLF included (RFC 4954 section 4).
 pub const AUTH_LINE_BYTES_MAX: usize = 12_288;
 
-/// Reads one command line, given without its line end.
+/// Parses one command line, given without its line end.
 ///
 /// # Errors
-/// See [`CommandError`]; each has its reply.
+/// See [`CommandError`]; each has a reply.
 pub fn parse(line: &[u8]) -> Result<Command<'_>, CommandError> {
     if line.iter().any(|&b| (b < b' ' && b != b'\t') || b == 127) {
         return Err(CommandError::Characters);
@@ -220,7 +220,7 @@ pub fn parse(line: &[u8]) -> Result<Command<'_>, CommandError> {
     }
 }
 
-/// A name that may go into a Received field as it is: a domain (leniently), or an address literal.
+/// Checks a name for use in a Received field: a domain (leniently), or an address literal.
 fn helo_name(text: &str) -> Result<&str, CommandError> {
     const BAD: CommandError = CommandError::Argument("a host name or address literal is needed");
     if text.is_empty() || text.len() > DOMAIN_BYTES_MAX {
@@ -236,8 +236,8 @@ fn is_unfit_for_name(c: char) -> bool {
     c.is_whitespace() || c.is_control() || "()<>[]\\,;:@\"".contains(c)
 }
 
-/// The command that a device means which [`parse`] refuses: with brackets around a path that has none, and a name that can stand in a Received field for one with blanks
-/// or none at all. `None`: nothing of that kind is wrong with it.
+/// The command that a device meant and [`parse`] refuses. Adds missing brackets around a path, and replaces a missing
+/// name, or one with blanks, by a valid one for a Received field. `None`: the line has no such fault.
 pub(crate) fn mended(line: &[u8]) -> Option<String> {
     let line = std::str::from_utf8(line).ok()?.trim_end_matches([' ', '\t']);
     let (verb, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));

@@ -15,24 +15,25 @@ pub struct Limits {
     pub header_bytes: u64,
     /// Octets in a text line without its CRLF (RFC 5321 section 4.5.3.1.6), under [`LongLines::Reject`] only. Default 998.
     pub text_line_bytes: u64,
-    /// Octets that are read and thrown away after the place where a message had to be refused, so that the client can see the
-    /// reply. Beyond it: 552 5.3.4 at once and the connection closes. Default 256 MiB.
+    /// Octets read and discarded after the fault in a refused message, so that the client can see the reply. Beyond it:
+    /// 552 5.3.4 at once and the connection closes. Default 256 MiB.
     pub discard_bytes: u64,
     /// Recipients in one transaction. Beyond it: 452 4.5.3 for each further one. Default 1000; at least 100 is required
     /// by RFC 5321 section 4.5.3.1.8.
     pub recipients: usize,
     /// Commands answered with 5yz since the last accepted message. Beyond it: 421 4.7.0 and close. Default 50.
     pub errors: u32,
-    /// Recipients answered with 4yz since the last accepted message, those beyond [`Limits::recipients`] among them. Beyond it: 421
-    /// 4.7.0 and close. Default 2000, so that a client may try a long list in one go.
+    /// Recipients answered with 4yz since the last accepted message, those beyond [`Limits::recipients`] among them.
+    /// Beyond it: 421 4.7.0 and close. Default 2000, so that a client may try a long list at once.
     pub deferred_recipients: u32,
     /// HELO, EHLO, MAIL, RSET, NOOP, VRFY, EXPN and HELP, and BDAT with no octets, since the last accepted message. Beyond it: 421 4.7.0 and
     /// close. Default 200.
     pub idle_commands: u32,
     /// Messages in one session, announced as MAILMAX. Beyond it: 421 4.7.0 and close. Default `None`: no limit.
     pub messages: Option<u32>,
-    /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865), with the date that is so far from the session's beginning. More is answered
-    /// with 501 5.5.4. Set it only if the handler honours it. Default 0: not offered.
+    /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865), together with the latest date,
+    /// counted from the session's beginning. More is answered with 501 5.5.4. Set it only if the handler honours it.
+    /// Default 0: not offered.
     pub future_release_secs: u32,
     /// Timeouts of the driver in each state.
     pub timeouts: Timeouts,
@@ -57,7 +58,7 @@ impl Default for Limits {
     }
 }
 
-/// Times for the driver, which owns the clock; the state machine only carries them. At each: 421 4.4.2 and close.
+/// Timeouts for the driver, which owns the clock; the state machine only carries them. At each: 421 4.4.2 and close.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     /// For a whole command line, counted from the reply to the one before: trickling octets does not extend it.
@@ -69,7 +70,7 @@ pub struct Timeouts {
     pub body_total: Duration,
     /// For the client to take our replies. Default 5 minutes.
     pub write: Duration,
-    /// Time for which a connection that we close keeps reading, so that the last reply is not lost to a reset. Default 1 s.
+    /// Time for which a closed connection keeps reading, so that the last reply is not lost to a reset. Default 1 s.
     pub linger: Duration,
 }
 
@@ -87,18 +88,18 @@ impl Default for Timeouts {
 
 /// Handling of CR without LF and LF without CR in a message.
 ///
-/// Whatever is chosen, only CRLF.CRLF ends a message: a bare CR or LF never takes part in an end of data.
+/// In every case only CRLF.CRLF ends a message: a bare CR or LF never takes part in an end of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum BareNewlines {
     /// Read the message to its true end, then refuse it with 550 5.6.11.
     #[default]
     Reject,
-    /// Make each of them a CRLF. Danger: the message changes, so signatures over it (DKIM) break, and text that its
-    /// sender's system did not take for lines becomes lines, header fields included.
+    /// Make each of them a CRLF. Danger: the message changes, so signatures over it (DKIM) break. Text that was no line
+    /// for its sender's system becomes one, header fields included.
     Fix,
-    /// Store as received. Danger: a later hop that takes a bare LF for a line end can be made to see the end of one
-    /// message and the start of a forged second one ("SMTP smuggling") unless the relay repairs the message.
+    /// Store as received. Danger: a later hop that takes a bare LF for a line end may see one message end there and a
+    /// forged second one begin ("SMTP smuggling"), unless the relay repairs the message.
     Accept,
 }
 
@@ -106,7 +107,7 @@ pub enum BareNewlines {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum NulOctets {
-    /// Refuse with 550 5.6.0: RFC 5322 forbids NUL, readers written in C end the text there, and so two programs see
+    /// Refuse with 550 5.6.0: RFC 5322 forbids NUL. Readers written in C end the text there, so two programs would see
     /// two different messages.
     #[default]
     Reject,
@@ -118,8 +119,8 @@ pub enum NulOctets {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum LongLines {
-    /// Store as received. The default, because much real mail (one-line HTML, unfolded fields) breaks the rule and no
-    /// reader of a Maildir minds.
+    /// Store as received. The default, because much real mail (one-line HTML, unfolded fields) breaks the rule, and
+    /// readers of a Maildir accept it.
     #[default]
     Accept,
     /// Refuse with 554 5.6.0.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 
-/// Longest reply line that is written, CRLF included (RFC 5321 section 4.5.3.1.5); longer text is folded into more lines.
+/// Longest written reply line, CRLF included (RFC 5321 section 4.5.3.1.5); longer text is folded into more lines.
 pub const REPLY_LINE_BYTES_MAX: usize = 512;
 
 /// An enhanced status code such as 5.1.1 (RFC 3463).
@@ -24,7 +24,7 @@ impl EnhancedCode {
         Self { class, subject, detail }
     }
 
-    /// Reads `5.1.1`, nothing after it.
+    /// Parses `5.1.1` with nothing after it.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let mut number = |max_digits: usize| {
@@ -58,7 +58,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply with an enhanced code, `""` for none.
+    /// A reply with an enhanced code, or `""` for none.
     ///
     /// # Panics
     /// When `code` is not 200..=599 or `enhanced` is neither empty nor a code of the same class: both are the
@@ -126,7 +126,7 @@ impl Reply {
     }
 
     fn write_line(&self, out: &mut Vec<u8>, separator: u8, text: &str) {
-        // A vector takes all that it is given.
+        // Writing to a vector cannot fail.
         let _ = write!(out, "{}", self.code);
         out.push(separator);
         if let Some(enhanced) = self.enhanced {
@@ -146,7 +146,8 @@ impl fmt::Display for Reply {
     }
 }
 
-/// A reply of another host as it is kept: at most [`ShortReply::BYTES_MAX`] bytes and [`ShortReply::LINES_MAX`] lines of text. The rest is cut when it is made.
+/// A stored reply of another host: at most [`ShortReply::BYTES_MAX`] bytes and [`ShortReply::LINES_MAX`] lines of text.
+/// The rest is cut on creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortReply(Reply);
 
@@ -189,7 +190,7 @@ impl fmt::Display for ShortReply {
     }
 }
 
-/// Why bytes are not a reply. The connection is out of step then and of no further use.
+/// The reason why bytes are not a reply. The connection is then out of step and of no further use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
@@ -207,7 +208,7 @@ pub enum ReplyError {
     CodesDiffer,
 }
 
-/// Reads replies from a byte stream, however it is split.
+/// Parses replies from a byte stream, however it is split.
 #[derive(Debug, Default)]
 pub struct ReplyParser {
     code: u16,
@@ -222,12 +223,12 @@ impl ReplyParser {
     pub const LINE_BYTES_MAX: usize = 4096;
     /// Most lines in one reply.
     pub const LINES_MAX: usize = 128;
-    /// Most text of one reply that is kept; what follows is skipped.
+    /// Longest kept text of one reply; the rest is skipped.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
     /// Takes one whole reply from the front of `input`; `Ok(None)` means that more bytes are needed.
     ///
-    /// Bytes that are not UTF-8 are replaced. A bare LF is taken for a line end here: a reply has nothing to smuggle.
+    /// Bytes that are not UTF-8 are replaced. A bare LF counts as a line end here: a reply has nothing to smuggle.
     ///
     /// # Errors
     /// See [`ReplyError`].

@@ -1,4 +1,5 @@
-//! SCRAM-SHA-256-PLUS (server only) and SCRAM-SHA-256 (with feature `scram`), PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954, RFC 7677).
+//! SASL mechanisms for both sides (RFC 4616, RFC 4954, RFC 7677): PLAIN and LOGIN; with feature `scram` SCRAM-SHA-256,
+//! and SCRAM-SHA-256-PLUS (server only).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,26 +13,26 @@ pub use posthaste_scram as scram;
 use crate::reply::Reply;
 use crate::server::AuthStep;
 
-/// The mechanisms that this module knows, the better one first. The first is offered over TLS 1.3 only.
+/// Known mechanisms, best first. The first is offered over TLS 1.3 only.
 #[cfg(feature = "scram")]
 pub const MECHANISMS: &[&str] = &[scram::PLUS_NAME, scram::NAME, "PLAIN", "LOGIN"];
-/// The mechanisms that this module knows, the better one first.
+/// Known mechanisms, best first.
 #[cfg(not(feature = "scram"))]
 pub const MECHANISMS: &[&str] = &["PLAIN", "LOGIN"];
 
 /// Credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Whose password it is.
+    /// The user of the password.
     pub user: String,
     /// The password itself.
     pub password: String,
-    /// On whose behalf the client wants to act (the authorization identity of PLAIN); `None` for its own.
+    /// The user to act for (the authorization identity of PLAIN); `None` for its own.
     pub acts_for: Option<String>,
 }
 
 impl Credentials {
-    /// Acts for nobody else.
+    /// Credentials of a user who acts for nobody else.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: user.into(), password: password.into(), acts_for: None }
     }
@@ -51,18 +52,18 @@ impl Credentials {
     }
 }
 
-/// The identity that a client has shown by AUTH (RFC 4954, RFC 4422 section 2).
+/// A client's identity by AUTH (RFC 4954, RFC 4422 section 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// How: one of [`MECHANISMS`].
+    /// Its mechanism: one of [`MECHANISMS`].
     pub mechanism: &'static str,
-    /// Whose password was shown: the authentication identity.
+    /// The authentication identity: the user of the password.
     pub authentication_id: String,
-    /// In whose name the session acts: the authorization identity, as the server knows it.
+    /// The authorization identity: the name in which the session acts, as the server knows it.
     pub authorization_id: String,
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
@@ -88,31 +89,32 @@ pub(crate) fn decode(base64: &str) -> Option<String> {
 pub enum Step {
     /// Send this challenge, in base64 already: [`Machine::auth_challenge`](crate::server::Machine::auth_challenge).
     Challenge(Cow<'static, str>),
-    /// Check these, then [`Machine::auth_done`](crate::server::Machine::auth_done).
+    /// Check these credentials, then [`Machine::auth_done`](crate::server::Machine::auth_done).
     Check(Credentials),
-    /// Find the keys of this user, and go on with [`Exchange::keys`].
+    /// Find the keys of this user, and continue with [`Exchange::keys`].
     #[cfg(feature = "scram")]
     Lookup(String),
-    /// Check this proof, and go on with [`Exchange::proven`] if it is right.
+    /// Check this proof, and continue with [`Exchange::proven`] if it is right.
     #[cfg(feature = "scram")]
     Prove(Box<scram::ScramProof>),
-    /// This user has shown the password, and acts in the name that was given to [`Exchange::proven`]: [`Machine::auth_done`](crate::server::Machine::auth_done).
+    /// This user has proved the password, and acts in the name given to [`Exchange::proven`]:
+    /// [`Machine::auth_done`](crate::server::Machine::auth_done).
     #[cfg(feature = "scram")]
     Proven {
-        /// Text of the client.
+        /// The user, as sent by the client.
         user: String,
-        /// In whose name the session acts.
+        /// The name in which the session acts.
         name: String,
     },
     /// Give this error to [`Machine::auth_done`](crate::server::Machine::auth_done).
     Refuse(Reply),
 }
 
-/// The server's side of one exchange after the other.
+/// The server's side of AUTH exchanges, one after the other.
 #[derive(Debug, Default)]
 pub struct Exchange {
     asked: Asked,
-    /// Of the connection, if SCRAM-SHA-256-PLUS is offered.
+    /// TLS exporter of the connection, if SCRAM-SHA-256-PLUS is offered.
     #[cfg(feature = "scram")]
     exporter: Option<scram::TlsExporter>,
 }
@@ -135,7 +137,7 @@ enum Asked {
     ScramKeys(scram::ScramFirst),
     #[cfg(feature = "scram")]
     ScramLast(Box<scram::ScramServer>),
-    /// The answer to the server's last message, which is empty.
+    /// The answer to the server's last message; it is empty.
     #[cfg(feature = "scram")]
     ScramEnd {
         user: String,
@@ -144,14 +146,14 @@ enum Asked {
 }
 
 impl Exchange {
-    /// Over a connection where SCRAM-SHA-256-PLUS is offered, with its channel binding.
+    /// Exchanges over a connection that offers SCRAM-SHA-256-PLUS, with its channel binding.
     #[cfg(feature = "scram")]
     #[must_use]
     pub fn bound_to(exporter: scram::TlsExporter) -> Self {
         Self { exporter: Some(exporter), ..Self::default() }
     }
 
-    /// Goes on with what [`Event::Auth`](crate::server::Event::Auth) brought.
+    /// Continues with the step of [`Event::Auth`](crate::server::Event::Auth).
     pub fn step(&mut self, step: AuthStep) -> Step {
         let asked = std::mem::take(&mut self.asked);
         let (asked, answer) = match step {
@@ -162,7 +164,7 @@ impl Exchange {
                     #[cfg(feature = "scram")]
                     scram::NAME => (Asked::ScramFirst, ""),
                     "PLAIN" => (Asked::Plain, ""),
-                    // `User Name` would be as good; old clients want these very words, in base64.
+                    // The standard text is `User Name`, but old clients want these very words, in base64.
                     "LOGIN" => (Asked::LoginUser, LOGIN_USER),
                     _ => return Step::Refuse(Reply::new(504, "5.5.4", "Mechanism is not offered")),
                 };
@@ -217,7 +219,7 @@ impl Exchange {
         Step::Lookup(user)
     }
 
-    /// Goes on after [`Step::Lookup`] with the user's keys; `None` where there are none, which the client is not told.
+    /// Continues after [`Step::Lookup`] with the user's keys; `None` without any, which the client is not told.
     #[cfg(feature = "scram")]
     pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
         let Asked::ScramKeys(first) = std::mem::take(&mut self.asked) else { return ill_formed() };
@@ -229,7 +231,7 @@ impl Exchange {
         Step::Challenge(challenge)
     }
 
-    /// Goes on after [`Step::Prove`]: the session may act in the name of `name`. A wrong proof is refused all the same.
+    /// Continues after [`Step::Prove`]: the session may act in the name `name`. A wrong proof is refused all the same.
     #[cfg(feature = "scram")]
     pub fn proven(&mut self, proof: &scram::ScramProof, name: String) -> Step {
         let Ok(last) = proof.answer() else { return wrong() };

@@ -1,4 +1,4 @@
-//! The message body on its way in: end of data, dot-unstuffing, and what must not be in a message.
+//! The incoming message body: end of data, dot-unstuffing, and checks of its octets.
 //!
 //! This is the hot path. After the header, each buffer is searched for CRLF and dot (the only octets that can end a
 //! message or need a dot removed) and compared once, pair by pair, for bare CR, bare LF and NUL; both loops are
@@ -12,7 +12,7 @@ use memchr::memmem::Finder;
 use crate::body_error::BodyError;
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
 
-/// Checks of a body, and the bounds.
+/// Checks of a body, and its bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     pub message_bytes: u64,
@@ -34,7 +34,7 @@ impl Policy {
     }
 }
 
-/// Where in a line the next octet stands.
+/// Position of the next octet in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     LineStart,
@@ -42,7 +42,7 @@ pub(crate) enum At {
     AfterCr,
 }
 
-/// The part of its input that [`Scanner::scan`] took.
+/// Result of [`Scanner::scan`].
 #[derive(Debug)]
 pub(crate) struct Scanned {
     /// Octets of the message; may be empty.
@@ -51,21 +51,21 @@ pub(crate) struct Scanned {
     pub ended: bool,
 }
 
-/// Reads one message. Every judgement depends on the message alone and not on how it was split into reads.
+/// Scans one message. Every decision depends on the message alone, not on its split into reads.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     policy: Policy,
-    /// True if a dot begins something: in DATA, not in BDAT.
+    /// True if dots are special: in DATA, not in BDAT.
     dots: bool,
     at: At,
-    /// Octets of the current line so far, its CRLF not counted. Kept up in the header, and everywhere if lines are limited.
+    /// Octets of the current line so far, without its CRLF. Counted in the header, and everywhere if lines are limited.
     line_bytes: u64,
     in_header: bool,
     header_bytes: u64,
     size: u64,
     /// Octets taken from the wire.
     walked: u64,
-    /// Octets walked before the first fault, apart from an excess of octets.
+    /// Octets walked before the first fault, except for an excess of octets.
     refused_at: Option<u64>,
     saw_bare: bool,
     saw_nul: bool,
@@ -97,13 +97,14 @@ impl Scanner {
         self.size
     }
 
-    /// Octets that will have come after the place where the message had to be refused, when `more` octets have come.
+    /// Octets after the fault of a refused message, once `more` octets have come.
     pub fn unwanted_bytes(&self, more: u64) -> u64 {
         let refused = self.refused_at.map_or(0, |at| (self.walked - at).saturating_add(more));
         refused.max(self.size.saturating_add(more).saturating_sub(self.policy.message_bytes))
     }
 
-    /// Takes what it can from `input`: at most two octets, a dot at the start of a line and a CR, stay for the next call.
+    /// Takes as much as possible from `input`: at most two octets, a dot at the start of a line and a CR, stay for the
+    /// next call.
     pub fn scan(&mut self, input: &mut BytesMut) -> Scanned {
         let after_cr = self.at == At::AfterCr;
         let bare_before = self.saw_bare;
@@ -121,7 +122,7 @@ impl Scanner {
         Scanned { bytes, ended }
     }
 
-    /// Ends a message that has no end of data of its own (BDAT LAST) and returns what has to be appended to it.
+    /// Ends a message without its own end of data (BDAT LAST) and returns the octets to append to it.
     pub fn finish(&mut self) -> Bytes {
         if self.at != At::AfterCr {
             return Bytes::new();
@@ -134,7 +135,7 @@ impl Scanner {
         Bytes::from_static(b"\n")
     }
 
-    /// The first fault in a fixed order of importance, so that the reply does not depend on the splits.
+    /// The first fault in a fixed order of importance, so that the reply does not depend on the reads.
     pub fn fault(&self) -> Option<BodyError> {
         let policy = &self.policy;
         if self.size > policy.message_bytes {
@@ -152,8 +153,8 @@ impl Scanner {
         self.saw_long_line.then_some(BodyError::DataLineTooLong { limit: policy.text_line_bytes.unwrap_or(u64::MAX) })
     }
 
-    /// Goes over `buf`, moving the message's octets to its front over the dots taken out. Returns how many octets are
-    /// kept, how many were taken, and whether the end of data was met.
+    /// Goes over `buf`, moving the message's octets to its front over the removed dots. Returns how many octets are
+    /// kept, how many were taken, and true if the end of data was found.
     fn walk(&mut self, buf: &mut [u8]) -> (usize, usize, bool) {
         let mut pos = 0; // octets judged
         let mut segment = 0; // start of the octets judged but not yet moved; segment <= pos
@@ -187,7 +188,7 @@ impl Scanner {
         (move_up(buf, segment, pos), pos, false)
     }
 
-    /// Judges octets from `pos` up to the next CRLF that a dot follows, or to the end. Returns the new position.
+    /// Checks octets from `pos` up to the next CRLF followed by a dot, or to the end. Returns the new position.
     fn walk_to_dot(&mut self, buf: &[u8], mut pos: usize) -> usize {
         let end = match self.dots.then(|| CRLF_DOT.find(&buf[pos..])).flatten() {
             Some(found) => pos + found + 2,
@@ -196,7 +197,7 @@ impl Scanner {
         if self.in_header {
             pos = self.walk_octets(buf, pos, end);
         }
-        // The pairs are only worth comparing where nothing but bare newlines and NUL can be wrong.
+        // Comparing pairs pays only if nothing but bare newlines and NUL can be wrong.
         if self.policy.text_line_bytes.is_none()
             && pos < end
             && self.at != At::AfterCr
@@ -212,7 +213,7 @@ impl Scanner {
         self.walk_octets(buf, pos, end)
     }
 
-    /// Judges octets one newline at a time, at most to the end of the header.
+    /// Checks octets one newline at a time, at most to the end of the header.
     fn walk_octets(&mut self, buf: &[u8], start: usize, end: usize) -> usize {
         let in_header = self.in_header;
         let mut pos = start;
@@ -239,9 +240,9 @@ impl Scanner {
             match buf[pos] {
                 b'\r' => self.at = At::AfterCr,
                 b'\n' => {
-                    // Never a line start for a dot: only CRLF makes one.
+                    // Never the start of a line for a dot: only CRLF makes one.
                     self.saw_bare_newline(pos);
-                    // Where a bare newline is let pass, it also ends lines of the header, and an empty one ends the header.
+                    // An accepted bare newline also ends lines of the header, and an empty one ends the header.
                     self.in_header &= self.line_bytes > 0 || self.policy.bare == BareNewlines::Reject;
                     self.line_bytes = 0;
                     self.at = At::Middle;
@@ -267,7 +268,7 @@ impl Scanner {
         pos
     }
 
-    /// A CRLF was met.
+    /// Handles a CRLF.
     fn end_line(&mut self) {
         // An empty line ends the header.
         self.in_header &= self.line_bytes > 0;
@@ -275,7 +276,7 @@ impl Scanner {
         self.at = At::LineStart;
     }
 
-    /// The line has `more` octets, the last of them before `pos`.
+    /// Counts `more` octets of the line, the last of them before `pos`.
     fn grow_line(&mut self, pos: usize, more: usize) {
         self.line_bytes += more as u64;
         let over = self.line_bytes.saturating_sub(self.policy.text_line_bytes.unwrap_or(u64::MAX));
@@ -292,7 +293,7 @@ impl Scanner {
         }
     }
 
-    /// Notes a fault behind as many octets. They are not met in the order in which they stand.
+    /// Notes a fault after so many octets. Faults are not found in their order.
     fn refuse_at(&mut self, octets: u64) {
         self.refused_at = Some(self.refused_at.map_or(octets, |before| before.min(octets)));
     }
@@ -305,7 +306,7 @@ pub(crate) fn is_clean(bytes: &[u8], no_nul: bool) -> bool {
     if first == b'\n' || (no_nul && last == 0) {
         return false;
     }
-    // Blocks stop early on a hostile body; each shares one octet with the next.
+    // In blocks, to stop early on a hostile body; each shares one octet with the next.
     let mut rest = bytes;
     while rest.len() > 1 {
         let block = &rest[..rest.len().min(4097)];
@@ -323,7 +324,7 @@ pub(crate) fn is_clean(bytes: &[u8], no_nul: bool) -> bool {
     true
 }
 
-/// Makes every bare CR and LF a CRLF. A CR at the very end is left open; `after_cr` says that the octet before was one.
+/// Makes every bare CR and LF a CRLF. A CR at the very end is left open; `after_cr`: the octet before was one.
 pub(crate) fn fix_newlines(bytes: &[u8], mut after_cr: bool) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 16 + 8);
     for &byte in bytes {
@@ -402,7 +403,7 @@ mod tests {
         }
     }
 
-    /// The obvious way to do it, without the last `.` CRLF `QUIT` CRLF.
+    /// The obvious implementation, without the last `.` CRLF `QUIT` CRLF.
     fn unstuff(wire: &[u8]) -> Vec<u8> {
         let mut body = wire[..wire.len() - 9].to_vec();
         while let Some(at) = body.windows(4).position(|w| w == b"\r\n.\r" || w == b"\r\n.\n") {

@@ -1,4 +1,4 @@
-//! Sections of a configuration file: what of `[limits]` is about a session, and `[policy]`.
+//! Sections of a configuration file: the session's part of `[limits]`, and `[policy]`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 use crate::server::FORBIDDEN_COMMANDS;
 
 keys! {
-    /// What of `[limits]` is about a session. The reply at each bound is that of [`Limits`].
+    /// The session's part of `[limits]`. The reply at each bound is that of [`Limits`].
     pub struct SessionLimits, overridden by SessionLimitOverrides {
         /// Size of a message; announced with SIZE; 0 for no limit.
         message_bytes: u64 = Limits::default().message_bytes, values::bytes;
@@ -50,7 +50,7 @@ keys! {
 }
 
 keys! {
-    /// What is done with messages that break the rules of the line.
+    /// Handling of messages and commands that break the protocol's rules.
     pub struct Policy, overridden by PolicyOverrides {
         /// CR or LF alone in a message: `"reject"`, `"fix"`, `"accept"`. Each has dangers: read [smtp.md](smtp.md).
         bare_newlines: BareNewlines = BareNewlines::default(), Deserialize::deserialize;
@@ -76,7 +76,7 @@ impl Table for Policy {
 }
 
 impl SessionLimits {
-    /// Finds what cannot be meant.
+    /// Validates the limits.
     ///
     /// # Errors
     /// The first value that is out of its bounds.
@@ -129,10 +129,10 @@ impl From<&SessionLimits> for Limits {
 }
 
 impl Policy {
-    /// Finds what cannot be meant.
+    /// Validates the policy.
     ///
     /// # Errors
-    /// The first forbidden command that is none, or that is one of SMTP.
+    /// The first forbidden command that is not a word, or is one of SMTP.
     pub fn check(&self) -> Result<(), Problem> {
         for (index, command) in self.forbidden_commands.iter().enumerate() {
             let at = || [Self::NAME.into(), "forbidden_commands".into(), index.into()];

@@ -2,9 +2,9 @@
 
 use std::fmt::Debug;
 
-/// Hears the dialogue of one session as it happens: command lines and replies, neither messages nor secrets of AUTH.
+/// Receives the dialogue of one session as it happens: command lines and replies, but no messages and no AUTH secrets.
 pub trait Witness: Debug + Send + Sync {
-    /// A line without its line end. It must not block.
+    /// A line without its line end. Must not block.
     fn line(&self, said_by: Side, line: &str);
 }
 
@@ -17,7 +17,7 @@ pub enum Side {
     Server,
 }
 
-/// A command without what follows AUTH and its mechanism.
+/// Reports a command; for AUTH only up to the mechanism.
 pub(crate) fn command(witness: &dyn Witness, line: &[u8]) {
     let text = String::from_utf8_lossy(line);
     let text = text.trim_end_matches(['\r', '\n']);
@@ -31,12 +31,12 @@ pub(crate) fn command(witness: &dyn Witness, line: &[u8]) {
     }
 }
 
-/// An answer to a challenge of AUTH.
+/// Reports an answer to an AUTH challenge, without its text.
 pub(crate) fn secret(witness: &dyn Witness) {
     witness.line(Side::Client, "…");
 }
 
-/// Replies as they are written, without the challenges of AUTH.
+/// Reports replies as they are written, without AUTH challenges.
 pub(crate) fn replies(witness: &dyn Witness, text: &[u8]) {
     for line in String::from_utf8_lossy(text).lines() {
         witness.line(Side::Server, if line.starts_with("334") { "334 …" } else { line });

@@ -21,7 +21,7 @@ use crate::witness::{self, Witness};
 pub struct Machine {
     config: Config,
     replies: ReplyParser,
-    /// Commands sent whose replies have not come.
+    /// Commands sent without a reply so far.
     expected: VecDeque<Expect>,
     /// Replies taken.
     replied: u64,
@@ -29,17 +29,17 @@ pub struct Machine {
     extensions: Extensions,
     /// At most [`TRANSACTIONS_MAX`]. A reply belongs to the first of them.
     transactions: VecDeque<Transaction>,
-    /// Transactions begun since the session did.
+    /// Transactions begun in this session.
     begun: u64,
-    /// A transaction is open at the server that we have given up.
+    /// True if the server has an open transaction that we gave up.
     needs_reset: bool,
     closed: bool,
-    /// The 421 that ended the session, and what it was the reply to.
+    /// The 421 that ended the session, and the step that it answers.
     farewell: Option<(Step, ShortReply)>,
     witness: Option<Arc<dyn Witness>>,
-    /// While AUTH is under way.
+    /// Set while AUTH is in progress.
     credentials: Option<Credentials>,
-    /// Mechanisms that were not tried yet, the best first.
+    /// Mechanisms not tried yet, best first.
     untried: &'static [&'static str],
     #[cfg(feature = "scram")]
     scram: Option<sasl::scram::ScramClient>,
@@ -71,7 +71,7 @@ enum Expect {
     Quit,
 }
 
-/// The best first.
+/// Best first.
 const MECHANISMS: &[&str] = &[
     #[cfg(feature = "scram")]
     sasl::scram::NAME,
@@ -79,8 +79,8 @@ const MECHANISMS: &[&str] = &[
     "LOGIN",
 ];
 
-/// Reports whether a refusal of AUTH says that the mechanism, not the password, is wrong: by its code (RFC 4954 section 4: 504; 500 and 502 of servers that do not know the
-/// command in this form), its enhanced code or its words.
+/// True if a refusal of AUTH blames the mechanism, not the password. By its code (RFC 4954 section 4: 504; 500 and 502
+/// from servers that do not know the command in this form), its enhanced code or its text.
 fn is_about_mechanism(reply: &Reply) -> bool {
     const WORDS: [&str; 5] =
         ["mechanism", "authentication type", "auth type", "authentication method", "not supported"];
@@ -98,7 +98,7 @@ fn is_about_mechanism(reply: &Reply) -> bool {
 /// Commands sent ahead of their replies: enough to hide the round trip, few enough that the replies fit the sockets'
 /// buffers while nobody reads them.
 const WINDOW_COMMANDS: usize = 100;
-/// The one whose verdict is due, and the next.
+/// The transaction whose verdict is due, and the next.
 const TRANSACTIONS_MAX: usize = 2;
 
 impl Machine {
@@ -131,23 +131,25 @@ impl Machine {
         })
     }
 
-    /// Has somebody hear the dialogue from now on.
+    /// Sets a witness of the dialogue from now on.
     pub fn set_witness(&mut self, witness: Arc<dyn Witness>) {
         self.witness = Some(witness);
     }
 
-    /// Octets to be written. The writer tells how many it wrote by [`Buf::advance`](bytes::Buf::advance), as `write_buf` of tokio does.
+    /// Octets to write. The writer reports what it wrote by [`Buf::advance`](bytes::Buf::advance), as tokio's
+    /// `write_buf` does.
     pub fn output(&mut self) -> &mut Output {
         self.out.settle();
         &mut self.out
     }
 
-    /// Takes what is to be written, in order, for a driver that writes all of it or gives the machine up: it counts as written.
+    /// Takes the octets to write, in order, for a driver that writes all of them or gives the machine up: they count as
+    /// written.
     pub fn take_output(&mut self) -> Vec<Bytes> {
         self.out.take()
     }
 
-    /// The server's offers.
+    /// The extensions that the server offers.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
@@ -157,7 +159,8 @@ impl Machine {
         self.closed
     }
 
-    /// True if [`Machine::send`] may be called: the session is idle, or, with PIPELINING, one message is in flight and none waits after it.
+    /// True if [`Machine::send`] may be called: the session is idle, or, with PIPELINING, one message is in flight and
+    /// none waits after it.
     pub fn may_send(&self) -> bool {
         let most = if self.extensions.pipelining { TRANSACTIONS_MAX } else { 1 };
         let awaited: usize = self.transactions.iter().map(|transaction| transaction.awaited).sum();
@@ -169,7 +172,7 @@ impl Machine {
         self.extensions.messages_max.map_or(u64::MAX, |most| most.max(1).saturating_sub(self.begun))
     }
 
-    /// The 421 with which the server ended the session after its opening, and what that was the reply to.
+    /// The 421 with which the server ended the session after its opening, and the step that it answers.
     pub fn farewell(&self) -> Option<&(Step, ShortReply)> {
         self.farewell.as_ref()
     }
@@ -179,21 +182,22 @@ impl Machine {
         self.transactions.len()
     }
 
-    /// Replies taken since the session began. While it grows the server is alive.
+    /// Replies taken since the session began. While the number grows the server is alive.
     pub fn replied(&self) -> u64 {
         self.replied
     }
 
-    /// Begins a transaction, or queues it behind the one in flight: its commands go out directly after that message, before the verdict on it
-    /// (RFC 2920 section 3.1). Outcomes come in order.
+    /// Begins a transaction, or queues it after the one in flight: its commands follow that message directly, before
+    /// the verdict on it (RFC 2920 section 3.1). Outcomes come in order.
     ///
-    /// Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it. Refused here, with [`Stage::Local`](super::Stage::Local):
-    /// who cannot be reached without SMTPUTF8 where it was not offered, 550 5.6.7; a message larger than the SIZE offered, 552 5.3.4; and what
-    /// [`Config::eight_bit`] says. Recipients above RCPTMAX and in domains above RCPTDOMAINMAX of LIMITS
-    /// (RFC 9422 sections 4.2 and 4.3) are [`Stage::TooMany`](super::Stage::TooMany).
+    /// Parameters that the server did not offer are omitted. SMTPUTF8 is sent where an address needs it. Some are
+    /// refused here, with [`Stage::Local`](super::Stage::Local). Recipients that need SMTPUTF8 where it was not offered
+    /// get 550 5.6.7. A message larger than the SIZE offered gets 552 5.3.4. [`Config::eight_bit`] refuses others.
+    /// Recipients above RCPTMAX and in domains above RCPTDOMAINMAX of LIMITS (RFC 9422 sections 4.2 and 4.3) are
+    /// [`Stage::TooMany`](super::Stage::TooMany).
     ///
     /// # Panics
-    /// Without recipients, or against [`Machine::may_send`].
+    /// Without recipients, or if [`Machine::may_send`] is false.
     pub fn send(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
         assert!(!recipients.is_empty(), "no recipients");
         assert!(self.may_send(), "sent while busy: {:?}", self.expected);
@@ -220,7 +224,7 @@ impl Machine {
         self.advance();
     }
 
-    /// Says QUIT.
+    /// Sends QUIT.
     ///
     /// # Panics
     /// When the session is not idle.
@@ -228,7 +232,7 @@ impl Machine {
         self.idle_command(b"QUIT\r\n", Expect::Quit);
     }
 
-    /// Says STARTTLS.
+    /// Sends STARTTLS.
     ///
     /// # Panics
     /// When the session is not idle.
@@ -236,8 +240,9 @@ impl Machine {
         self.idle_command(b"STARTTLS\r\n", Expect::Tls);
     }
 
-    /// Says AUTH with the first of SCRAM-SHA-256 (feature `scram`), PLAIN and LOGIN that was offered, and with the next if the server does not know that one
-    /// after all; [`Event::Ready`] follows. `false`: none was offered, and nothing was said. PLAIN and LOGIN send the password in the clear, so start TLS first.
+    /// Sends AUTH with the first offered of SCRAM-SHA-256 (feature `scram`), PLAIN and LOGIN; if the server does not
+    /// know that one after all, with the next. [`Event::Ready`] follows. `false`: none was offered, and nothing was
+    /// sent. PLAIN and LOGIN send the password in the clear, so start TLS first.
     ///
     /// # Panics
     /// When the session is not idle.
@@ -247,7 +252,7 @@ impl Machine {
         self.next_mechanism()
     }
 
-    /// Says AUTH with the next mechanism that was offered, if there is one.
+    /// Sends AUTH with the next offered mechanism, if there is one.
     fn next_mechanism(&mut self) -> bool {
         let Some(credentials) = self.credentials.clone() else { return false };
         while let Some((mechanism, untried)) = self.untried.split_first() {
@@ -257,7 +262,7 @@ impl Machine {
             }
             match *mechanism {
                 "PLAIN" => self.command(format!("AUTH PLAIN {}\r\n", credentials.plain()).as_bytes(), Expect::Auth),
-                // Some servers know no initial response with LOGIN.
+                // Some servers accept no initial response with LOGIN.
                 "LOGIN" => self.command(b"AUTH LOGIN\r\n", Expect::AuthUser),
                 _ if !self.begin_scram(&credentials) => continue,
                 _ => {}
@@ -283,7 +288,8 @@ impl Machine {
         false
     }
 
-    /// A refusal of a mechanism is followed by the next one. That of a password is not: some servers lock an account after a few.
+    /// A refused mechanism is followed by the next one. A refused password is not: some servers lock an account after a
+    /// few.
     fn auth_refused(&mut self, reply: Reply) -> Result<(), ClientError> {
         if is_about_mechanism(&reply) && self.next_mechanism() {
             return Ok(());
@@ -292,7 +298,7 @@ impl Machine {
         Err(ClientError::Auth(reply.into()))
     }
 
-    /// The step that is being waited for.
+    /// The step in progress.
     pub fn awaits(&self) -> Step {
         match self.expected.front() {
             Some(Expect::Greeting) => Step::Greeting,
@@ -307,29 +313,30 @@ impl Machine {
             Some(Expect::Data) => Step::Data,
             Some(Expect::Verdict) => Step::Body,
             Some(Expect::Quit) => Step::Quit,
-            // Its body is being given.
+            // The driver is giving its body.
             None if !self.transactions.is_empty() => Step::Body,
             None => Step::Idle,
         }
     }
 
-    /// The handshake is done: what was learned in the clear is forgotten, and EHLO is said again.
+    /// Notes the end of the handshake: forgets what came in the clear, and sends EHLO again.
     pub fn tls_started(&mut self) {
         self.extensions = Extensions::default();
         self.hello();
     }
 
-    /// The connection was lost or given up. Returns the outcomes of the transactions in flight, in order. Recipients whose fate was open get `reply`,
-    /// which should be 4yz, and [`RecipientOutcome::lost`](super::RecipientOutcome::lost).
+    /// Ends the session after the loss of its connection. Returns the outcomes of the transactions in flight, in order.
+    /// Undecided recipients get `reply`, which should be 4yz, and
+    /// [`RecipientOutcome::lost`](super::RecipientOutcome::lost).
     pub fn abort(&mut self, reply: &Reply) -> Vec<Outcome> {
         self.close(&reply.clone().into());
         std::iter::from_fn(|| self.take_outcome()).collect()
     }
 
-    /// Goes on with `input`, of which whole replies are taken.
+    /// Proceeds with `input`, taking whole replies from it.
     ///
     /// # Errors
-    /// See [`ClientError`]: the connection must be closed; [`Machine::abort`] gives the fate of an open transaction.
+    /// See [`ClientError`]: close the connection; [`Machine::abort`] gives the fate of an open transaction.
     pub fn step(&mut self, input: &mut BytesMut) -> Result<Event, ClientError> {
         loop {
             if let Some(outcome) = self.take_outcome() {
@@ -371,7 +378,7 @@ impl Machine {
                 self.extensions = Extensions::read(&reply);
                 return Ok(Some(Event::Ready));
             }
-            // A server that does not know EHLO (RFC 5321 section 3.2).
+            // A server without EHLO (RFC 5321 section 3.2).
             Expect::Hello if reply.is_permanent() && self.config.protocol == Protocol::Smtp => {
                 let line = format!("HELO {}\r\n", self.config.helo_name);
                 self.command(line.as_bytes(), Expect::Helo);

@@ -46,14 +46,14 @@ pub struct Config {
     pub helo_name: String,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// How bodies are sent.
+    /// Transfer of bodies.
     pub transfer: Transfer,
-    /// Messages with BODY=8BITMIME for a server that does not offer it.
+    /// Handling of messages with BODY=8BITMIME for a server that does not offer it.
     pub eight_bit: EightBit,
 }
 
 impl Config {
-    /// SMTP, bodies with DATA.
+    /// SMTP, with bodies by DATA.
     pub fn new(helo_name: impl Into<String>) -> Self {
         Self {
             helo_name: helo_name.into(),
@@ -67,39 +67,39 @@ impl Config {
 /// Handling of a message with BODY=8BITMIME where the server does not offer 8BITMIME (RFC 6152 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EightBit {
-    /// It is sent as it is, without the parameter: servers that do not offer it take octets above 127 all the same.
+    /// Send it without the parameter: servers that do not offer it accept octets above 127 all the same.
     #[default]
     Send,
-    /// It is refused here: [`Stage::Local`], 554 5.6.3.
+    /// Refuse it here: [`Stage::Local`], 554 5.6.3.
     Refuse,
 }
 
-/// How bodies are sent. BDAT is used only where it was offered and the body is [`MessageBody::Whole`].
+/// Transfer of bodies. BDAT is used only if it was offered and the body is [`MessageBody::Whole`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transfer {
     /// DATA: understood everywhere.
     #[default]
     Data,
-    /// BDAT once a recipient was accepted.
+    /// BDAT after the first accepted recipient.
     Bdat,
     /// BDAT directly after the recipients, without waiting: one round trip for a message. The body is wasted if no
     /// recipient is accepted.
     BdatAtOnce,
 }
 
-/// The message to send: CRLF line ends, dots not stuffed. Bare CR and LF are made CRLF on the way.
+/// The message to send: CRLF line ends, dots not stuffed. Bare CR and LF become CRLF.
 #[derive(Debug, Clone)]
 pub enum MessageBody {
-    /// All of it, in pieces that need not be joined.
+    /// The whole body, in pieces that need not be joined.
     Whole(Vec<Bytes>),
-    /// It comes through [`Machine::body`] once [`Event::SendBody`] asks for it. Always sent with DATA.
+    /// A body that comes through [`Machine::body`] after [`Event::SendBody`]. Always sent with DATA.
     Streamed,
-    /// There is none: the server is only asked for the recipients. Each has the reply to its RCPT, [`Stage::Rcpt`] whether it is positive or
-    /// not; DATA is not said, and RSET precedes the next message.
+    /// No body: only the recipients are checked. Each gets the reply to its RCPT, [`Stage::Rcpt`] even for a positive
+    /// one. DATA is not sent, and RSET precedes the next message.
     Absent,
 }
 
-/// Offers of the server in its reply to EHLO or LHLO.
+/// Extensions that the server offers in its reply to EHLO or LHLO.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920).
@@ -138,7 +138,7 @@ impl Extensions {
         for line in reply.text().lines().skip(1) {
             let mut words = line.split_ascii_whitespace();
             let keyword = words.next().unwrap_or_default().to_ascii_uppercase();
-            // `AUTH=LOGIN PLAIN`, the form of drafts before RFC 2554, beside `AUTH` or alone.
+            // `AUTH=LOGIN PLAIN`, the form of drafts before RFC 2554, in addition to `AUTH` or alone.
             if let Some(first) = keyword.strip_prefix("AUTH=") {
                 extensions.add_auth([first].into_iter().chain(words));
                 continue;
@@ -184,7 +184,7 @@ impl Extensions {
     }
 }
 
-/// Mechanisms of AUTH that are kept.
+/// Kept AUTH mechanisms at most.
 const AUTH_MAX: usize = 32;
 
 /// A request of the machine.
@@ -196,7 +196,7 @@ pub enum Event {
     Ready,
     /// Give the body with [`Machine::body`], then [`Machine::body_end`].
     SendBody,
-    /// The fate of the first message in flight is known. See [`Machine::may_send`] for the next.
+    /// The outcome of the first message in flight. See [`Machine::may_send`] for the next.
     Sent(Outcome),
     /// Do the handshake, then call [`Machine::tls_started`].
     TlsReady,
@@ -204,11 +204,11 @@ pub enum Event {
     Closed,
 }
 
-/// The step that a session waits for, to say where it was lost.
+/// The step of a session, to say where it was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// The connection to be made.
+    /// Making the connection.
     Connect,
     /// The server's greeting.
     Greeting,
@@ -230,14 +230,15 @@ pub enum Step {
     Rcpt,
     /// The reply to DATA.
     Data,
-    /// The verdict on the message, of which some may not have been sent.
+    /// The verdict on the message, which may not be fully sent.
     Body,
     /// The reply to QUIT.
     Quit,
 }
 
 impl Step {
-    /// The name of the command that a reply at this step answers: `EHLO`, `MAIL`, `message`; `greeting`, or `idle` if nothing was asked.
+    /// Name of the command that a reply at this step answers: `EHLO`, `MAIL`, `message`; `greeting`, or `idle` without
+    /// a command.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connection",
@@ -277,17 +278,18 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// How far a recipient came: what was answered, or, if [`RecipientOutcome::lost`], waited for.
+/// Progress of a recipient: the last stage answered, or, if [`RecipientOutcome::lost`], awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Refused here, before anything was sent: the server lacks what the message needs.
+    /// Refused here, before anything was sent: the server lacks something that the message needs.
     Local,
     /// MAIL, or RSET before it.
     Mail,
     /// RCPT.
     Rcpt,
-    /// The server takes no more recipients in this transaction: RCPT was answered with 452 or 552 after another had been accepted, or was not said.
-    /// The message may be sent to this one at once, in a further transaction (RFC 5321 section 4.5.3.1.10).
+    /// The server takes no more recipients in this transaction: RCPT was answered with 452 or 552 after another had
+    /// been accepted, or was not sent. The message may be sent to this one at once, in a further transaction (RFC 5321
+    /// section 4.5.3.1.10).
     TooMany,
     /// DATA.
     Data,
@@ -298,7 +300,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The name of the answered command: `MAIL`, `RCPT`, `DATA` or `message`; empty if none was.
+    /// Name of the answered command: `MAIL`, `RCPT`, `DATA` or `message`; empty if none was.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "",
@@ -340,40 +342,41 @@ pub struct Outcome {
     pub recipients: Vec<RecipientOutcome>,
 }
 
-/// Why a session is of no further use.
+/// The reason why a session is of no further use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The server did not greet with 2yz: retry later or elsewhere if 4yz.
     #[error("server refused the connection: {0}")]
     Greeting(ShortReply),
-    /// Neither EHLO (LHLO) nor HELO was accepted.
+    /// Both EHLO (LHLO) and HELO were refused.
     #[error("server refused the greeting: {0}")]
     Hello(ShortReply),
     /// STARTTLS was refused.
     #[error("server refused STARTTLS: {0}")]
     Tls(ShortReply),
-    /// AUTH was refused: the password is wrong if the code is 535, otherwise the server says why.
+    /// AUTH was refused: with 535 for a wrong password, otherwise for the reason in the reply.
     #[error("server refused AUTH: {0}")]
     Auth(ShortReply),
-    /// In SCRAM the server has to show that it knows the password, and this one did not: it is not the one that the password is for, or it is broken.
+    /// The server failed to show in SCRAM that it knows the password: it is the wrong server for it, or it is broken.
     #[error("server did not prove that it knows the password: {0}")]
     NotShown(&'static str),
     /// [`Config::helo_name`] is empty or has blanks or control characters.
     #[error("bad name for EHLO: {0:?}")]
     BadName(String),
-    /// Octets came in the clear after the reply to STARTTLS; an attacker may have sent them.
+    /// Octets came in the clear after the reply to STARTTLS, perhaps from an attacker.
     #[error("server sent data behind its reply to STARTTLS")]
     TlsInjection,
     /// The server does not speak SMTP.
     #[error("bad reply: {0}")]
     Reply(#[from] ReplyError),
-    /// A reply came that nothing was asked for, or that is none to what was asked: 3yz to MAIL, a verdict before the end of the message was written.
+    /// A reply came without a command, or does not fit it: 3yz to MAIL, a verdict before the end of the message was
+    /// written.
     #[error("unexpected reply: {reply}")]
     Unexpected {
         /// The awaited step; [`Step::Idle`] for nothing.
         step: Step,
-        /// All of it.
+        /// The whole reply.
         reply: ShortReply,
     },
 }

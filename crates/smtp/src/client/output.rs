@@ -1,17 +1,17 @@
-//! Octets that a client has to write, and how much of them was written.
+//! Output of a client, with a count of written octets.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Octets to be written, in order and in pieces: a [`Buf`] for `write_buf` or vectored writes.
+/// Octets to write, in order and in pieces: a [`Buf`] for `write_buf` or vectored writes.
 ///
-/// [`Buf::advance`] says that the kernel has taken octets. What becomes of a message when its connection is lost follows from it, so nothing may be
-/// advanced over that was not written.
+/// [`Buf::advance`] says that the kernel has taken octets. It decides the fate of a message when its connection is
+/// lost, so advance only over written octets.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Pieces, each with octets.
+    /// Pieces, none empty.
     pieces: VecDeque<Bytes>,
     /// Octets in `pieces`.
     remaining: usize,
@@ -35,12 +35,12 @@ impl Output {
         self.written
     }
 
-    /// The value of [`Output::written`] once all of this is.
+    /// The value of [`Output::written`] once everything is written.
     pub(super) fn end(&self) -> u64 {
         self.written + (self.remaining + self.text.len()) as u64
     }
 
-    /// Makes a piece of the commands.
+    /// Turns the commands into a piece.
     pub(super) fn settle(&mut self) {
         if !self.text.is_empty() {
             let text = self.text.split().freeze();

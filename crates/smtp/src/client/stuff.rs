@@ -1,13 +1,13 @@
-//! The message body on its way out: dot-stuffing for DATA, whole lines always.
+//! The outgoing message body: dot-stuffing for DATA, and whole lines always.
 
 use bytes::Bytes;
 
 use crate::scan::{At, CRLF_DOT, fix_newlines, is_clean};
 
-/// Makes a message fit for DATA: a dot before each line that starts with one, and a CRLF for every bare CR or LF, since
-/// the next server may take those for line ends where we saw none ("SMTP smuggling").
+/// Prepares a message for DATA: a dot before each line that starts with one, and a CRLF for every bare CR or LF. The
+/// next server may take those for line ends where we saw none ("SMTP smuggling").
 ///
-/// A chunk that needs nothing is passed on as it is; one that needs dots is cut into slices around them.
+/// A clean chunk passes unchanged; one that needs dots is cut into slices around them.
 #[derive(Debug)]
 pub struct Stuffer {
     at: At,
@@ -20,7 +20,7 @@ impl Default for Stuffer {
 }
 
 impl Stuffer {
-    /// Takes the next chunk of the message and gives out what goes on the wire.
+    /// Takes the next chunk of the message and puts out its wire form.
     pub fn push(&mut self, mut chunk: Bytes, out: &mut impl FnMut(Bytes)) {
         if self.at == At::AfterCr && !chunk.is_empty() {
             if chunk[0] == b'\n' {
@@ -40,7 +40,7 @@ impl Stuffer {
         while let Some(found) = CRLF_DOT.find(&chunk) {
             out(chunk.split_to(found + 2));
             out(Bytes::from_static(b"."));
-            // The dot itself goes with what follows; it cannot be found again without the CRLF before it.
+            // The dot itself goes with the next slice; it cannot be found again without the CRLF before it.
         }
         out(chunk);
         self.at = match last {
@@ -50,7 +50,7 @@ impl Stuffer {
         };
     }
 
-    /// Ends the message: its last line is completed, then the end of data.
+    /// Ends the message: completes its last line, then writes the end of data.
     pub fn finish(self, out: &mut impl FnMut(Bytes)) {
         out(Bytes::from_static(match self.at {
             At::LineStart => b".\r\n",
@@ -60,13 +60,13 @@ impl Stuffer {
     }
 }
 
-/// NUL is no newline and passes.
+/// True without bare newlines; NUL passes.
 fn is_clean_text(bytes: &[u8]) -> bool {
     is_clean(bytes, false)
 }
 
-/// Makes a message fit for BDAT: bare CR and LF become CRLF, as without BINARYMIME (RFC 3030 section 3) the message is
-/// text there too. Returns the chunks to send; they are the ones given unless something had to be mended.
+/// Prepares a message for BDAT: bare CR and LF become CRLF, as without BINARYMIME (RFC 3030 section 3) the message is
+/// text there too. Returns the chunks to send, the given ones unless something had to be fixed.
 pub(super) fn whole_lines(chunks: Vec<Bytes>) -> Vec<Bytes> {
     let seams_fit = chunks.windows(2).all(|pair| {
         let (before, after) = (pair[0].last(), pair[1].first());

@@ -15,7 +15,7 @@ pub enum BodyType {
     EightBitMime,
 }
 
-/// RET= (RFC 3461 section 4.3): what a failure notification returns.
+/// RET= (RFC 3461 section 4.3): the part of the message in a failure notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ret {
     /// The whole message.
@@ -24,12 +24,12 @@ pub enum Ret {
     Headers,
 }
 
-/// A MAIL command: the sender and what was said about the message.
+/// A MAIL command: the sender and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailFrom {
     /// The sender.
     pub reverse_path: ReversePath,
-    /// SIZE=: octets that the client means to send (RFC 1870).
+    /// SIZE=: the message's size in octets, announced by the client (RFC 1870).
     pub size: Option<u64>,
     /// BODY=.
     pub body: BodyType,
@@ -43,7 +43,7 @@ pub struct MailFrom {
     pub auth: Option<String>,
     /// HOLDFOR= or HOLDUNTIL= (RFC 4865).
     pub hold: Option<Hold>,
-    /// XEXPIRES=, of this project: it is given up then, in seconds since 1970.
+    /// XEXPIRES=, of this project: the time of giving up, in seconds since 1970.
     pub expires: Option<i64>,
 }
 
@@ -63,7 +63,7 @@ impl MailFrom {
         }
     }
 
-    /// True if it has a parameter that only an extension allows. BODY=7BIT counts as none.
+    /// True if a parameter needs an extension. BODY=7BIT does not count.
     pub fn has_parameters(&self) -> bool {
         self.body != BodyType::SevenBit
             || self.smtputf8
@@ -126,7 +126,7 @@ impl fmt::Display for Notify {
     }
 }
 
-/// A RCPT command: a recipient and what was said about it.
+/// A RCPT command: a recipient and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RcptTo {
     /// The recipient.

@@ -1,17 +1,17 @@
-//! When a message may leave, and when it is given up: HOLDFOR and HOLDUNTIL (RFC 4865).
+//! Hold and expiry times of a message: HOLDFOR and HOLDUNTIL (RFC 4865).
 
 use std::fmt;
 
 /// HOLDFOR= or HOLDUNTIL= (RFC 4865 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// For so many seconds from now on.
+    /// For this many seconds from now.
     For(u32),
-    /// Until then, in seconds since 1970.
+    /// Until this time, in seconds since 1970.
     Until(i64),
 }
 
-/// The parameter.
+/// Writes the parameter.
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -21,13 +21,14 @@ impl fmt::Display for Hold {
     }
 }
 
-/// One to nine digits.
+/// Parses one to nine digits.
 pub(super) fn parse_secs(text: &str) -> Option<u32> {
     let fits = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     fits.then(|| text.parse().ok()).flatten()
 }
 
-/// Reads a date and time of RFC 3339, such as `2027-01-02T03:04:05Z` or `2027-01-02T03:04:05+01:00`, as seconds since 1970. Parts of a second are left out.
+/// Parses a date and time of RFC 3339, such as `2027-01-02T03:04:05Z` or `2027-01-02T03:04:05+01:00`, as seconds since
+/// 1970. Drops fractions of a second.
 pub fn parse_date_time(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<i64> {
@@ -66,7 +67,7 @@ pub fn parse_date_time(text: &str) -> Option<i64> {
     Some(days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset)
 }
 
-/// The date and time of RFC 3339 in UTC; years from 0 to 9999.
+/// Writes the date and time of RFC 3339 in UTC; years from 0 to 9999.
 pub fn date_time(unix_secs: i64) -> impl fmt::Display {
     struct Shown(i64);
     impl fmt::Display for Shown {

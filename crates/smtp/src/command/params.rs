@@ -1,4 +1,4 @@
-//! The parameters of MAIL and RCPT, and the values that they may have.
+//! Parameters of MAIL and RCPT, and their values.
 
 use super::xtext::is_xtext;
 use super::{BodyType, CommandError, Notify, Ret};
@@ -13,13 +13,13 @@ pub(super) fn set<T>(slot: &mut Option<T>, name: &'static str, value: Option<T>)
     }
 }
 
-/// `KEYWORD` or `KEYWORD=value`; a keyword of this crate in upper case, anything else as `""`.
+/// `KEYWORD` or `KEYWORD=value`; a known keyword in upper case, any other as `""`.
 pub(super) struct Param<'a>(pub &'static str, pub Option<&'a str>);
 
 pub(super) struct Params<'a>(&'a str);
 
 impl<'a> Params<'a> {
-    /// Begins after the path, where the line must end or have a blank.
+    /// Parameters of the text after the path, where the line must end or have a blank.
     pub fn new(text: &'a str) -> Result<Self, ()> {
         if text.is_empty() || text.starts_with([' ', '\t']) { Ok(Self(text)) } else { Err(()) }
     }
@@ -43,13 +43,13 @@ impl<'a> Iterator for Params<'a> {
     }
 }
 
-/// At most twenty digits (RFC 1870 section 4); what no `u64` holds is more than any message may have.
+/// Parses at most twenty digits (RFC 1870 section 4); a value beyond `u64` is larger than any message.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let fits = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     fits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Digits only, at most twenty of them (RFC 3030 section 2).
+/// Parses at most twenty digits, and nothing else (RFC 3030 section 2).
 pub(super) fn parse_number(text: &str) -> Option<u64> {
     (text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }

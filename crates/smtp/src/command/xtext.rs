@@ -1,10 +1,11 @@
-//! xtext (RFC 3461 section 4): octets that a parameter cannot hold as they are.
+//! xtext (RFC 3461 section 4), for octets that a parameter cannot hold directly.
 
 pub(super) fn checked_xtext(value: &str) -> Option<String> {
     (!value.is_empty() && is_xtext(value)).then(|| value.to_owned())
 }
 
-/// True if `text` is xtext (RFC 3461 section 4): printable ASCII but `+` and `=`, or `+` and two upper-case hex digits.
+/// True if `text` is xtext (RFC 3461 section 4): printable ASCII except `+` and `=`, or `+` and two upper-case hex
+/// digits.
 pub fn is_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     let hex = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));

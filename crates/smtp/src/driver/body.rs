@@ -1,4 +1,4 @@
-//! A message as its handler reads it.
+//! A message as read by its handler.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,8 +13,8 @@ use super::connection::{Connection, Stop};
 use crate::body_error::BodyError;
 use crate::server::{Event, MessageOutcome};
 
-/// The message that is being received. Reading it is what reads the connection, so a slow reader slows its client down
-/// and no one else, and nothing piles up in between.
+/// The message being received. Reading it reads from the connection, so a slow reader slows only its own client, and
+/// nothing accumulates in between.
 #[derive(Debug)]
 pub struct Body<'a> {
     connection: &'a mut Connection,
@@ -24,9 +24,9 @@ pub struct Body<'a> {
 #[derive(Debug)]
 enum State {
     Reading,
-    /// A piece that was found before it was asked for.
+    /// A piece found before it was asked for.
     Ready(Bytes),
-    /// The end was met and the machine waits for the outcome.
+    /// The end was reached, and the machine waits for the outcome.
     Complete,
     /// The machine replies itself, or the client has gone.
     Failed(BodyError, Option<Stop>),
@@ -41,23 +41,24 @@ pub(super) enum End {
 }
 
 impl<'a> Body<'a> {
-    /// No piece takes more memory than this.
+    /// Most memory of one piece.
     pub const CHUNK_BYTES_MAX: usize = 512 << 10;
 
     pub(super) fn new(connection: &'a mut Connection) -> Self {
         Self { connection, state: State::Reading }
     }
 
-    /// The next piece of the message: wire octets with the dots of transparency removed (RFC 5321 section 4.5.2) and CRLF kept. A small message that arrived in
-    /// one read comes as one piece. `None` once the whole message was given out. The future may be dropped; nothing is lost.
+    /// The next piece of the message: wire octets with the dots of transparency removed (RFC 5321 section 4.5.2) and
+    /// CRLF kept. A small message that arrived in one read is one piece. `None` at the end. Dropping the future loses
+    /// nothing.
     ///
-    /// Reads from the client, which only this and [`Body::readable`] do: a reader that waits slows its client down, and nothing piles up. A piece is a
-    /// slice of the read buffer or a copy; one that is kept keeps no more than about twice its length, and at most
-    /// [`Body::CHUNK_BYTES_MAX`].
+    /// Reads from the client, as only this and [`Body::readable`] do: a slow reader slows its client, and nothing
+    /// accumulates. A piece is a slice of the read buffer or a copy. Keeping one keeps about twice its length at most,
+    /// and never more than [`Body::CHUNK_BYTES_MAX`].
     ///
     /// # Errors
-    /// The message is lost or will be refused, and the client is told so whatever the handler returns. What was read
-    /// before must be thrown away. Further calls return the same error.
+    /// The message is lost or will be refused, and the client gets that reply whatever the handler returns. Discard the
+    /// pieces read before. Further calls return the same error.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         while !self.look().await {
             let read = self.connection.fill().await;
@@ -74,8 +75,9 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Waits until [`Body::chunk`] has something to give or to read; meanwhile the body holds no memory but that of pieces that were given out. For those
-    /// who want to make room before it comes. `false`: nothing comes any more, and `chunk` says why. The future may be dropped; nothing is lost.
+    /// Waits until [`Body::chunk`] has something to return or to read. Meanwhile the body holds only the memory of
+    /// pieces given out, so callers can first make room. `false`: nothing more comes, and `chunk` says why. Dropping
+    /// the future loses nothing.
     pub async fn readable(&mut self) -> bool {
         if !self.look().await {
             let readable = self.connection.readable().await;
@@ -84,7 +86,7 @@ impl<'a> Body<'a> {
         matches!(self.state, State::Reading | State::Ready(_))
     }
 
-    /// Looks for the next piece in what was read. False: more has to be read for it.
+    /// Looks for the next piece in the read octets. False: it needs another read.
     async fn look(&mut self) -> bool {
         while matches!(self.state, State::Reading) {
             match self.connection.step() {
@@ -116,7 +118,8 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Waits for `work`, and for `patience` at most: then `None`. As `tokio::time::timeout`, but on the timer that the session has anyway.
+    /// Waits for `work`, for `patience` at most; then `None`. Like `tokio::time::timeout`, but on the session's own
+    /// timer.
     pub async fn within<F: Future>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
         let (mut work, mut elapsed) = (pin!(work), pin!(self.elapsed(patience)));
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -126,24 +129,24 @@ impl<'a> Body<'a> {
         .await
     }
 
-    /// Waits for so long, as `tokio::time::sleep` does, but on the timer that the session has anyway.
+    /// Waits for a time, as `tokio::time::sleep` does, but on the session's own timer.
     pub async fn elapsed(&mut self, patience: Duration) {
         let deadline = after(Instant::now(), patience);
         poll_fn(|cx| self.connection.poll_alarm(deadline, cx)).await;
     }
 
-    /// The handler has decided before the end.
+    /// Refuses the rest: the handler has decided before the end.
     pub(super) fn refuse_rest(&mut self, outcome: &MessageOutcome) {
         self.connection.machine.refuse_rest(outcome);
     }
 
-    /// Reads over what the handler left.
+    /// Skips the rest that the handler left.
     pub(super) async fn end(mut self) -> End {
         while let Some(Ok(_)) = self.chunk().await {}
         self.ended().expect("read to its end")
     }
 
-    /// How it ended, if the handler has read it to its end.
+    /// The end of the body, if the handler has read to it.
     pub(super) fn ended(&self) -> Option<End> {
         match self.state {
             State::Reading | State::Ready(_) => None,
@@ -166,7 +169,7 @@ mod tests {
     use crate::driver::setup::Door;
     use crate::server::{Config, Protocol};
 
-    /// A connection at the begin of a body.
+    /// A connection at the start of a body.
     async fn in_body(begin: &str) -> (Connection, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
@@ -185,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Octets that the connection holds once nothing comes.
+    /// Octets that the connection holds while nothing comes.
     async fn held_while_waiting(body: &mut Body<'_>) -> usize {
         let mut readable = Box::pin(body.readable());
         let waits = poll_fn(|cx| Poll::Ready(readable.as_mut().poll(cx).is_pending())).await;
@@ -228,7 +231,7 @@ mod tests {
             let piece = body.chunk().await.unwrap().unwrap();
             assert!(piece.len() <= Body::CHUNK_BYTES_MAX);
             bytes += piece.len();
-            // A slice keeps its buffer: what is left of that is less than what was given out of it.
+            // A slice keeps its buffer: the rest of that is less than the part given out.
             assert!(body.connection.held_bytes() <= bytes, "{} beside {bytes}", body.connection.held_bytes());
             kept.push(piece);
         }

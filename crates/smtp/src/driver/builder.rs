@@ -12,7 +12,7 @@ use super::server::{BoundServer, RunningServer};
 use super::setup::{Door, ListenerSettings};
 use crate::server::{Config, Protocol};
 
-/// Where a server begins: [`Server::builder`].
+/// Entry point of a server: [`Server::builder`].
 #[derive(Debug)]
 pub struct Server;
 
@@ -29,10 +29,10 @@ impl Server {
     }
 }
 
-/// Settings of a server to be.
+/// Settings of a future server.
 #[derive(Debug)]
 pub struct ServerBuilder {
-    /// Of listeners that are named from here on.
+    /// Settings of the listeners named from here on.
     next: ListenerSettings,
     places: Vec<(Place, Door, ListenerSettings)>,
     limits: Limits,
@@ -41,32 +41,33 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
+    /// Default of [`ServerBuilder::max_connections`].
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol, STARTTLS and AUTH, on the listeners that are named from here on. The handler is always asked
-    /// about hello and DATA. Default: those of [`Config::new`], under the name `localhost`. What cannot be kept to is a
-    /// [`SetupError`](super::SetupError) at the start.
+    /// Host name, limits, policies and protocol, STARTTLS and AUTH, for the listeners named from here on. The handler
+    /// is always asked about hello and DATA. Default: [`Config::new`] with the name `localhost`. Impossible settings
+    /// are a [`SetupError`](super::SetupError) at the start.
     pub fn config(self, config: Config) -> Self {
         let settings = ListenerSettings { configs: config.into(), ..self.next.clone() };
         self.settings(settings)
     }
 
-    /// All settings that can differ from one listener to another, on those that are named from here on.
+    /// All settings that can differ between listeners, for those named from here on.
     pub fn settings(mut self, settings: ListenerSettings) -> Self {
         self.next = settings;
         self
     }
 
-    /// SMTP or LMTP, on the listeners that are named from here on. Default: as [`ServerBuilder::config`] has it.
+    /// SMTP or LMTP, for the listeners named from here on. Default: that of [`ServerBuilder::config`].
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.next.configs = self.next.configs.map(|config| Config { protocol, ..config });
         self
     }
 
-    /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. By itself it offers nothing: with neither of the two
-    /// at any listener the start fails with [`SetupError::CertificateUnused`](super::SetupError::CertificateUnused). See
-    /// [`tls::server_config`](crate::tls::server_config) for one from PEM files.
+    /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. By
+    /// itself it offers nothing. If no listener has one of the two, the start fails with
+    /// [`SetupError::CertificateUnused`](super::SetupError::CertificateUnused).
+    /// [`tls::server_config`](crate::tls::server_config) makes one from PEM files.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn tls(mut self, config: Arc<rustls::ServerConfig>) -> Self {
@@ -74,45 +75,45 @@ impl ServerBuilder {
         self
     }
 
-    /// Encrypts sessions from the first octet on (RFC 8314, port 465) on the listeners that are named from here on.
-    /// Default: no.
+    /// Encrypts sessions from the first octet on (RFC 8314, port 465), for the listeners named from here on. Default:
+    /// no.
     pub fn implicit_tls(mut self, implicit_tls: bool) -> Self {
         self.implicit_tls = implicit_tls;
         self
     }
 
-    /// Connections served at once over all listeners: in all, for each address, for networks. Default: [`Limits::default`].
+    /// Concurrent connections over all listeners: in all, by address, by network. Default: [`Limits::default`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Connections served at once, over all listeners. Above it a client is accepted, told 421 4.3.2 and closed.
-    /// Default [`ServerBuilder::MAX_CONNECTIONS`].
+    /// Concurrent connections over all listeners. Above it a client is accepted, gets 421 4.3.2, and is closed. Default
+    /// [`ServerBuilder::MAX_CONNECTIONS`].
     pub fn max_connections(mut self, max: usize) -> Self {
         self.limits.connections = max;
         self
     }
 
-    /// Connections served at once for one IPv4 address or one IPv6 /64. Above it: 421 4.7.0. Default: no such limit.
+    /// Concurrent connections of one IPv4 address or one IPv6 /64. Above it: 421 4.7.0. Default: no limit.
     pub fn max_connections_per_address(mut self, max: usize) -> Self {
         self.limits.connections_per_address = max;
         self
     }
 
-    /// Listens on `host:port`; port 0 takes a free one. A name with several addresses listens on each.
+    /// Listens on `host:port`; port 0 takes a free one. For a name with several addresses, listens on each.
     pub fn listen(self, address: impl Into<String>) -> Self {
         self.place(Place::Tcp(address.into()))
     }
 
-    /// Listens on a UNIX socket. A socket left behind by a dead server is replaced, any other file is an error; our name is removed
-    /// at the end unless another process has it by then.
-    /// Its owner and group may connect; see [`ServerBuilder::listen_unix_with`].
+    /// Listens on a UNIX socket. Replaces a socket left by a dead server; any other file is an error. The name is
+    /// removed at the end unless another process has taken it. Owner and group may connect; see
+    /// [`ServerBuilder::listen_unix_with`].
     pub fn listen_unix(self, path: impl Into<PathBuf>) -> Self {
         self.listen_unix_with(path, UnixAccess::default())
     }
 
-    /// Like [`ServerBuilder::listen_unix`], open to whom `access` says.
+    /// Like [`ServerBuilder::listen_unix`], with the given access.
     pub fn listen_unix_with(self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
         self.place(Place::Unix(path.into(), access))
     }
@@ -133,8 +134,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds all listeners, so that clients may connect; they are served from [`BoundServer::start`] on. Needs no runtime, so a
-    /// program can bind low ports, give up its privileges, and then start its threads. Resolving a host name may block.
+    /// Binds all listeners, so that clients may connect; [`BoundServer::start`] serves them. Needs no runtime: a
+    /// program can bind low ports, drop its privileges, and then start its threads. Resolving a host name may block.
     ///
     /// # Errors
     /// [`ListenError`] names the listener; then nothing is left bound.
@@ -152,10 +153,10 @@ impl ServerBuilder {
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// An error of binding, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`](super::SetupError) inside:
-    /// `InvalidInput`.
+    /// A binding error, with the listener's name; then nothing listens. `InvalidInput` without any listener, or with a
+    /// [`SetupError`](super::SetupError) inside.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
-        // Resolving a name may take its time.
+        // Resolving a name may be slow.
         let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;
         bound.start(handler)
     }

@@ -19,7 +19,7 @@ use crate::sasl::Credentials;
 /// Timeouts of a client.
 #[derive(Debug, Clone)]
 pub struct ClientTimeouts {
-    /// For the connection to be made. Default 30 s.
+    /// Time for the connection. Default 30 s.
     pub connect: Duration,
     /// For each reply. Default 10 minutes, the longest that RFC 5321 section 4.5.3.2 asks for (the end of data).
     pub reply: Duration,
@@ -33,14 +33,14 @@ impl Default for ClientTimeouts {
     }
 }
 
-/// Why there is no session, or no longer one.
+/// Errors that prevent or end a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The connection could not be made, or was lost.
     #[error("{step}: {}", what_happened(.error))]
     Io {
-        /// The step that was being waited for.
+        /// The step in progress.
         step: Step,
         /// The system's error.
         error: io::Error,
@@ -48,28 +48,28 @@ pub enum ConnectError {
     /// A time of [`ClientTimeouts`] ran out.
     #[error("{0}: timed out")]
     TimedOut(Step),
-    /// The server does not want us, or does not speak SMTP; or [`Config::helo_name`] cannot be said.
+    /// The server refuses us, or does not speak SMTP; or [`Config::helo_name`] is invalid.
     #[error(transparent)]
     Protocol(#[from] ClientError),
-    /// STARTTLS was asked for and is not offered; nothing was sent in the clear.
+    /// STARTTLS was required and is not offered; nothing was sent in the clear.
     #[error("the server does not offer STARTTLS")]
     NoStartTls,
     /// Credentials were given for a connection without TLS; see [`ClientBuilder::allow_plaintext_auth`].
     #[error("no password is sent without TLS")]
     PlaintextAuth,
-    /// Credentials were given, and neither PLAIN nor LOGIN is offered.
+    /// Credentials were given, but the server offers neither PLAIN nor LOGIN.
     #[error("the server offers neither AUTH PLAIN nor AUTH LOGIN")]
     NoMechanism,
 }
 
-/// Why a message was not even begun.
+/// The reason why a message was not even begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The session is over: connect again.
     #[error("the session is over")]
     Closed,
-    /// There is nobody to send it to.
+    /// There are no recipients.
     #[error("no recipients")]
     NoRecipients,
 }
@@ -81,7 +81,7 @@ fn what_happened(error: &io::Error) -> String {
     }
 }
 
-/// When a session is encrypted.
+/// Encryption of a session.
 #[derive(Debug, Clone)]
 enum Encryption {
     Never,
@@ -98,7 +98,7 @@ struct Tls {
     server_name: rustls::pki_types::ServerName<'static>,
 }
 
-/// Settings of a session to be: [`Client::builder`].
+/// Settings of a future session: [`Client::builder`].
 #[derive(Debug, Clone)]
 pub struct ClientBuilder {
     config: Config,
@@ -109,7 +109,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Protocol, way of sending bodies and name for EHLO. Default: [`Config::new`] with the builder's name.
+    /// Protocol, transfer of bodies and name for EHLO. Default: [`Config::new`] with the builder's name.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
@@ -121,8 +121,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Encrypts the session by STARTTLS (RFC 3207), as is done on ports 25 and 587. `server_name` has to stand in the server's
-    /// certificate. A server that does not offer it is left: [`ConnectError::NoStartTls`]. See [`tls::client_config`](crate::tls::client_config).
+    /// Encrypts the session by STARTTLS (RFC 3207), as usual on ports 25 and 587. The server's certificate must have
+    /// `server_name`. A server without STARTTLS is left: [`ConnectError::NoStartTls`]. See
+    /// [`tls::client_config`](crate::tls::client_config).
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn starttls(
@@ -134,7 +135,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Encrypts the session from the first octet on (RFC 8314), as is done on port 465.
+    /// Encrypts the session from the first octet on (RFC 8314), as usual on port 465.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn implicit_tls(
@@ -152,13 +153,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Lets a password be sent without TLS, for all on the way to read. Default: no.
+    /// Allows a password without TLS, readable by everybody on the path. Default: no.
     pub fn allow_plaintext_auth(mut self, allow: bool) -> Self {
         self.plaintext_auth = allow;
         self
     }
 
-    /// Connects over TCP and does all that comes before the first message.
+    /// Connects over TCP and does all steps before the first message.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -168,7 +169,7 @@ impl ClientBuilder {
         self.open(Stream::Tcp(stream)).await
     }
 
-    /// Connects over a UNIX socket and does all that comes before the first message.
+    /// Connects over a UNIX socket and does all steps before the first message.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -237,15 +238,15 @@ pub struct Client {
     stream: Stream,
     input: BytesMut,
     timeouts: ClientTimeouts,
-    /// Why not all was written. What the server has said by then is still heard; then the session is over.
+    /// The write error, if one occurred. Replies sent before are still read; then the session is over.
     broken: Option<ConnectError>,
-    /// From the first command of a message to its outcome. Stays if the future of [`Client::send`] is dropped: nobody knows then what the
-    /// server has read and said.
+    /// Set from the first command of a message to its outcome. Stays if the future of [`Client::send`] is dropped: then
+    /// the state of the dialogue is unknown.
     is_sending: bool,
 }
 
 impl Client {
-    /// A session that is to say `helo_name` with EHLO; with TLS and AUTH if the builder is told so.
+    /// A session that sends EHLO with `helo_name`; with TLS and AUTH if the builder says so.
     pub fn builder(helo_name: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
             config: Config::new(helo_name),
@@ -280,20 +281,20 @@ impl Client {
         Self::builder("").config(config).timeouts(timeouts).connect_unix(path).await
     }
 
-    /// Goes on until a message could be sent, or TLS begin.
+    /// Proceeds until a message can be sent, or TLS can begin.
     async fn until_ready(&mut self) -> Result<(), ConnectError> {
         loop {
             match self.machine.step(&mut self.input)? {
                 Event::NeedInput => self.exchange().await?,
                 Event::Ready | Event::TlsReady => return Ok(()),
-                // A server that shuts down, which it says between two commands.
+                // A server that shuts down, as it says between two commands.
                 Event::Closed => return Err(lost(self.machine.awaits())(io::ErrorKind::ConnectionAborted.into())),
                 event => unreachable!("{event:?} before the session is open"),
             }
         }
     }
 
-    /// Does the client's side of a TLS handshake. Nothing that came in the clear is left: the machine has seen to that.
+    /// Does the client's TLS handshake. The machine has dropped all cleartext input.
     #[cfg(feature = "tls")]
     async fn encrypt(&mut self, tls: &Tls) -> Result<(), ConnectError> {
         let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::clone(&tls.config));
@@ -304,12 +305,12 @@ impl Client {
         Ok(())
     }
 
-    /// The server's offers.
+    /// The extensions that the server offers.
     pub fn extensions(&self) -> &Extensions {
         self.machine.extensions()
     }
 
-    /// True if another message can be sent. After as many as the server offers to take (MAILMAX, RFC 9422) it cannot: connect again.
+    /// True if another message can be sent. After the server's maximum (MAILMAX, RFC 9422) it is false: connect again.
     pub fn is_open(&self) -> bool {
         !self.is_over() && self.machine.messages_left() > 0
     }
@@ -319,9 +320,9 @@ impl Client {
     }
 
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
-    /// connection is lost on the way, recipients without a verdict get 451 4.4.2, which says where: the server may have the message
-    /// only if [`RecipientOutcome::is_unknown`](crate::client::RecipientOutcome::is_unknown).
-    /// Dropping the future before its end, as a timeout does, ends the session; the server may have the message.
+    /// connection is lost, undecided recipients get 451 4.4.2 with the place. Then the server may have the message only
+    /// if [`RecipientOutcome::is_unknown`](crate::client::RecipientOutcome::is_unknown). Dropping the future early, as
+    /// a timeout does, ends the session; the server may have the message.
     ///
     /// # Errors
     /// See [`SendError`]; nothing was sent.
@@ -349,7 +350,7 @@ impl Client {
             let error = match self.machine.step(&mut self.input) {
                 Ok(Event::Sent(outcome)) => {
                     if let Some(error) = self.broken.take() {
-                        // Whatever is written next would be taken for more of the body.
+                        // Further writes would be taken for more of the body.
                         self.machine.abort(&connection_lost(&error));
                     }
                     return outcome;
@@ -365,10 +366,10 @@ impl Client {
         }
     }
 
-    /// Says QUIT, waits for the reply and closes.
+    /// Sends QUIT, waits for the reply and closes.
     ///
     /// # Errors
-    /// See [`ConnectError`]; nothing is lost by it.
+    /// See [`ConnectError`]; no message is lost by it.
     pub async fn quit(mut self) -> Result<(), ConnectError> {
         if self.is_over() {
             return Ok(());
@@ -377,20 +378,20 @@ impl Client {
         while !matches!(self.machine.step(&mut self.input)?, Event::Closed) {
             self.exchange().await?;
         }
-        // The server has said all; whether it still hears us makes no difference.
+        // The dialogue is over; the result of the shutdown does not matter.
         let _ = timeout(self.timeouts.write, self.stream.shutdown()).await;
         Ok(())
     }
 
-    /// Writes what there is and reads at least one octet.
+    /// Writes all output and reads at least one octet.
     async fn exchange(&mut self) -> Result<(), ConnectError> {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
         let step = self.machine.awaits();
         let written = write_all(&mut self.stream, self.machine.output(), self.timeouts.write, step).await;
-        // A server that closes in the middle of a body, or takes no more of it, may have said why: what it wrote is read before
-        // giving up. Who takes nothing is not waited for once more.
+        // A server that closes within a body, or takes no more of it, may have said why: its output is read before
+        // giving up. A server that takes nothing gets no second wait.
         let patience =
             if matches!(written, Err(ConnectError::TimedOut(_))) { Duration::ZERO } else { self.timeouts.reply };
         self.input.reserve(1 << 10);
@@ -412,7 +413,7 @@ fn connection_lost(error: &ConnectError) -> Reply {
     Reply::new(451, "4.4.2", format!("Connection lost {error}"))
 }
 
-/// Writes all pieces without joining them, and waits for `patience` at most for the server to take some of them.
+/// Writes all pieces without joining them; waits for `patience` at most for the server to take some.
 async fn write_all(
     stream: &mut Stream,
     output: &mut Output,
@@ -425,6 +426,6 @@ async fn write_all(
             return Err(lost(step)(io::ErrorKind::WriteZero.into()));
         }
     }
-    // TLS keeps what the socket did not take.
+    // TLS keeps the octets that the socket did not take.
     timeout(patience, stream.flush()).await.map_err(|_| ConnectError::TimedOut(step))?.map_err(lost(step))
 }

@@ -1,4 +1,4 @@
-//! One session: the state machine, its socket, its clock.
+//! One session: the state machine, its socket and its clock.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,7 +20,7 @@ use crate::reply::Reply;
 use crate::server::{Config, Event, Machine, Waiting};
 use crate::witness;
 
-/// Why a session cannot go on.
+/// The reason why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     Disconnected,
@@ -29,7 +29,7 @@ pub(super) enum Stop {
     Io(io::ErrorKind),
     /// The handshake failed.
     Tls,
-    /// The handler did. Never within a body, which is read to its end first.
+    /// The handler panicked. Never within a body, which is first read to its end.
     Panicked,
 }
 
@@ -59,14 +59,14 @@ impl Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // Of TLS: the connection was closed without saying so.
+            // From TLS: the connection was closed without a notification.
             io::ErrorKind::UnexpectedEof => Self::Disconnected,
             kind => Self::Io(kind),
         }
     }
 }
 
-/// Why there is no TLS.
+/// The reason for the lack of TLS.
 #[derive(Debug)]
 pub(super) struct NoTls {
     pub stop: Stop,
@@ -78,28 +78,28 @@ pub(super) struct NoTls {
 pub(super) struct Connection {
     pub machine: Machine,
     pub stream: Stream,
-    /// Has no memory while nothing comes, so that sessions that wait stay cheap.
+    /// Has no memory while nothing comes, so that waiting sessions stay cheap.
     input: BytesMut,
-    /// Octets of the buffer that `input` is or was a part of.
+    /// Size of the buffer that `input` is or was a part of.
     buffer_bytes: usize,
-    /// Octets of those that the handler has as slices.
+    /// Octets of it that the handler holds as slices.
     shared_bytes: usize,
     config: Arc<Config>,
     /// Only read here: the caller that polls the session must wake its task when the phase changes.
     phase: Arc<CurrentPhase>,
     alarm: Alarm,
-    /// The command line that is being waited for, and when it has to be there.
+    /// The awaited command line, and its deadline.
     line: u64,
     line_deadline: Instant,
-    /// The body that is being received, and when all of it has to be there.
+    /// The body being received, and its deadline.
     body: u64,
     body_deadline: Instant,
-    /// When the client has to have taken the replies that it was slow to take.
+    /// Deadline for the client to take the replies that it was slow to take.
     write_deadline: Option<Instant>,
 }
 
-/// One timer for all waits of a session. Deadlines mostly move on before they are met, so it stays as it was set while it is due
-/// earlier, and is set again when it has rung: a wait costs no timer operation.
+/// One timer for all waits of a session. Most deadlines move on before they are met. So the timer stays set while it is
+/// due earlier, and is set again after it fires: a wait costs no timer operation.
 #[derive(Debug, Default)]
 struct Alarm(Option<Pin<Box<Sleep>>>);
 
@@ -119,13 +119,13 @@ impl Alarm {
     }
 }
 
-/// Room below which a new buffer is taken for the next read.
+/// Least room in the buffer for the next read; below it a new buffer is taken.
 const READ_BYTES_MIN: usize = 1 << 10;
 /// Like `READ_BYTES_MIN`, within a body.
 const BODY_BYTES_MIN: usize = 4 << 10;
-/// A rest up to this part of its buffer is moved to a smaller one, so that the buffer can be given back.
+/// A rest of up to this part of its buffer moves to a smaller one, so that the buffer can be freed.
 const REST_PART: usize = 4;
-/// Reply buffers larger than this are given back after they were written.
+/// Larger reply buffers are freed after they were written.
 const OUTPUT_BYTES_KEPT: usize = 256;
 
 impl Connection {
@@ -154,7 +154,7 @@ impl Connection {
         self.phase.reached(Phase::Draining)
     }
 
-    /// True if the octets read hold all that is left of the message.
+    /// True if the read octets hold the whole rest of the message.
     pub fn has_whole_body(&self) -> bool {
         self.machine.has_whole_body(&self.input)
     }
@@ -167,8 +167,8 @@ impl Connection {
         self.machine.step(&mut self.input)
     }
 
-    /// A piece of a message as the handler gets it: a slice of the read buffer where such slices fill half of that, otherwise a copy. So
-    /// a piece that is kept never keeps much more memory than its own.
+    /// A piece of a message for the handler: a slice of the read buffer if such slices fill half of that, otherwise a
+    /// copy. So a kept piece never holds much more memory than its own.
     pub fn hand_out(&mut self, piece: Bytes) -> Bytes {
         let shared = self.shared_bytes + piece.len();
         if 2 * shared >= self.buffer_bytes {
@@ -185,12 +185,12 @@ impl Connection {
         self.alarm.poll(deadline, cx)
     }
 
-    /// Writes all replies at once. The future may be dropped: what has gone out is known to the connection.
+    /// Writes all replies at once. The future may be dropped: the connection keeps track of what was written.
     pub async fn flush(&mut self) -> Result<(), Stop> {
         if self.machine.output().is_empty() && self.stream.is_flushed() {
             return Ok(());
         }
-        // What is left of an earlier, dropped flush was heard then.
+        // Input during an earlier, dropped flush was noted then.
         if self.write_deadline.is_none()
             && let Some(witness) = self.machine.witness()
         {
@@ -198,7 +198,7 @@ impl Connection {
         }
         let written = poll_fn(|cx| self.poll_flush(cx)).await;
         self.write_deadline = None;
-        // Otherwise what is left stays in front of the last words.
+        // Otherwise the rest stays in front of the last reply.
         if written.is_ok() {
             let out = self.machine.output_mut();
             if out.capacity() > OUTPUT_BYTES_KEPT {
@@ -208,7 +208,7 @@ impl Connection {
         written
     }
 
-    /// Looks at clock and phase only if the socket takes no more.
+    /// Checks clock and phase only if the socket takes no more.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
             let out = self.machine.output_mut();
@@ -241,7 +241,7 @@ impl Connection {
         poll_fn(|cx| self.poll_until(waiting, deadline, cx, Self::poll_read)).await
     }
 
-    /// Writes all replies, then waits until there is something to read.
+    /// Writes all replies, then waits for something to read.
     pub async fn readable(&mut self) -> Result<(), Stop> {
         let (waiting, deadline) = self.before_wait().await?;
         poll_fn(|cx| self.poll_until(waiting, deadline, cx, Self::poll_ready)).await
@@ -252,7 +252,7 @@ impl Connection {
         let now = Instant::now();
         let waiting = self.machine.waiting();
         let deadline = self.deadline(waiting, now);
-        // A client that never pauses is never waited for.
+        // A client that never pauses causes no wait.
         if deadline <= now { Err(Stop::TimedOut) } else { Ok((waiting, deadline)) }
     }
 
@@ -274,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// Asked before there is a buffer to read into: most sessions wait most of the time.
+    /// Checked before there is a buffer to read into: most sessions wait most of the time.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let ready = self.stream.poll_read_ready(cx)?;
         if ready.is_pending() {
@@ -300,23 +300,24 @@ impl Connection {
         })
     }
 
-    /// Octets of the read buffer that no piece of a message was cut from.
+    /// Octets of the read buffer that no piece of a message shares.
     #[cfg(test)]
     pub fn held_bytes(&self) -> usize {
         self.input.capacity()
     }
 
-    /// Octets of the new buffer that the next read takes, if it takes one.
+    /// Size of the new buffer for the next read, if it takes one.
     pub fn missing_room(&self) -> Option<usize> {
         let room = self.input.capacity() - self.input.len();
         let hint = self.machine.read_bytes_hint();
-        // What is left of a buffer for commands would cut a body into small pieces.
+        // The rest of a command buffer would cut a body into small pieces.
         let enough =
             if self.machine.waiting() == Waiting::Body { BODY_BYTES_MIN.min(hint / 4) } else { READ_BYTES_MIN };
         (room < enough).then_some(hint)
     }
 
-    /// Gives the buffer back while no octets come. Within a body, a buffer that the handler has a part of would stay all the same: its rest is kept for what comes next.
+    /// Frees the buffer while nothing comes. A buffer shared with the handler would stay anyway: within a body its rest
+    /// is kept for the next read.
     fn give_buffer_back(&mut self) {
         let rest = self.input.len();
         if rest > self.buffer_bytes / REST_PART {
@@ -341,24 +342,25 @@ impl Connection {
             self.line = self.machine.lines();
             self.line_deadline = after(now, self.timeouts().command);
         }
-        // The commands between the chunks of a message are part of the time that it may take.
+        // Commands between the chunks of a message count towards its time.
         if self.machine.is_in_body() { self.line_deadline.min(self.body_deadline) } else { self.line_deadline }
     }
 
-    /// Answers what a machine asked with what [`sheltered`](super::panics::sheltered) brought: `None` for a handler that panicked.
+    /// Answers a machine's question with the result of [`sheltered`](super::panics::sheltered): `None` for a handler
+    /// that panicked.
     pub fn answer(&mut self, verdict: Option<Result<(), Reply>>) -> Result<(), Stop> {
         let panicked = verdict.is_none();
         self.machine.answer(verdict.unwrap_or_else(|| Err(super::panics::internal_error())));
         if panicked { Err(Stop::Panicked) } else { Ok(()) }
     }
 
-    /// The handler panicked where nothing was asked.
+    /// Handles a panic of the handler outside a question.
     pub fn panicked(&mut self) -> Stop {
         self.machine.close(&super::panics::internal_end());
         Stop::Panicked
     }
 
-    /// Tells the handler's view of the session what the machine knows.
+    /// Copies the machine's facts to the handler's view of the session.
     pub fn describe<S>(&self, session: &mut Session<S>) {
         if session.helo.as_deref() != self.machine.helo() {
             session.helo = self.machine.helo().map(String::from);
@@ -366,7 +368,7 @@ impl Connection {
         session.extended = self.machine.is_extended();
     }
 
-    /// Does the server's side of a TLS handshake. Until it succeeds there is no stream.
+    /// Does the server's TLS handshake. Until it succeeds there is no stream.
     pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<Box<TlsFacts>, NoTls> {
         let mut accepting = pin!(certificate.accept(std::mem::replace(&mut self.stream, Stream::Gone)));
         let deadline = after(Instant::now(), self.timeouts().command);

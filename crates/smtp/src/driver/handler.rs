@@ -1,4 +1,4 @@
-//! Decisions of the program that embeds the server, and news for it.
+//! Decisions of the program that embeds the server, and events for it.
 
 use std::future::{Future, ready};
 use std::io;
@@ -17,7 +17,8 @@ use crate::witness::Witness;
 
 /// Decisions of the program that embeds the server. One value serves all sessions at once.
 ///
-/// Only `rcpt` and `message` have to be written; by default everything else is accepted, but for AUTH. For one session at a time, in this order:
+/// Only `rcpt` and `message` are required; by default everything else is accepted, except AUTH. For one session at a
+/// time, in this order:
 ///
 /// | method | when | may refuse |
 /// | --- | --- | --- |
@@ -33,63 +34,65 @@ use crate::witness::Witness;
 /// | [`aborted`](Self::aborted) | in place of `message`: the transaction ended before | |
 /// | [`ended`](Self::ended) | the session is over | |
 ///
-/// For connections without a session there are [`turned_away`](Self::turned_away) and, where TLS is implicit, [`tls_failed`](Self::tls_failed). LMTP and SMTP,
-/// encrypted or not, are the same here.
+/// Connections without a session cause [`turned_away`](Self::turned_away) and, with implicit TLS,
+/// [`tls_failed`](Self::tls_failed). LMTP and SMTP, encrypted or not, are the same here.
 ///
-/// A method that panics costs its own session only: the panic is logged, the client is told 451 4.3.0 (421 4.3.0 in place of the
-/// greeting), and the session ends. That needs `panic = "unwind"`, which is the default.
+/// A panic in a method costs only its own session. It is logged, the client gets 451 4.3.0 (421 4.3.0 in place of the
+/// greeting), and the session ends. That needs `panic = "unwind"`, the default.
 pub trait Handler: Send + Sync + 'static {
-    /// Memory from the connection to its end, as [`Session::state`]; `()` for none. STARTTLS does not clear it.
+    /// State of a connection, as [`Session::state`]; `()` for none. STARTTLS does not clear it.
     type State: Default + Send;
 
-    /// Memory from MAIL over RCPT to the message; `()` for none. Each MAIL begins with a new one, which is dropped
+    /// State of a transaction, from MAIL to the message; `()` for none. Each MAIL begins with a new one. It is dropped
     /// when the transaction is over, however it ends, at the latest when the session waits for its client.
     type Transaction: Default + Send;
 
-    /// A client has connected, and where TLS is implicit, shaken hands; an error is sent in place of the greeting and the
-    /// connection closes.
+    /// A client has connected and, with implicit TLS, finished its handshake. An error is sent in place of the
+    /// greeting, and the connection closes.
     fn connect(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = session;
         ready(Ok(()))
     }
 
-    /// A TLS handshake has succeeded: [`Session::tls`] says what was negotiated, and who the client is if it showed a certificate. After STARTTLS the client says hello
-    /// again; where TLS is implicit this comes after `connect`. An error, usually 421 4.7.0, closes the session: it is sent in place of the greeting, or of the reply to what the
-    /// client says next. To answer every command with 554 5.7.0 instead (RFC 3207 section 4.1), refuse in `hello`.
+    /// A TLS handshake has succeeded: [`Session::tls`] has its parameters, and the client's certificate if it sent one.
+    /// After STARTTLS the client says hello again; with implicit TLS this follows `connect`. An error, usually 421
+    /// 4.7.0, closes the session: it is sent in place of the greeting, or of the reply to the next command. To answer
+    /// every command with 554 5.7.0 instead (RFC 3207 section 4.1), refuse in `hello`.
     fn tls_started(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = session;
         ready(Ok(()))
     }
 
-    /// A TLS handshake has failed, and the connection closes. After STARTTLS `ended` follows; where TLS is implicit there was no `connect` and no `ended` follows.
-    /// It must not block.
+    /// A TLS handshake has failed, and the connection closes. After STARTTLS `ended` follows; with implicit TLS there
+    /// was no `connect`, and no `ended` follows. Must not block.
     fn tls_failed(&self, session: &Session<Self::State>, error: &io::Error) {
         let _ = (session, error);
     }
 
-    /// A client was not let in at a listener, counted from 0 in the order in which they were named. It must not block.
+    /// A listener turned a client away; `listener` counts from 0 in the order of naming. Must not block.
     fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
         let _ = (listener, peer, why);
     }
 
-    /// The witness of this session's dialogue; asked once, when it begins. It must not block.
+    /// The witness of this session's dialogue; called once, at its beginning. Must not block.
     fn witness(&self, session: &Session<Self::State>) -> Option<Arc<dyn Witness>> {
         let _ = session;
         None
     }
 
-    /// The client has named itself: [`Session::helo`]. A refused one has not said hello, and may try again.
+    /// The client has given its name: [`Session::helo`]. After a refusal it may try again.
     fn hello(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = session;
         ready(Ok(()))
     }
 
-    /// The client shows who it is, by `mechanism`, PLAIN or LOGIN; of SCRAM see `scram_keys`. Returns in whose name the session acts from then on: with the mechanism and
-    /// [`Credentials::user`] it becomes [`Session::identity`]. An error is sent as it is, usually 535 5.7.8; a 421 closes the session. Whether the user may act for
-    /// [`Credentials::acts_for`] is to be decided here too.
+    /// The client authenticates by `mechanism`, PLAIN or LOGIN; for SCRAM see `scram_keys`. Returns the name in which
+    /// the session acts: with the mechanism and [`Credentials::user`] it becomes [`Session::identity`]. An error is
+    /// sent unchanged, usually 535 5.7.8; a 421 closes the session. Also decide here if the user may act for
+    /// [`Credentials::acts_for`].
     ///
-    /// Asked with [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms) only. Authentication is optional: to require
-    /// it, refuse MAIL with 530 5.7.0 while the session has no identity (RFC 4954 section 6).
+    /// Called only with [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms). Authentication is
+    /// optional: to require it, refuse MAIL with 530 5.7.0 while the session has no identity (RFC 4954 section 6).
     fn authenticate(
         &self,
         session: &mut Session<Self::State>,
@@ -100,9 +103,10 @@ pub trait Handler: Send + Sync + 'static {
         ready(Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")))
     }
 
-    /// A client wants to authenticate as `user` by SCRAM-SHA-256: what is kept of the password; `None` if there is no such user, which the client cannot tell from a
-    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). With its proof, `scram_proof` is asked, and [`Handler::authenticate`] is not.
-    /// An error is sent as it is.
+    /// A client wants to authenticate as `user` by SCRAM-SHA-256. Returns the stored keys; `None` for an unknown user.
+    /// The client cannot tell that from a wrong password if all keys have
+    /// [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). The proof then goes to `scram_proof`, not to
+    /// [`Handler::authenticate`]. An error is sent unchanged.
     #[cfg(feature = "scram")]
     #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
     fn scram_keys(
@@ -114,8 +118,9 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// The client's proof that it has the password. Returns in whose name the session acts, as [`Handler::authenticate`] does; with a wrong proof the client is refused
-    /// whatever is returned. Nothing has compared it yet, so that there is nothing to be learnt from an answer that the client does not wait for.
+    /// The client's proof that it knows the password. Returns the name in which the session acts, like
+    /// [`Handler::authenticate`]; a wrong proof is refused whatever is returned. It is not verified yet, so that an
+    /// abandoned exchange reveals nothing.
     #[cfg(feature = "scram")]
     #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
     fn scram_proof(
@@ -128,8 +133,8 @@ pub trait Handler: Send + Sync + 'static {
         ready(proof.check().map(|()| proof.user().to_owned()).map_err(refused))
     }
 
-    /// There is a verdict on AUTH: [`Session::identity`] is set, or the client is told `refusal`, whether of the handler, for a wrong password or for what is not well formed.
-    /// One that the client cancels has no verdict. It must not block.
+    /// The verdict on AUTH: [`Session::identity`] is set, or the client gets `refusal`, from the handler, for a wrong
+    /// password or for malformed input. An exchange that the client cancels has no verdict. Must not block.
     fn auth_ended(&self, session: &mut Session<Self::State>, mechanism: &'static str, refusal: Option<&Reply>) {
         let _ = (session, mechanism, refusal);
     }
@@ -145,8 +150,8 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// The client names a recipient; `envelope` holds those already accepted. One without a domain, such as `<Postmaster>`, means a
-    /// user of this very host. A 421 closes the session.
+    /// The client names a recipient; `envelope` holds those already accepted. One without a domain, such as
+    /// `<Postmaster>`, is a user of this very host. A 421 closes the session.
     fn rcpt(
         &self,
         session: &mut Session<Self::State>,
@@ -155,7 +160,8 @@ pub trait Handler: Send + Sync + 'static {
         rcpt: &RcptTo,
     ) -> impl Future<Output = Result<(), Reply>> + Send;
 
-    /// The client wants to send the message of `envelope` by DATA. Not asked for BDAT, whose first octets come with the command. A refusal ends the transaction.
+    /// The client wants to send the message of `envelope` by DATA. Not called for BDAT, whose first octets come with
+    /// the command. A refusal ends the transaction.
     fn data(
         &self,
         session: &mut Session<Self::State>,
@@ -166,13 +172,13 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// A message arrives. The client gets its reply only when this future is done, and until then nothing more is read
-    /// from it than `body` is asked for. The replies to all that came before, the 354 for DATA among them, have gone out, unless the
-    /// whole message has come already.
+    /// A message arrives. The client gets its reply only when this future is done. Until then the client's octets are
+    /// read only through `body`. All earlier replies, the 354 for DATA among them, have been sent, unless the whole
+    /// message has come already.
     ///
-    /// A positive outcome counts only if the body came whole and passed the policies; otherwise the client is told what
-    /// was wrong with it. Returning before the end of the body is allowed: the rest is read and dropped. The future is
-    /// dropped half way when the server shuts down and its grace is over.
+    /// A positive outcome counts only if the body came whole and passed the policies; otherwise the client gets the
+    /// error. Returning before the end of the body is allowed: the rest is read and dropped. The future is dropped
+    /// midway when the server shuts down and its grace is over.
     fn message(
         &self,
         session: &mut Session<Self::State>,
@@ -181,30 +187,31 @@ pub trait Handler: Send + Sync + 'static {
         body: &mut Body<'_>,
     ) -> impl Future<Output = MessageOutcome> + Send;
 
-    /// A transaction whose MAIL was accepted has ended, and `message` is not called for it: called once, unless `data` has refused. A message that is cut off is
-    /// told in [`Body::chunk`]. It must not block.
+    /// A transaction with an accepted MAIL ended without a call of `message`. Called once, unless `data` has refused.
+    /// [`Body::chunk`] reports a message that is cut off. Must not block.
     fn aborted(&self, session: &mut Session<Self::State>, transaction: Self::Transaction, aborted: Aborted) {
         let _ = (session, transaction, aborted);
     }
 
-    /// A session is over: called once after each call of [`Handler::connect`], whatever ended it. No other method is called for it any more; one
-    /// that was at work has returned, panicked, or its future has been dropped. The connection is closed, or is about to be. It must not block.
+    /// A session is over: called once after each call of [`Handler::connect`], however it ended. No other method is
+    /// called for it any more; a running one has returned, panicked, or its future has been dropped. The connection is
+    /// closed, or about to be. Must not block.
     fn ended(&self, session: Session<Self::State>, end: SessionEnd) {
         let _ = (session, end);
     }
 }
 
-/// How a transaction ended without a message.
+/// The end of a transaction without a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aborted {
-    /// How far it had come.
+    /// Its last command.
     pub stage: Stage,
     /// The cause of its end.
     pub cause: AbortCause,
 }
 
-/// The last command of a transaction that the handler was asked about.
+/// The last command of a transaction that reached the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stage {
@@ -222,11 +229,11 @@ pub enum Stage {
 pub enum AbortCause {
     /// A command of the client.
     Command(Abort),
-    /// The end of the session, which [`Handler::ended`] is told next.
+    /// The end of the session; [`Handler::ended`] follows.
     SessionEnd(SessionEnd),
 }
 
-/// How a session ended.
+/// The cause of a session's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEnd {
@@ -253,7 +260,7 @@ pub enum SessionEnd {
 pub struct Session<S = ()> {
     /// Counts up from 1 within one server.
     pub id: u64,
-    /// The listener that it came through: counted from 0 in the order in which they were named.
+    /// Its listener, counted from 0 in the order of naming.
     pub listener: usize,
     /// The client; behind a proxy, the client that the proxy named.
     pub peer: Peer,
@@ -263,11 +270,11 @@ pub struct Session<S = ()> {
     pub protocol: Protocol,
     /// True if the client said EHLO or LHLO.
     pub extended: bool,
-    /// How the session is encrypted; `None` if it is not.
+    /// Encryption of the session; `None` if there is none.
     pub tls: Option<Box<TlsFacts>>,
-    /// The identity that the client has shown by AUTH; `None` before. A client's certificate is in [`Session::tls`].
+    /// The client's identity by AUTH; `None` before. A client's certificate is in [`Session::tls`].
     pub identity: Option<Box<Identity>>,
-    /// The handler's own: [`Handler::State`].
+    /// The handler's own state: [`Handler::State`].
     pub state: S,
 }
 
@@ -288,8 +295,9 @@ impl<S: Default> Session<S> {
 }
 
 impl<S> Session<S> {
-    /// The protocol's name for the `with` clause of a Received field (RFC 3848, RFC 6531 section 3.7.3). What a program on this machine handed over is `local`,
-    /// and what came by HTTP is `HTTP`: these are not registered and do not belong into the field.
+    /// The protocol's name for the `with` clause of a Received field (RFC 3848, RFC 6531 section 3.7.3). Mail from a
+    /// program on this machine has `local`, mail by HTTP has `HTTP`: these are not registered and do not belong in the
+    /// field.
     pub fn with_keyword(&self, smtputf8: bool) -> &'static str {
         match self.peer {
             Peer::Local { .. } => return "local",

@@ -11,9 +11,9 @@ use super::setup::Door;
 use super::{Handler, Session};
 use crate::server::{Config, Protocol};
 
-/// Serves one session of SMTP for `handler`, from the greeting to the end: for messages that come by another way than a listener and are to be received as any other.
-/// `theirs` is one end of a pair of sockets; the client is at the other. The session has this `id` and `uid`, and listener 0. TLS and AUTH are not
-/// offered.
+/// Serves one SMTP session for `handler`, from the greeting to the end. For messages that come without a listener and
+/// are to be received like all others. `theirs` is one end of a socket pair; the client has the other. The session has
+/// this `id` and `uid`, and listener 0. TLS and AUTH are not offered.
 pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Config, id: u64, uid: u32) {
     let config = Config {
         protocol: Protocol::Smtp,

@@ -36,7 +36,7 @@
 //! # }
 //! ```
 //!
-//! [`Handler`] lists what else it may decide, and what it is told; the example `hooks` shows each.
+//! [`Handler`] lists its other decisions and events; the example `hooks` shows each.
 //!
 //! A [`Client`] sends:
 //!

@@ -1,4 +1,4 @@
-//! A handler that panics costs its own session, and a line in the log.
+//! Panics of a handler: each costs only its own session, and a line in the log.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -6,21 +6,21 @@ use std::task::Poll;
 
 use crate::Reply;
 
-/// In place of the greeting, or of a reply that is not asked for.
+/// The reply in place of the greeting, or without a command.
 pub(super) fn internal_end() -> Reply {
     Reply::new(421, "4.3.0", "Internal error, closing")
 }
 
-/// To a command, or the end of a message, whose handler has panicked.
+/// The reply to a command, or to a message, whose handler has panicked.
 pub(super) fn internal_error() -> Reply {
     Reply::new(451, "4.3.0", "Internal error, closing")
 }
 
-/// Does the handler's `work`. `None`: it panicked, which is logged.
+/// Runs the handler's `work`. `None`: it panicked, which is logged.
 pub(super) async fn sheltered<T>(id: u64, method: &'static str, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let worked = std::future::poll_fn(|cx| {
-        // Whatever the handler has left half done is its own; the session ends.
+        // State left half done belongs to the handler; the session ends.
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
@@ -30,7 +30,7 @@ pub(super) async fn sheltered<T>(id: u64, method: &'static str, work: impl Futur
     worked.await.map_err(|payload| log_panic(id, method, &*payload)).ok()
 }
 
-/// Does the handler's `work` that it must not wait in. False: it panicked, which is logged. `id` is 0 where there is no session yet.
+/// Runs the handler's non-blocking `work`. False: it panicked, which is logged. `id` is 0 before a session.
 pub(super) fn sheltered_now(id: u64, method: &'static str, work: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| log_panic(id, method, &*payload)).is_ok()
 }

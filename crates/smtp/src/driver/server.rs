@@ -1,4 +1,4 @@
-//! A server at work, and how its listeners hand it connections.
+//! A running server, and the path of connections from its listeners.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,12 +19,13 @@ use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
 
-/// A server whose sockets listen and that serves nobody yet: [`ServerBuilder::bind`](super::ServerBuilder::bind). Dropping it closes them.
+/// A server whose sockets listen without serving yet: [`ServerBuilder::bind`](super::ServerBuilder::bind). Dropping it
+/// closes them.
 #[derive(Debug)]
 pub struct BoundServer {
-    /// Each with the index of its settings: a name may have several addresses.
+    /// Sockets with the index of their settings: a name may have several addresses.
     pub(super) sockets: Vec<(Bound, usize)>,
-    /// Of each listener, in the order in which they were named.
+    /// Settings of each listener, in the order of naming.
     pub(super) settings: Vec<(Door, ListenerSettings)>,
     pub(super) certificate: Certificate,
     pub(super) backlog: Backlog,
@@ -35,7 +36,7 @@ impl BoundServer {
     /// Serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// `InvalidInput` without any listener, or with a [`SetupError`] inside; else the system refuses something that every server needs.
+    /// `InvalidInput` without any listener, or with a [`SetupError`] inside; other errors of the system.
     pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         if self.sockets.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
@@ -69,32 +70,32 @@ impl BoundServer {
     }
 }
 
-/// A server at work. Dropping it lets it go on for as long as its runtime lives.
+/// A running server. Dropping it leaves it running while its runtime lives.
 #[derive(Debug)]
 pub struct RunningServer {
     local_addrs: Vec<SocketAddr>,
-    /// Of each of them.
+    /// Protocols of the listeners.
     protocols: Vec<Protocol>,
     backlog: Backlog,
-    /// Of listeners without one of their own.
+    /// For listeners without a certificate of their own.
     certificate: Certificate,
     entrances: Vec<Arc<Entrance>>,
     listeners: Listeners,
 }
 
 impl RunningServer {
-    /// The TCP addresses it listens on, with the ports that were taken.
+    /// Its TCP addresses, with the actual ports.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
 
-    /// Where clients of `protocol` can connect over TCP, if anywhere.
+    /// A TCP address for clients of `protocol`, if there is one.
     pub fn local_addr_for(&self, protocol: Protocol) -> Option<SocketAddr> {
         let found = self.protocols.iter().position(|listening| *listening == protocol)?;
         Some(self.local_addrs[found])
     }
 
-    /// The number of connections that may wait to be accepted, granted and wanted.
+    /// Granted and wanted length of the accept queue.
     pub fn backlog(&self) -> Backlog {
         self.backlog
     }
@@ -104,11 +105,11 @@ impl RunningServer {
         self.listeners.connections()
     }
 
-    /// Puts host name, limits and policies of `config` in force on all listeners, for connections that begin from now on. Those that are
-    /// open keep theirs; the listeners, their protocols, who may connect, and the numbers of connections stay as they are.
+    /// Applies host name, limits and policies of `config` to new connections on all listeners. Open ones keep theirs.
+    /// The listeners, their protocols, rules for clients, and limits of connections stay.
     ///
     /// # Errors
-    /// As for the same settings at the start; what applied before still does.
+    /// As for the same settings at the start; the old ones stay in force.
     pub fn reconfigure(&self, config: Config) -> Result<(), SetupError> {
         let configs = ByNetwork::from(config);
         let check = |entrance: &Arc<Entrance>| entrance.door.check(&configs, &entrance.certificate.get());
@@ -117,14 +118,14 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Like [`reconfigure`](Self::reconfigure), for each listener by itself, in the order in which they were named; also the rules and the certificate, for handshakes that
-    /// begin from now on. Which protocol is spoken stays as it is, and whether TLS is implicit.
+    /// Like [`reconfigure`](Self::reconfigure), for each listener separately, in the order of naming. Also replaces the
+    /// rules, and the certificate for new handshakes. The protocol and implicit TLS stay.
     ///
     /// # Errors
-    /// As for the same settings at the start; what applied before still does.
+    /// As for the same settings at the start; the old ones stay in force.
     ///
     /// # Panics
-    /// When there are not as many as there are listeners.
+    /// If the number of settings differs from that of listeners.
     pub fn reconfigure_each(&self, settings: Vec<ListenerSettings>) -> Result<(), SetupError> {
         assert_eq!(settings.len(), self.entrances.len(), "settings for each listener");
         let mut all = self.entrances.iter().zip(&settings);
@@ -133,7 +134,7 @@ impl RunningServer {
         })?;
         for (entrance, settings) in self.entrances.iter().zip(settings) {
             let certificate = certificate_of(&settings, &self.certificate);
-            // Before STARTTLS is offered. Without one, sessions to which it was offered have the old one still.
+            // Before STARTTLS is offered. Without a new one, sessions that were offered STARTTLS keep the old one.
             if certificate.is_there() {
                 entrance.certificate.set(certificate);
             }
@@ -144,31 +145,31 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Puts other limits on connections in force; nobody who is connected is turned out.
+    /// Replaces the limits of connections; open ones stay.
     pub fn set_limits(&self, limits: Limits) {
         self.listeners.set_limits(limits);
     }
 
-    /// Ready once a listener no longer accepts connections although nobody called [`shutdown`](Self::shutdown), which only a bug can cause.
+    /// Ready once a listener has stopped accepting connections without [`shutdown`](Self::shutdown), which only a bug
+    /// can cause.
     pub fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.listeners.poll_failed(cx)
     }
 
-    /// Its listeners, for who ends those of several protocols in one way.
+    /// Its listeners, to end those of several protocols in one way.
     pub fn into_listeners(self) -> Listeners {
         self.listeners
     }
 
-    /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
-    /// transaction when it is done. What is left after `grace` is told the same in the middle of it, and a handler
-    /// that is still at work a second later is dropped; its client never got a reply. Returns whether all sessions
-    /// had ended within `grace`.
+    /// Shuts down in order: takes no more connections, and sends 421 4.3.2 to idle sessions at once, to those with an
+    /// open transaction when it is done. Sessions left after `grace` get it in the middle. A handler that still works a
+    /// second later is dropped, and its client gets no reply. Returns true if all sessions had ended within `grace`.
     pub async fn shutdown(self, grace: Duration) -> bool {
         self.listeners.shutdown(grace).await
     }
 }
 
-/// A listener that was named, with whatever sockets it has.
+/// A named listener, with all its sockets.
 #[derive(Debug)]
 struct Entrance {
     door: Door,
@@ -177,7 +178,7 @@ struct Entrance {
     admission: Arc<Admission>,
 }
 
-/// The certificate of a listener, if it has its own, else the server's.
+/// The certificate of a listener: its own, else the server's.
 fn certificate_of(settings: &ListenerSettings, servers: &Certificate) -> Certificate {
     if settings.certificate.is_there() { settings.certificate.clone() } else { servers.clone() }
 }
@@ -195,18 +196,18 @@ impl Entrance {
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
     }
 
-    /// The settings for a connection that begins now.
+    /// The settings for a new connection.
     fn config(&self, peer: &Peer) -> Arc<Config> {
         Arc::clone(self.configs.read().unwrap_or_else(PoisonError::into_inner).get(peer.ip()))
     }
 }
 
 fn with_protocol(configs: ByNetwork<Config>, protocol: Protocol) -> ByNetwork<Arc<Config>> {
-    // The handler is always asked: whether it wants to be is not known, and its defaults say yes.
+    // The handler is always asked: the server cannot know if it wants to be, and its defaults say yes.
     configs.map(|config| Arc::new(Config { protocol, asks_hello: true, asks_data: true, ..config }))
 }
 
-/// SMTP or LMTP, as one listener speaks it.
+/// SMTP or LMTP on one listener.
 struct Mail<H> {
     handler: Arc<H>,
     listener: usize,
@@ -222,7 +223,7 @@ impl<H: Handler> Service for Mail<H> {
         serve(connection, &*self.handler, session, &self.entrance.certificate).await;
     }
 
-    /// Where TLS is implicit nobody would understand a reply, and a handshake is too much for one who is turned away.
+    /// With implicit TLS nobody would understand a reply, and a handshake is too much for a refused client.
     fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye {
         sheltered_now(0, "turned_away", || self.handler.turned_away(self.listener, peer, why));
         let Some(reply) = reply_to(why).filter(|_| !self.entrance.door.implicit_tls) else { return Goodbye::default() };

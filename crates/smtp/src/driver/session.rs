@@ -1,4 +1,4 @@
-//! One session from its greeting to its end: what the machine asks, the handler answers.
+//! One session from its greeting to its end: the machine asks, the handler answers.
 
 use std::pin::pin;
 
@@ -15,15 +15,15 @@ use crate::sasl::scram::PLUS_NAME;
 use crate::sasl::{Exchange, Identity, MECHANISMS, Step};
 use crate::server::{AuthStep, Envelope, Event};
 
-/// A session that the handler will be told the end of.
+/// A session whose end the handler must hear of.
 struct Life<'h, H: Handler> {
     handler: &'h H,
-    /// There until it is handed to [`Handler::ended`].
+    /// Set until it goes to [`Handler::ended`].
     session: Option<Session<H::State>>,
-    /// From an accepted MAIL until it is handed to [`Handler::message`] or [`Handler::aborted`].
+    /// Set from an accepted MAIL until it goes to [`Handler::message`] or [`Handler::aborted`].
     transaction: Option<H::Transaction>,
     stage: Stage,
-    /// Dropped in the middle of something: the server is gone.
+    /// The initial value stands for a drop in the middle: the server is gone.
     end: SessionEnd,
 }
 
@@ -40,9 +40,9 @@ impl<H: Handler> Drop for Life<'_, H> {
     }
 }
 
-/// Why [`converse`] came to an end.
+/// The reason why [`converse`] ended.
 enum Over {
-    /// The machine says so.
+    /// The machine has closed.
     Closed,
     Stopped(Stop),
 }
@@ -91,12 +91,12 @@ pub(super) async fn serve<H: Handler>(
     if let Some(witness) = connection.machine.witness() {
         crate::witness::replies(&**witness, connection.machine.output());
     }
-    // After QUIT too, as more may have come after it.
+    // Even after QUIT, as more input may have followed it.
     let linger = connection.timeouts().linger;
     Box::pin(close(connection.stream, std::mem::take(connection.machine.output_mut()), linger)).await;
 }
 
-/// Handlers' futures are boxed while they run, so that an idle session does not carry room for them.
+/// Boxes the handler's futures while they run, so that an idle session does not carry their size.
 async fn converse<H: Handler>(
     connection: &mut Connection,
     life: &mut Life<'_, H>,
@@ -116,7 +116,7 @@ async fn converse<H: Handler>(
             Event::NeedInput => connection.fill().await,
             Event::Flush => {
                 let flushed = connection.flush().await;
-                // Replies by the hundred at once are much work between two waits: the others' turn comes first.
+                // Hundreds of replies at once are much work between two waits: other tasks get their turn first.
                 yield_now().await;
                 flushed
             }
@@ -164,7 +164,7 @@ async fn converse<H: Handler>(
                 }
                 None => Ok(()),
             },
-            // Nobody reads the rest of a message that was aborted.
+            // The rest of an aborted message is ignored.
             Event::Body(_) | Event::BodyAborted(_) => Ok(()),
             Event::Close => return Over::Closed,
             event @ Event::BodyEnd => unreachable!("{event:?} within a body"),
@@ -175,7 +175,7 @@ async fn converse<H: Handler>(
     }
 }
 
-/// Asks about MAIL; a transaction begins if the handler takes it.
+/// Asks about MAIL; a transaction begins if the handler accepts.
 async fn begin<H: Handler>(
     connection: &mut Connection,
     handler: &H,
@@ -195,7 +195,7 @@ async fn begin<H: Handler>(
     connection.answer(verdict)
 }
 
-/// Hands the message of a transaction to the handler, and replies.
+/// Passes the message of a transaction to the handler, and replies.
 async fn take_message<H: Handler>(
     connection: &mut Connection,
     handler: &H,
@@ -203,15 +203,15 @@ async fn take_message<H: Handler>(
     transaction: H::Transaction,
     envelope: Envelope,
 ) -> Result<(), Stop> {
-    // The handler may take its time, and the client waits for the replies to what came before, unless it has sent the whole message already
-    // and waits for the one reply to that.
+    // The handler may be slow, and the client waits for the earlier replies, unless it has sent the whole message and
+    // waits only for its reply.
     if !connection.has_whole_body() {
         connection.flush().await?;
     }
     let id = session.id;
     let mut body = Body::new(connection);
     let outcome = {
-        // Pinned here: a future that is handed over is there twice, as an argument and where it is polled.
+        // Pinned here: a future passed as an argument exists twice, there and where it is polled.
         let work = pin!(async { handler.message(session, transaction, envelope, &mut body).await });
         sheltered(id, "message", work).await
     };
@@ -233,7 +233,8 @@ async fn take_message<H: Handler>(
     if panicked { Err(Stop::Panicked) } else { Ok(()) }
 }
 
-/// Goes on in TLS. What the session knew of its client is forgotten: an attacker may have sent it in the clear (RFC 3207 section 4.2).
+/// Switches to TLS. Facts about the client are forgotten: an attacker may have sent them in the clear (RFC 3207 section
+/// 4.2).
 async fn start_tls<H: Handler>(
     connection: &mut Connection,
     handler: &H,
@@ -260,7 +261,7 @@ async fn start_tls<H: Handler>(
     Ok(())
 }
 
-/// Greets the client, if the handler lets it.
+/// Greets the client, if the handler allows it.
 async fn greet<H: Handler>(handler: &H, session: &mut Session<H::State>) -> Result<(), Reply> {
     handler.connect(session).await?;
     if session.tls.is_some() { handler.tls_started(session).await } else { Ok(()) }
@@ -272,7 +273,7 @@ fn tell_failed<H: Handler>(handler: &H, session: &Session<H::State>, failed: &No
     }
 }
 
-/// One AUTH after the other.
+/// Exchanges of AUTH, one after the other.
 #[derive(Default)]
 struct Auth {
     exchange: Exchange,
@@ -280,7 +281,7 @@ struct Auth {
 }
 
 impl Auth {
-    /// With the channel binding of this connection, if its mechanism is offered.
+    /// Uses the channel binding of this connection, if its mechanism is offered.
     #[cfg(feature = "scram")]
     fn over(connection: &Connection, tls: Option<&TlsFacts>) -> Self {
         let offered = connection.machine.offers_mechanism(PLUS_NAME);
@@ -294,7 +295,7 @@ impl Auth {
     }
 }
 
-/// Asks the handler what SCRAM needs to go on; `None`: it has panicked.
+/// Asks the handler for the input of the next SCRAM step; `None`: it has panicked.
 #[cfg(feature = "scram")]
 async fn scram_step<H: Handler>(
     handler: &H,

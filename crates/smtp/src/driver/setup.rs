@@ -1,11 +1,11 @@
-//! Checks of settings, and how sessions of a listener begin.
+//! Checks of settings, and the opening of sessions.
 
 use posthaste_net::{ByNetwork, Certificate, Rules};
 
 use crate::sasl::MECHANISMS;
 use crate::server::{Config, Protocol};
 
-/// Why settings cannot be served.
+/// The reason why settings cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -26,25 +26,25 @@ pub enum SetupError {
     Mechanism(String),
 }
 
-/// Settings that can differ from one listener to another.
+/// Settings that can differ between listeners.
 #[derive(Debug, Clone)]
 pub struct ListenerSettings {
-    /// Settings of its sessions, by the network that the client is in. All have the protocol of the default.
+    /// Settings of its sessions, by the client's network. All have the protocol of the default.
     pub configs: ByNetwork<Config>,
     /// Rules for clients and proxies, and their number.
     pub rules: Rules,
-    /// The certificate for clients that want TLS, in place of the server's `ServerBuilder::tls`.
+    /// The certificate for TLS clients, in place of the server's `ServerBuilder::tls`.
     pub certificate: Certificate,
 }
 
-/// Settings that are the same for all clients.
+/// Applies the settings to all clients.
 impl From<Config> for ListenerSettings {
     fn from(config: Config) -> Self {
         Self { configs: config.into(), rules: Rules::default(), certificate: Certificate::default() }
     }
 }
 
-/// How sessions of a listener begin.
+/// The opening of a listener's sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Door {
     pub protocol: Protocol,
@@ -59,7 +59,7 @@ impl Door {
         has_tls && !settings.certificate.is_there()
     }
 
-    /// Checks if each of `configs` can be kept to with this certificate.
+    /// Checks that each of `configs` is possible with this certificate.
     pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), SetupError> {
         configs.values().try_for_each(|config| self.check_one(config, certificate))
     }

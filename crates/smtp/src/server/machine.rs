@@ -19,8 +19,8 @@ use crate::witness::{self, Witness};
 
 /// One server session. See the [module](super) for how it is driven.
 ///
-/// Between two calls of [`Machine::step`] it holds the envelope and the unwritten replies, nothing else: what it did
-/// not take stays in the caller's buffer, which never needs to hold more than one command line or a few octets of a body.
+/// Between two calls of [`Machine::step`] it holds the envelope and the unwritten replies, nothing else. The untaken
+/// input stays in the caller's buffer, which never needs to hold more than one command line or a few octets of a body.
 #[derive(Debug)]
 pub struct Machine {
     config: Arc<Config>,
@@ -40,7 +40,7 @@ pub struct Machine {
     bodies: u64,
     said_quit: bool,
     witness: Option<Arc<dyn Witness>>,
-    /// The latest date that a message may be held back until, in seconds since 1970.
+    /// The latest date for a hold, in seconds since 1970.
     hold_until_max: i64,
 }
 
@@ -50,9 +50,9 @@ enum State {
     Greeting,
     /// Waits for a command line.
     Command,
-    /// Waits for the end of a line that is already too long.
+    /// Waits for the end of an overlong line.
     LongLine { error: CommandError, sort: Sort },
-    /// The client said hello; [`Event::Hello`] has not been given out yet, for a body that it cut off is told first.
+    /// The client said hello; [`Event::Hello`] is still to come, after that of a body that it cut off.
     AskHello,
     /// Waits for [`Machine::answer`] about HELO, EHLO or LHLO.
     AnswerHello,
@@ -64,9 +64,9 @@ enum State {
     AnswerData,
     /// Waits for CRLF.CRLF.
     Data,
-    /// Waits for the rest of a chunk; `refusal` is told instead of 250 once it has been read over.
+    /// Waits for the rest of a chunk; `refusal` is sent instead of 250 after its end.
     Chunk { left: u64, size: u64, last: bool, refusal: Option<Box<Reply>> },
-    /// The message is complete; its last event has not been given out yet.
+    /// The message is complete; its last event is still to come.
     Complete,
     /// Waits for [`Machine::finish`].
     Outcome,
@@ -76,21 +76,21 @@ enum State {
     AuthAnswer,
     /// Waits for the client's answer to a challenge.
     AuthResponse,
-    /// The session is over; no more is read.
+    /// The session is over; nothing more is read.
     Closed,
 }
 
 #[derive(Debug)]
 struct Transaction {
     envelope: Envelope,
-    /// Recipients in the envelope, which leaves with [`Event::BodyBegin`].
+    /// Recipients in the envelope; [`Event::BodyBegin`] carries them away.
     recipients: usize,
-    /// True if a RCPT was refused: then DATA without recipients is 554 and not 503.
+    /// True if a RCPT was refused: then DATA without recipients is 554, not 503.
     refused: bool,
     body: Option<Body>,
 }
 
-/// Replies beyond this are written before more commands are looked at.
+/// Reply octets after which they are written before further commands.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 impl Machine {
@@ -118,8 +118,9 @@ impl Machine {
         }
     }
 
-    /// The time of the session's beginning, in seconds since 1970: what is held back until a date may be as late as what is held back for the longest time
-    /// from then on. Both limits are announced, and count for the whole session. Without it any date of 32 bits is taken.
+    /// Sets the time of the session's beginning, in seconds since 1970. A hold until a date may then last as long as
+    /// the longest hold from then on. Both limits are announced, and count for the whole session. Without it any date
+    /// of 32 bits is taken.
     #[must_use]
     pub fn begun_at(mut self, unix_secs: i64) -> Self {
         let latest = unix_secs.saturating_add(self.config.limits.future_release_secs.into());
@@ -127,7 +128,7 @@ impl Machine {
         self
     }
 
-    /// Has somebody hear the commands from now on.
+    /// Sets a witness of the commands from now on.
     pub fn set_witness(&mut self, witness: Arc<dyn Witness>) {
         self.witness = Some(witness);
     }
@@ -137,7 +138,7 @@ impl Machine {
         self.witness.as_ref()
     }
 
-    /// The session is encrypted from its first octet on (RFC 8314 section 3.3).
+    /// Marks the session as encrypted from its first octet on (RFC 8314 section 3.3).
     pub fn encrypted(mut self) -> Self {
         assert!(matches!(self.state, State::Greeting), "encrypted in {:?}", self.state);
         self.tls = true;
@@ -158,12 +159,12 @@ impl Machine {
         }
     }
 
-    /// The replies that wait to be written.
+    /// The replies to write.
     pub fn output(&self) -> &[u8] {
         &self.out
     }
 
-    /// The replies that wait to be written, for the driver to take.
+    /// The replies to write, for the driver to take.
     pub fn output_mut(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -188,12 +189,12 @@ impl Machine {
         self.authenticated
     }
 
-    /// The MAIL command of the open transaction, while its envelope has not left with [`Event::BodyBegin`].
+    /// The MAIL command of the open transaction, until [`Event::BodyBegin`] carries its envelope away.
     pub fn mail(&self) -> Option<&MailFrom> {
         self.envelope().map(|envelope| &envelope.mail)
     }
 
-    /// The envelope of the open transaction so far, while it has not left with [`Event::BodyBegin`].
+    /// The envelope of the open transaction so far, until [`Event::BodyBegin`] carries it away.
     pub fn envelope(&self) -> Option<&Envelope> {
         self.transaction.as_ref().filter(|t| t.body.is_none()).map(|t| &t.envelope)
     }
@@ -216,55 +217,56 @@ impl Machine {
         }
     }
 
-    /// True if a message has begun and not ended. Within one that comes in chunks the client is waited for to send a command.
+    /// True if a message has begun and not ended. Between its chunks the session waits for a command.
     pub fn is_in_body(&self) -> bool {
         self.transaction.as_ref().is_some_and(|t| t.body.is_some())
     }
 
-    /// True if `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
+    /// True if `input` holds the whole rest of the message. Known only for the last chunk, as DATA does not announce
+    /// its length.
     pub fn has_whole_body(&self, input: &[u8]) -> bool {
         matches!(self.state, State::Chunk { left, last: true, .. } if left <= input.len() as u64)
     }
 
-    /// True if the client ended the session itself, with QUIT.
+    /// True if the client ended the session with QUIT.
     pub fn said_quit(&self) -> bool {
         self.said_quit
     }
 
-    /// Closes without another word than those that wait to be written.
+    /// Closes without another reply than those to write.
     pub fn hang_up(&mut self) {
         self.state = State::Closed;
     }
 
-    /// Counts finished command lines: while it stands still, the same command is being waited for.
+    /// Counts finished command lines: while it does not change, the same command is awaited.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Counts bodies that began, each message and each refused chunk: while it stands still, octets belong to the same one.
+    /// Counts bodies, each message and each refused chunk: while it does not change, octets belong to the same one.
     pub fn bodies(&self) -> u64 {
         self.bodies
     }
 
-    /// Says `reply` and closes.
+    /// Sends `reply` and closes.
     pub fn close(&mut self, reply: &Reply) {
         self.close_with(reply);
     }
 
-    /// Says 421 4.4.2 and closes: the client took too long.
+    /// Sends 421 4.4.2 and closes: the client took too long.
     pub fn time_out(&mut self) {
         self.close_with(&Reply::new(421, "4.4.2", format!("{} Timeout, closing", self.config.host_name)));
     }
 
-    /// Says 421 4.3.2 and closes: the server shuts down.
+    /// Sends 421 4.3.2 and closes: the server shuts down.
     pub fn shut_down(&mut self) {
         self.close_with(&Reply::new(421, "4.3.2", format!("{} Service shutting down", self.config.host_name)));
     }
 
-    /// Answers [`Event::Hello`], [`Event::Mail`], [`Event::Rcpt`] and [`Event::Data`]. An error is sent as it is.
+    /// Answers [`Event::Hello`], [`Event::Mail`], [`Event::Rcpt`] and [`Event::Data`]. An error is sent unchanged.
     ///
     /// # Panics
-    /// When nothing was asked, or an error is not a 4yz or 5yz reply.
+    /// Without a question, or if an error is not a 4yz or 5yz reply.
     pub fn answer(&mut self, verdict: Result<(), Reply>) {
         if let Err(reply) = &verdict {
             assert!(reply.is_transient() || reply.is_permanent(), "refused with {reply}");
@@ -311,10 +313,10 @@ impl Machine {
         }
     }
 
-    /// Goes on with `input`, of which it takes what it can use.
+    /// Proceeds with `input`, taking as much as it can use.
     ///
     /// # Panics
-    /// When an event that asks has not been answered, or [`Machine::greet`] was not called.
+    /// If an asking event has no answer yet, or [`Machine::greet`] was not called.
     pub fn step(&mut self, input: &mut BytesMut) -> Event {
         loop {
             let event = match self.state {
@@ -380,7 +382,7 @@ impl Machine {
 
     /// Appends to the output.
     fn write(&mut self, text: std::fmt::Arguments<'_>) {
-        // A vector takes all that it is given.
+        // Writing to a vector cannot fail.
         let _ = self.out.write_fmt(text);
     }
 

@@ -39,7 +39,7 @@ pub enum Protocol {
     Lmtp,
 }
 
-/// The methods of HTTP, and what a connection of HTTP/2 begins with.
+/// The methods of HTTP, and the start of an HTTP/2 connection.
 pub const FORBIDDEN_COMMANDS: [&str; 10] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI"];
 
@@ -58,17 +58,18 @@ pub struct Config {
     pub nul_octets: NulOctets,
     /// Long text lines.
     pub long_lines: LongLines,
-    /// Commands of other protocols, in any case. A client that says one of them, or a line that looks like a header field
-    /// (`Host: x`), is told 502 5.7.0 and cut off: it is a browser that a web page has sent here, or something just as lost, and mail
-    /// in the body of its request must not be taken. Only commands that SMTP does not have count. Empty: nothing is forbidden.
-    /// Default [`FORBIDDEN_COMMANDS`].
+    /// Commands of other protocols, in any case. A client that sends one, or a line that looks like a header field
+    /// (`Host: x`), gets 502 5.7.0 and is cut off. It is a browser sent here by a web page, or a similar stray, and
+    /// mail in the body of its request must not be accepted. Only commands that SMTP does not have count. Empty:
+    /// nothing is forbidden. Default [`FORBIDDEN_COMMANDS`].
     pub forbidden_commands: Vec<String>,
-    /// Take paths without angle brackets, and a name with blanks or none at all in HELO, as some devices write them. Default false.
+    /// Accept paths without angle brackets, and in HELO a missing name or one with blanks, as some devices send.
+    /// Default false.
     pub lenient_commands: bool,
-    /// Announce DSN and take its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
+    /// Announce DSN and accept its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
-    /// Offers DSN to clients that have logged in, if not to all. Default false.
+    /// Offer DSN to clients that have logged in, if not to all. Default false.
     pub dsn_for_logins: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
     pub starttls: bool,
@@ -78,14 +79,16 @@ pub struct Config {
     pub auth_mechanisms: Vec<String>,
     /// Announce AUTH only after STARTTLS, so that no password crosses the network in the clear. Default true.
     pub auth_needs_tls: bool,
-    /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers; that on tokio always does.
+    /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers; the tokio driver
+    /// always does.
     pub asks_hello: bool,
-    /// Yield [`Event::Data`] instead of taking every DATA after a good RCPT. Set it only if the driver answers; that on tokio always does.
+    /// Yield [`Event::Data`] instead of accepting every DATA after a good RCPT. Set it only if the driver answers; the
+    /// tokio driver always does.
     pub asks_data: bool,
 }
 
 impl Config {
-    /// Everything at its default.
+    /// All defaults.
     pub fn new(host_name: impl Into<String>) -> Self {
         Self {
             host_name: host_name.into(),
@@ -117,16 +120,16 @@ impl Config {
 pub struct Envelope {
     /// The MAIL command.
     pub mail: MailFrom,
-    /// The RCPT commands that were accepted, in their order. Never empty once a body begins.
+    /// The accepted RCPT commands, in their order. Never empty once a body begins.
     pub recipients: Vec<RcptTo>,
 }
 
-/// A request of the machine. Events marked *asks* stand still until they are answered.
+/// A request of the machine. An event marked *asks* holds the machine until it is answered.
 #[derive(Debug)]
 pub enum Event {
-    /// Everything in the buffer is done: write the output, then read more.
+    /// The buffer is processed: write the output, then read more.
     NeedInput,
-    /// The output has grown large: write it, then go on.
+    /// The output has grown large: write it, then continue.
     Flush,
     /// *Asks*, with [`Config::asks_hello`] only: is the client in [`Machine::helo`] welcome? Answer with
     /// [`Machine::answer`]; a refused one has not said hello.
@@ -137,7 +140,7 @@ pub enum Event {
     Rcpt,
     /// *Asks*, with [`Config::asks_data`] only: may the message of [`Machine::envelope`] come? Answer with
     /// [`Machine::answer`]; a refusal ends the transaction. BDAT has no such question: its first reply is about octets
-    /// that have come already.
+    /// already received.
     Data,
     /// A message begins.
     BodyBegin(Envelope),
@@ -147,7 +150,7 @@ pub enum Event {
     BodyEnd,
     /// The message is lost or refused; the machine skips the rest and replies itself.
     BodyAborted(BodyError),
-    /// The open transaction has ended before its message began. Not told where a verdict of the driver ended it.
+    /// The open transaction has ended before its message began. Not sent if a verdict of the driver ended it.
     TransactionAborted(Abort),
     /// *Asks*: write the output, do the handshake, then call [`Machine::tls_started`]. The input is empty.
     StartTls,
@@ -157,7 +160,8 @@ pub enum Event {
     Close,
 }
 
-/// The cause of a transaction's end before its message. A second MAIL is none: it is refused, and the transaction stays (RFC 5321 section 4.1.4).
+/// The cause of a transaction's end before its message. A second MAIL is no cause: it is refused, and the transaction
+/// stays (RFC 5321 section 4.1.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Abort {
@@ -185,10 +189,10 @@ pub enum AuthStep {
     Response(String),
 }
 
-/// The client's expected next step: the driver chooses its timeout by it.
+/// The client's expected next step, by which the driver chooses its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// A command, and no transaction is open: the session is idle.
+    /// A command outside a transaction: the session is idle.
     Idle,
     /// A command within a transaction, or an answer to an AUTH challenge.
     Command,

@@ -1,4 +1,4 @@
-//! Decisions of the owner of a session about a message, and how they become replies.
+//! Verdicts of a session's owner on a message, and their replies.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::reply::Reply;
 pub enum MessageOutcome {
     /// One reply for every recipient.
     All(Reply),
-    /// One reply for each recipient, in the order of [`Envelope::recipients`](super::Envelope::recipients).
+    /// One reply per recipient, in the order of [`Envelope::recipients`](super::Envelope::recipients).
     ///
     /// LMTP sends them all. SMTP has one reply for the whole message: the first positive one if there is any (the
     /// failed recipients are then the server's to retry or to report), else the first transient, else the first.
@@ -58,7 +58,7 @@ impl MessageOutcome {
         }
     }
 
-    /// A recipient nobody decided about must be tried again.
+    /// A recipient without a verdict must be retried.
     fn missing<'a>() -> Cow<'a, Reply> {
         Cow::Owned(Reply::new(451, "4.3.0", "No verdict for this recipient"))
     }

@@ -1,4 +1,4 @@
-//! One message of a client session: its commands as far ahead as may be, its replies, its outcome.
+//! One message of a client session: commands sent as far ahead as possible, replies, outcome.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -20,24 +20,24 @@ pub(super) struct Transaction {
     outcomes: Vec<Option<RecipientOutcome>>,
     body: MessageBody,
     chunked: bool,
-    /// Its commands whose replies have not come.
+    /// Its commands without a reply so far.
     pub(super) awaited: usize,
-    /// Recipients whose RCPT has been sent.
+    /// Recipients whose RCPT was sent.
     asked: usize,
-    /// Recipients whose RCPT was accepted and whose verdict has not come.
+    /// Recipients with an accepted RCPT and no verdict yet.
     accepted: VecDeque<usize>,
     any_accepted: bool,
     mail_sent: bool,
-    /// MAIL was sent before the verdict on the message before.
+    /// MAIL was sent before the verdict on the last message.
     is_ahead: bool,
     body_commanded: bool,
     pub(super) stuffer: Option<Stuffer>,
-    /// Where in the output the message ends.
+    /// Position of the message's end in the output.
     end: Option<u64>,
 }
 
 impl Transaction {
-    /// True if MAIL may be said after its end. After BDAT without a recipient it would be refused.
+    /// True if MAIL may follow its end. After BDAT without a recipient it would be refused.
     fn may_be_followed(&self) -> bool {
         self.end.is_some() && (!self.chunked || self.any_accepted)
     }
@@ -115,7 +115,7 @@ impl Machine {
                 self.close(&reply);
             }
             Expect::Reset if reply.is_positive() => self.needs_reset = false,
-            // RSET cannot fail (RFC 5321 section 4.1.1.5); a server where it does is given up, not the message.
+            // RSET cannot fail (RFC 5321 section 4.1.1.5). If it does, the server is given up, not the message.
             Expect::Reset => {
                 let refused = Reply::new(451, "4.5.0", "Server refused RSET").into();
                 transaction.decide_rest(&refused, Stage::Mail, true);
@@ -154,18 +154,18 @@ impl Machine {
                     transaction.decide(index, reply.clone(), Stage::Verdict);
                 }
             }
-            // Nobody was accepted: all is decided already.
+            // No recipient was accepted: all is decided already.
             (_, None) => {}
         }
     }
 
-    /// True if MAIL of a message that is [sent](Machine::send) now is put out now, after RSET at most: none is in flight, or the one that is was given to
-    /// its end.
+    /// True if MAIL of a message [sent](Machine::send) now would go out now, after RSET at most. None is in flight, or
+    /// the last one was given to its end.
     pub fn may_mail(&self) -> bool {
         self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
     }
 
-    /// Sends what can be sent now, of one transaction after the other.
+    /// Sends as much as possible, one transaction after the other.
     pub(super) fn advance(&mut self) {
         let mut index = 0;
         while index < self.transactions.len() && !self.closed && self.advance_one(index) {
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// Sends what can be sent of a transaction. Whether the next may follow.
+    /// Sends as much as possible of a transaction. True if the next may follow.
     fn advance_one(&mut self, index: usize) -> bool {
         loop {
             let transaction = &mut self.transactions[index];
@@ -185,7 +185,7 @@ impl Machine {
                 return false;
             }
             if !transaction.mail_sent {
-                // The message before ends its transaction, whatever the verdict on it is.
+                // The last message ends its transaction, whatever its verdict.
                 if index == 0 && self.needs_reset {
                     if !self.expected.contains(&Expect::Reset) {
                         self.transaction_command(index, b"RSET\r\n", Expect::Reset);
@@ -216,7 +216,8 @@ impl Machine {
         self.command(line, expected);
     }
 
-    /// DATA may be pipelined after the recipients; BDAT carries the body and waits for one that was accepted.
+    /// True if DATA or BDAT may be sent: DATA may be pipelined after the recipients; BDAT carries the body and waits
+    /// for an accepted one.
     fn may_command_body(&self, index: usize) -> bool {
         let transaction = &self.transactions[index];
         !transaction.chunked || transaction.awaited == 0 || self.config.transfer == Transfer::BdatAtOnce
@@ -237,12 +238,13 @@ impl Machine {
         self.transactions[index].end = Some(self.out.end());
     }
 
-    /// 354 came.
+    /// Handles 354.
     fn begin_data(&mut self) {
         let transaction = &mut self.transactions[0];
         let mut stuffer = Stuffer::default();
         let pieces = match std::mem::replace(&mut transaction.body, MessageBody::Streamed) {
-            // Nobody was accepted, yet DATA was (RFC 2920 section 3.1): an empty message, whose verdict means nothing.
+            // No recipient was accepted, yet DATA was (RFC 2920 section 3.1): an empty message, whose verdict is
+            // ignored.
             _ if transaction.accepted.is_empty() => Vec::new(),
             MessageBody::Whole(pieces) => pieces,
             MessageBody::Streamed => {
@@ -265,14 +267,14 @@ impl Machine {
         self.expected.push_back(Expect::Verdict);
     }
 
-    /// The outcome of the transaction in front, once every recipient has one and no reply is outstanding.
+    /// The outcome of the first transaction, once every recipient has one and no reply is outstanding.
     pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
         let done = self.transactions.pop_front_if(|front| front.awaited == 0 && front.is_decided())?;
         self.advance();
         Some(Outcome { recipients: done.outcomes.into_iter().flatten().collect() })
     }
 
-    /// No reply comes any more: what is undecided was lost.
+    /// Ends the session without further replies: undecided recipients are lost.
     pub(super) fn close(&mut self, reply: &ShortReply) {
         let step = self.awaits();
         for (index, transaction) in self.transactions.iter_mut().enumerate() {
@@ -293,13 +295,14 @@ impl Machine {
 }
 
 impl Transaction {
-    /// True if this can be a reply to that. If not, server and client mean different commands, and nothing that follows can be believed.
+    /// True if the reply fits the command. If not, server and client are out of step, and no later reply can be
+    /// trusted.
     fn is_sensible(&self, expected: Expect, reply: &Reply, written: u64) -> bool {
         match expected {
             Expect::Data => reply.code() == 354 || reply.code() >= 400,
-            // Nobody has a message whose end was not sent.
+            // No server can have accepted a message whose end was not sent.
             Expect::Verdict if reply.is_positive() => self.end.is_some_and(|end| end <= written),
-            // A server that still sees the transaction before: that says nothing of this one.
+            // The server still has the last transaction open: that says nothing about this one.
             Expect::Mail if reply.code() == 503 => !self.is_ahead,
             _ => reply.code() / 100 != 3,
         }
@@ -307,7 +310,7 @@ impl Transaction {
 
     fn rcpt_reply(&mut self, index: usize, reply: ShortReply) {
         if reply.is_positive() {
-            // A server that takes recipients for a sender it has refused is not believed.
+            // A server that takes recipients for a refused sender is not trusted.
             if !self.has_body() {
                 self.decide(index, reply, Stage::Rcpt);
             } else if self.outcomes[index].is_none() {
@@ -316,7 +319,8 @@ impl Transaction {
             }
             return;
         }
-        // RFC 5321 section 4.5.3.1.10. A code that speaks of the address or the mailbox (RFC 3463 section 3.2, 3.3) is no such limit.
+        // RFC 5321 section 4.5.3.1.10. A code about the address or the mailbox (RFC 3463 sections 3.2, 3.3) is no such
+        // limit.
         let of_recipient = reply.enhanced().is_some_and(|code| matches!(code.subject, 1 | 2));
         if !(matches!(reply.code(), 452 | 552) && self.any_accepted && !of_recipient) {
             return self.decide(index, reply, Stage::Rcpt);
@@ -327,7 +331,8 @@ impl Transaction {
         }
     }
 
-    /// Refuses what the server does not offer, and sees that no address goes out that it was not told to expect (RFC 6531 section 3.3).
+    /// Refuses parts that the server does not offer, and keeps back addresses that need SMTPUTF8 without it (RFC 6531
+    /// section 3.3).
     fn settle(&mut self, extensions: &Extensions, eight_bit: EightBit) {
         self.settle_utf8(extensions);
         let size = self.mail.size.unwrap_or(0);
@@ -358,7 +363,7 @@ impl Transaction {
         }
     }
 
-    /// Puts off recipients in more domains than the server takes at once.
+    /// Defers recipients in more domains than the server takes at once.
     fn settle_domains(&mut self, most: usize) {
         let mut domains = HashSet::new();
         for (recipient, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
@@ -377,7 +382,7 @@ impl Transaction {
         let needs = |rcpt: &RcptTo| !rcpt.forward_path.is_ascii();
         let mail = &mut self.mail;
         if !extensions.smtputf8 {
-            // Only of a local part there is no other form (RFC 6531 section 3.2).
+            // Only a domain has another form (RFC 6531 section 3.2).
             if let Some(path) = mail.reverse_path.to_ascii() {
                 mail.reverse_path = path;
             }
@@ -392,7 +397,7 @@ impl Transaction {
             mail.smtputf8 |= self.recipients.iter().any(needs);
             return;
         }
-        // Without it a message for others can still go to them.
+        // Without it the message can still go to the other recipients.
         let all = mail.smtputf8;
         for (rcpt, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
             if all || needs(rcpt) {
@@ -403,7 +408,7 @@ impl Transaction {
     }
 }
 
-/// The limits of LIMITS are the server's word that more would be refused.
+/// The server announced by LIMITS that more would be refused.
 fn too_many() -> RecipientOutcome {
     let reply = Reply::new(452, "4.5.3", "Server takes no more recipients at once");
     RecipientOutcome { reply: reply.into(), stage: Stage::TooMany, lost: false }
@@ -422,14 +427,14 @@ fn mail_line(mail: &MailFrom, extensions: &Extensions) -> String {
     let mut mail = mail.clone();
     mail.size = mail.size.filter(|_| extensions.size.is_some());
     if !extensions.eight_bit_mime {
-        // Servers that do not say so take octets above 127 all the same; dropping the message would help nobody.
+        // Servers without 8BITMIME accept octets above 127 all the same; dropping the message would help nobody.
         mail.body = BodyType::SevenBit;
     }
     if !extensions.dsn {
         mail.ret = None;
         mail.envid = None;
     }
-    // What is not xtext could smuggle a command in; such a value was not made by our parser and is left out.
+    // Other text could smuggle a command in. Our parser makes no such value, so it is omitted.
     mail.envid = mail.envid.filter(|envid| is_xtext(envid));
     mail.auth = mail.auth.filter(|auth| is_xtext(auth) && !extensions.auth.is_empty());
     format!("{mail}\r\n")

@@ -11,11 +11,11 @@ use crate::server::{Abort, Envelope, Event, MessageOutcome, Protocol};
 #[derive(Debug)]
 pub(super) struct Body {
     pub scanner: Scanner,
-    /// [`Event::BodyBegin`] has been given out.
+    /// True once [`Event::BodyBegin`] was returned.
     pub begun: bool,
-    /// [`Event::BodyAborted`] has been given out.
+    /// True once [`Event::BodyAborted`] was returned.
     pub aborted: bool,
-    /// Octets of it that the client announced with SIZE (RFC 1870).
+    /// Its size in octets, as announced with SIZE (RFC 1870).
     pub announced: Option<u64>,
     /// The refusal of [`Machine::refuse_rest`].
     pub refusal: Option<Box<Reply>>,
@@ -44,7 +44,7 @@ impl Machine {
         self.state = State::Data;
     }
 
-    /// A refused chunk is still read over to its last octet (RFC 3030 section 2).
+    /// Begins a chunk. A refused one is still read to its last octet (RFC 3030 section 2).
     pub(super) fn begin_chunk(&mut self, size: u64, last: bool) -> Option<Event> {
         let refusal = self.body_refusal(true);
         if refusal.is_none() && self.transaction.as_ref().is_some_and(|t| t.body.is_none()) {
@@ -61,7 +61,7 @@ impl Machine {
         None
     }
 
-    /// Why no body may begin now.
+    /// The reason why no body may begin now.
     pub(super) fn body_refusal(&self, chunk: bool) -> Option<Reply> {
         let smtp = self.config.protocol == Protocol::Smtp;
         match &self.transaction {
@@ -134,7 +134,7 @@ impl Machine {
             let body = self.transaction.as_ref().and_then(|t| t.body.as_ref()).expect("BDAT has a body");
             let refusal = body.scanner.fault().map(|error| error.reply()).or_else(|| body.refusal.as_deref().cloned());
             match refusal {
-                // Told for each chunk; those already in the pipeline are read over in the same way.
+                // Sent for each chunk; those already in the pipeline are skipped in the same way.
                 Some(refusal) => self.refuse(&refusal),
                 None => self.write(format_args!("250 2.0.0 {size} octets received\r\n")),
             }
@@ -142,7 +142,7 @@ impl Machine {
         event
     }
 
-    /// Hands out octets of a message, or notices that they are no longer wanted.
+    /// Returns octets of a message, or notices that they are no longer wanted.
     pub(super) fn piece(&mut self, bytes: Bytes) -> Option<Event> {
         let transaction = self.transaction.as_mut().expect("a piece has a transaction");
         let body = transaction.body.as_mut().expect("a piece has a body");
@@ -162,22 +162,22 @@ impl Machine {
         first.then_some(Event::BodyAborted(error))
     }
 
-    /// The fate of the message is known before its end: it goes to nobody. Chunks that end from now on are answered with the refusal, and not
-    /// with 250 (RFC 3030 section 2), until the last one brings [`Event::BodyEnd`]. Changes nothing within DATA, or where a
-    /// recipient is accepted.
+    /// Refuses the rest of a message: its fate is known before its end, and it goes to nobody. Chunks that end from now
+    /// on get the refusal instead of 250 (RFC 3030 section 2), until the last one brings [`Event::BodyEnd`]. Changes
+    /// nothing within DATA, or if a recipient is accepted.
     pub fn refuse_rest(&mut self, outcome: &MessageOutcome) {
         let body = self.transaction.as_mut().and_then(|t| t.body.as_mut());
         let refusal = outcome.single();
-        // A 421 is said at the end, with which the session closes.
+        // A 421 is sent at the end, and closes the session.
         if let Some(body) = body.filter(|_| !outcome.is_accepted() && refusal.code() != 421) {
             body.refusal = Some(Box::new(refusal.into_owned()));
         }
     }
 
-    /// Answers [`Event::BodyEnd`]: one reply, or in LMTP one for each recipient.
+    /// Answers [`Event::BodyEnd`]: with one reply, or in LMTP with one for each recipient.
     ///
     /// # Panics
-    /// When nothing was asked, or a verdict is a 3yz reply.
+    /// Without a question, or if a verdict is a 3yz reply.
     pub fn finish(&mut self, outcome: &MessageOutcome) {
         assert!(matches!(self.state, State::Outcome), "finished in {:?}", self.state);
         assert!(outcome.is_final(), "finished with {outcome:?}");
@@ -206,7 +206,7 @@ impl Machine {
             let reply = outcome.of_recipient(index);
             reply.write(&mut self.out);
             if reply.code() == 421 {
-                // Once all have their replies.
+                // After the replies to all.
                 self.state = State::Closed;
             }
         }
@@ -215,16 +215,16 @@ impl Machine {
         }
     }
 
-    /// A sensible room for the next read, in octets: little for commands; for bodies more the more came, and no more than was
-    /// announced. An announcement alone costs nothing, so it is believed for a medium body only.
+    /// A suitable size for the next read, in octets: small for commands; for bodies growing with the octets received,
+    /// up to the announced size. An announcement alone costs nothing, so it counts only up to a medium body.
     pub fn read_bytes_hint(&self) -> usize {
         const COMMANDS: u64 = 4 << 10;
         const SMALL_BODY: u64 = 16 << 10;
         const MEDIUM_BODY: u64 = 64 << 10;
         const LARGE_BODY: u64 = 256 << 10;
-        /// For the dots that are taken out again, and the last one.
+        /// Allowance for removed dots, and the last one.
         const DOTS: u64 = 1 << 10;
-        /// For the command after a chunk.
+        /// Allowance for the command after a chunk.
         const COMMAND: u64 = 512;
         let body = self.transaction.as_ref().and_then(|t| t.body.as_ref());
         let received = body.map_or(0, |body| body.scanner.size());

@@ -1,4 +1,4 @@
-//! Command lines: where they end, what they say, and the commands that need no module of their own.
+//! Command lines: their end, their meaning, and the commands without a module of their own.
 
 use bytes::{Bytes, BytesMut};
 
@@ -32,17 +32,17 @@ pub(super) enum Hello {
     Lhlo,
 }
 
-/// RFC 5321 section 4.1.1.11: parameters belong to extensions, and those to EHLO.
+/// RFC 5321 section 4.1.1.11: parameters belong to extensions, which need EHLO.
 const NOT_AFTER_HELO: &str = "Parameters need EHLO";
 const NEEDS_TLS: &str = "Must issue a STARTTLS command first";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
-/// Dates above it are not kept: those of 32 bits.
+/// Latest date that is kept: the last of 32 bits.
 pub(super) const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
 /// RFC 9422 section 4: at most six digits.
 const RCPT_MAX_MAX: usize = 999_999;
 
 impl Machine {
-    /// Takes one line without its line end. `None`: there is no whole line yet.
+    /// Takes one line without its line end. `None`: no whole line yet.
     pub(super) fn take_line(&mut self, input: &mut BytesMut) -> Option<Result<Bytes, BadLine>> {
         let end = memchr::memchr(b'\n', input);
         if matches!(self.state, State::LongLine { .. }) {
@@ -67,7 +67,7 @@ impl Machine {
             false => CommandError::CommandTooLong { limit },
         };
         let Some(end) = end else {
-            // `limit` octets without a line feed: the line with it has more.
+            // `limit` octets without a line feed: the whole line is longer.
             if input.len() >= limit {
                 self.state = State::LongLine { error: too_long(), sort: self.sort(&input[..limit]) };
                 input.clear();
@@ -95,7 +95,7 @@ impl Machine {
         Some(Ok(line))
     }
 
-    /// Tells what a line was meant to be that is no command.
+    /// Classifies a line that is not a command by its intent.
     fn sort(&self, line: &[u8]) -> Sort {
         match self.state {
             State::AuthResponse => Sort::Command,
@@ -105,16 +105,16 @@ impl Machine {
         }
     }
 
-    /// Refuses a line that was no command.
+    /// Refuses a line that is not a command.
     pub(super) fn misread(&mut self, bad: &BadLine) -> Option<Event> {
         match bad.sort {
             Sort::Command => {
                 self.refuse(&bad.error.reply());
                 return None;
             }
-            // Not 221, as others say: a client that is merely confused must not take it for a good reply to its message.
+            // Not 221 as elsewhere: a client that is merely confused must not take it for acceptance of its message.
             Sort::Foreign => self.close_with(&Reply::new(502, "5.7.0", "This is a mail server, closing")),
-            // Where the chunk ends is not known, and message octets must never be taken for commands.
+            // The end of the chunk is unknown, and message octets must never be taken for commands.
             Sort::Chunk => self.close_with(&bad.error.reply()),
         }
         self.reset(Abort::Closed)
@@ -163,9 +163,9 @@ impl Machine {
         }
     }
 
-    /// Commands that bring no mail are counted; see [`Limits::idle_commands`](crate::Limits::idle_commands).
+    /// Counts commands that bring no mail; see [`Limits::idle_commands`](crate::Limits::idle_commands).
     pub(super) fn count_idle(&mut self, command: &Command<'_>) {
-        // A chunk of nothing brings nothing, unless it is the last.
+        // An empty chunk brings nothing, unless it is the last.
         let empty = matches!(command, Command::Bdat { size: 0, last: false });
         if matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::Quit) && !empty {
             return;
@@ -292,7 +292,7 @@ impl Machine {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
         }
         if transaction.recipients >= self.config.limits.recipients {
-            // 452 and not 552: RFC 5321 section 4.5.3.1.10. The client sends the rest in another transaction.
+            // 452, not 552: RFC 5321 section 4.5.3.1.10. The client sends the rest in another transaction.
             self.defer_recipient(&Reply::new(452, "4.5.3", "Too many recipients"));
             return None;
         }
@@ -304,7 +304,7 @@ impl Machine {
         Some(Event::Rcpt)
     }
 
-    /// Sends a 4yz reply to RCPT. No error of the client's, yet a session must not live on nothing else.
+    /// Sends a 4yz reply to RCPT. Not an error of the client, yet the number in a session is bounded.
     pub(super) fn defer_recipient(&mut self, reply: &Reply) {
         reply.write(&mut self.out);
         self.deferred_recipients += 1;
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::server::Machine;
 
-    /// The replies to these lines, in a session that began at 1,790,000,000 and may hold mail back for 100 s.
+    /// Replies to these lines, in a session that began at 1,790,000,000 and may hold mail back for 100 s.
     fn replies(lines: &str) -> String {
         let mut config = crate::server::Config::new("s.example");
         config.limits.future_release_secs = 100;

@@ -24,10 +24,11 @@ impl Machine {
         Some(Event::StartTls)
     }
 
-    /// The handshake asked for by [`Event::StartTls`] is done. The session starts over, as RFC 3207 section 4.2 demands.
+    /// Notes the end of the handshake that [`Event::StartTls`] asked for. The session starts over, as RFC 3207 section
+    /// 4.2 demands.
     ///
     /// # Panics
-    /// When nothing was asked.
+    /// Without a question.
     pub fn tls_started(&mut self) {
         assert!(matches!(self.state, State::Tls), "TLS started in {:?}", self.state);
         self.state = State::Command;
@@ -38,17 +39,18 @@ impl Machine {
         self.transaction = None;
     }
 
-    /// True if the session has to be encrypted before it may bring mail, and is not.
+    /// True if the session must be encrypted before it may bring mail, and is not.
     pub(super) fn lacks_tls(&self) -> bool {
         self.config.requires_tls && !self.tls
     }
 
-    /// The connection has a channel binding: mechanisms with it (their names end in `-PLUS`, RFC 5801 section 3.1) are offered, too.
+    /// Offers mechanisms with channel binding, too (names that end in `-PLUS`, RFC 5801 section 3.1): the connection
+    /// has one.
     pub fn offer_channel_binding(&mut self) {
         self.has_channel_binding = true;
     }
 
-    /// True if AUTH takes this mechanism on this connection.
+    /// True if AUTH accepts this mechanism on this connection.
     pub fn offers_mechanism(&self, mechanism: &str) -> bool {
         self.mechanisms().any(|offered| offered.eq_ignore_ascii_case(mechanism))
     }
@@ -82,7 +84,7 @@ impl Machine {
     /// Answers [`Event::Auth`] with a challenge in base64; its reply comes as [`AuthStep::Response`].
     ///
     /// # Panics
-    /// When nothing was asked.
+    /// Without a question.
     pub fn auth_challenge(&mut self, base64: &str) {
         assert!(matches!(self.state, State::AuthAnswer), "challenged in {:?}", self.state);
         self.state = State::AuthResponse;
@@ -101,10 +103,10 @@ impl Machine {
         }
     }
 
-    /// Answers [`Event::Auth`]: the client is who it says, or gets the error (usually 535 5.7.8).
+    /// Answers [`Event::Auth`]: the client is authenticated, or gets the error (usually 535 5.7.8).
     ///
     /// # Panics
-    /// When nothing was asked.
+    /// Without a question.
     pub fn auth_done(&mut self, verdict: Result<(), Reply>) {
         assert!(matches!(self.state, State::AuthAnswer), "AUTH done in {:?}", self.state);
         self.state = State::Command;
