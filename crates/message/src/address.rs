@@ -1,4 +1,4 @@
-//! Envelope addresses: what stands between `<` and `>` in MAIL and RCPT (RFC 5321 section 4.1.2, RFC 6531).
+//! Envelope addresses: the paths in MAIL and RCPT (RFC 5321 section 4.1.2, RFC 6531).
 
 mod syntax;
 
@@ -27,7 +27,8 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// An address literal, given without its brackets (RFC 5321 section 4.1.3): an address of IPv4, `IPv6:` and one, or `tag:content`.
+    /// Parses an address literal, given without its brackets (RFC 5321 section 4.1.3): an IPv4 address, `IPv6:` and an
+    /// address, or `tag:content`.
     pub fn parse_literal(inner: &str) -> Result<Self, AddressError> {
         syntax::parse_literal(inner)
     }
@@ -44,8 +45,8 @@ impl fmt::Display for Domain {
     }
 }
 
-/// The part before the `@`, kept without quotes and escapes; [`Display`](fmt::Display) writes them again where they are
-/// needed, so `"a"` and `a` are equal, as RFC 5321 section 4.1.2 demands.
+/// The part before the `@`, stored without quotes and escapes; [`Display`](fmt::Display) writes them again where
+/// needed. So `"a"` and `a` are equal, as RFC 5321 section 4.1.2 demands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LocalPart(String);
 
@@ -62,7 +63,7 @@ impl fmt::Display for LocalPart {
     }
 }
 
-/// A local part that stands without quotes, written as it goes on the wire: in quotes where it needs them.
+/// Writes an unquoted local part in its wire form: in quotes if it needs them.
 pub fn quoted(local_part: &str) -> impl fmt::Display + '_ {
     struct Quoted<'a>(&'a str);
     impl fmt::Display for Quoted<'_> {
@@ -81,10 +82,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `local@domain` without angle brackets. UTF-8 is taken (RFC 6531).
+    /// Parses `local@domain` without angle brackets. Accepts UTF-8 (RFC 6531).
     ///
     /// # Errors
-    /// Any [`AddressError`] but those about brackets.
+    /// Any [`AddressError`] except those about brackets.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         match ForwardPath::read(text)? {
             ForwardPath::Address(address) => Ok(address),
@@ -92,7 +93,7 @@ impl Address {
         }
     }
 
-    /// The local part, as [`LocalPart::as_str`] has it.
+    /// The local part, as in [`LocalPart::as_str`].
     pub fn local_part(&self) -> &str {
         self.local_part.as_str()
     }
@@ -113,7 +114,8 @@ impl Address {
 }
 
 impl Address {
-    /// This address in ASCII: U-labels of the domain as A-labels (RFC 5890). `None` if it is ASCII already, or cannot be: the local part has no such form.
+    /// This address in ASCII: U-labels of the domain become A-labels (RFC 5890). `None` if it is ASCII already, or if
+    /// the local part is not ASCII and so has no such form.
     pub fn to_ascii(&self) -> Option<Self> {
         let Domain::Name(name) = &self.domain else { return None };
         if name.is_ascii() || !self.local_part().is_ascii() {
@@ -140,17 +142,17 @@ impl std::str::FromStr for Address {
 /// The sender given in MAIL: `<>` for notifications, else an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReversePath {
-    /// `<>`: never bounce this one (RFC 5321 section 4.5.5).
+    /// `<>`: a bounce, never to be bounced (RFC 5321 section 4.5.5).
     Null,
-    /// `<a>`: a name without a domain. Against RFC 5321 section 4.1.2, and yet what cron jobs and devices send. Whose
-    /// user that is only the client knows, so it is kept as it came.
+    /// `<a>`: a name without a domain. Against RFC 5321 section 4.1.2, but cron jobs and devices send it. Only the
+    /// client knows whose user that is, so it is kept unchanged.
     Local(LocalPart),
     /// An ordinary sender.
     Address(Address),
 }
 
 impl ReversePath {
-    /// Reads a path with its angle brackets, nothing after it.
+    /// Parses a path with its angle brackets, and nothing after it.
     ///
     /// # Errors
     /// See [`AddressError`].
@@ -159,7 +161,7 @@ impl ReversePath {
         if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
     }
 
-    /// Reads a path at the start of `text`, and returns it with the text behind it.
+    /// Parses a path at the start of `text`; returns it with the rest.
     pub fn split(text: &str) -> Result<(Self, &str), AddressError> {
         match text.strip_prefix("<>") {
             Some(rest) => Ok((Self::Null, rest)),
@@ -176,7 +178,7 @@ impl ReversePath {
         }
     }
 
-    /// Whatever can receive can send.
+    /// Every valid recipient is a valid sender.
     fn of(path: ForwardPath) -> Self {
         match path {
             ForwardPath::Local(local_part) => Self::Local(local_part),
@@ -184,7 +186,7 @@ impl ReversePath {
         }
     }
 
-    /// The address, unless this is the null path or has no domain.
+    /// The address; `None` for the null path or without a domain.
     pub fn address(&self) -> Option<&Address> {
         match self {
             Self::Null | Self::Local(_) => None,
@@ -207,7 +209,7 @@ impl ReversePath {
     }
 }
 
-/// Takes an address with or without angle brackets; `<>` is the null path.
+/// Accepts an address with or without angle brackets; `<>` is the null path.
 impl std::str::FromStr for ReversePath {
     type Err = AddressError;
     fn from_str(text: &str) -> Result<Self, AddressError> {
@@ -221,7 +223,7 @@ impl From<Address> for ReversePath {
     }
 }
 
-/// With angle brackets, as it goes on the wire.
+/// Writes the wire form, with angle brackets.
 impl fmt::Display for ReversePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -235,7 +237,7 @@ impl fmt::Display for ReversePath {
 /// A recipient given in RCPT.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ForwardPath {
-    /// `<a>`: a name without a domain, so a user of this very host. `<Postmaster>`, in any case, has to be accepted in
+    /// `<a>`: a name without a domain, so a user of this very host. `<Postmaster>`, in any case, must be accepted in
     /// this form (RFC 5321 section 4.5.1); the handler decides about others.
     Local(LocalPart),
     /// An ordinary recipient.
@@ -243,7 +245,7 @@ pub enum ForwardPath {
 }
 
 impl ForwardPath {
-    /// Reads a path with its angle brackets, nothing after it.
+    /// Parses a path with its angle brackets, and nothing after it.
     ///
     /// # Errors
     /// See [`AddressError`].
@@ -252,7 +254,7 @@ impl ForwardPath {
         if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
     }
 
-    /// Reads a path at the start of `text`, and returns it with the text behind it.
+    /// Parses a path at the start of `text`; returns it with the rest.
     pub fn split(text: &str) -> Result<(Self, &str), AddressError> {
         let (inner, rest) = split_brackets(text)?;
         Ok((Self::read(drop_source_route(inner)?)?, rest))
@@ -266,7 +268,7 @@ impl ForwardPath {
         }
     }
 
-    /// Reads `local@domain` or `local`.
+    /// Parses `local@domain` or `local`.
     fn read(text: &str) -> Result<Self, AddressError> {
         let (local_part, rest) = split_local_part(text)?;
         let local_part = LocalPart(local_part);
@@ -277,7 +279,7 @@ impl ForwardPath {
         }
     }
 
-    /// The address, unless it has no domain.
+    /// The address; `None` without a domain.
     pub fn address(&self) -> Option<&Address> {
         match self {
             Self::Local(_) => None,
@@ -285,7 +287,7 @@ impl ForwardPath {
         }
     }
 
-    /// The local part, as [`LocalPart::as_str`] has it.
+    /// The local part, as in [`LocalPart::as_str`].
     pub fn local_part(&self) -> &str {
         match self {
             Self::Local(local_part) => local_part.as_str(),
@@ -307,7 +309,7 @@ impl ForwardPath {
     }
 }
 
-/// Takes an address with or without angle brackets.
+/// Accepts an address with or without angle brackets.
 impl std::str::FromStr for ForwardPath {
     type Err = AddressError;
     fn from_str(text: &str) -> Result<Self, AddressError> {
@@ -327,7 +329,7 @@ impl From<Address> for ForwardPath {
     }
 }
 
-/// With angle brackets, as it goes on the wire.
+/// Writes the wire form, with angle brackets.
 impl fmt::Display for ForwardPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -337,7 +339,7 @@ impl fmt::Display for ForwardPath {
     }
 }
 
-/// Why a path was not taken.
+/// The reason why a path was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -353,10 +355,10 @@ pub enum AddressError {
     /// More than [`DOMAIN_BYTES_MAX`] octets after the `@`, or a label of more than 63.
     #[error("domain is too long")]
     DomainTooLong,
-    /// Empty, or a character that needs quoting and is not quoted.
+    /// Empty, or with an unquoted character that needs quotes.
     #[error("bad local part")]
     LocalPart,
-    /// No `@`, where a domain has to be.
+    /// No `@` where a domain is required.
     #[error("domain is missing")]
     NoDomain,
     /// Not a domain name.
@@ -463,7 +465,7 @@ mod tests {
         let local = "l".repeat(64);
         check(&format!("<{local}@x>"), Ok(&format!("<{local}@x>")));
         check(&format!("<{local}l@x>"), Err(AddressError::LocalPartTooLong));
-        // Written with quotes it would have 66 octets, and nobody could read it back.
+        // Written with quotes it would have 66 octets, and no host could parse it.
         check(&format!("<.{}@x>", &local[1..]), Err(AddressError::LocalPartTooLong));
         let label = "d".repeat(61);
         let domain = format!("{label}.{label}.{label}.{label}.dd");

@@ -1,11 +1,12 @@
-//! The one mailbox of a From field, read so that no reader can see another (RFC 5322 section 3.4).
+//! The single mailbox of a From field, parsed so that no reader can see another (RFC 5322 section 3.4).
 
 use std::borrow::Cow;
 
-/// Returns the address in the value of a From field. `None`: there is none, or several, or a group, or readers may differ about which one it is.
+/// Returns the address in the value of a From field. `None`: it has none, several or a group, or readers may differ
+/// about it.
 ///
-/// [`mime`](crate::mime) reads what is there, however it is written; this is for those who decide by it. Obsolete syntax (routes, blanks within an address) is refused, and so
-/// are `@`, `[` and `]` in a name without quotes.
+/// [`mime`](crate::mime) reads any form; this is for decisions based on the address. It refuses obsolete syntax
+/// (routes, blanks within an address), and `@`, `[` and `]` in an unquoted name.
 ///
 /// ```
 /// use posthaste_message::sole_mailbox;
@@ -26,7 +27,7 @@ pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
                 bare.is_apart = true;
                 comment_len(rest)?
             }
-            // Nothing but blanks and comments may follow the brackets.
+            // Only blanks and comments may follow the brackets.
             _ if angle.is_some() => return None,
             b'"' => {
                 let len = quoted_len(rest)?;
@@ -42,7 +43,7 @@ pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
             _ => {
                 let is_word = |octet: &u8| !b" \t\r\n(\"<>,;:\\)".contains(octet) && *octet > 31 && *octet != 127;
                 let len = rest.iter().take_while(|octet| is_word(octet)).count();
-                // In a name these stand in quotes: some readers begin an address there, or fail.
+                // Valid names have these only in quotes: some readers begin an address there, or fail.
                 bare.has_special |= rest[..len].iter().any(|octet| b"@[]".contains(octet)) || octet == b'.';
                 bare.add(&rest[..len]);
                 len
@@ -66,11 +67,11 @@ pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
 /// Words outside of brackets.
 #[derive(Default)]
 struct Words {
-    /// The last of them, quotes included.
+    /// The last word, quotes included.
     text: Vec<u8>,
     count: usize,
     has_special: bool,
-    /// A blank or a comment stands behind the last one.
+    /// True if a blank or a comment follows the last word.
     is_apart: bool,
 }
 
@@ -85,7 +86,7 @@ impl Words {
     }
 }
 
-/// The length of a comment, comments within it included; `None` if it does not end.
+/// Length of a comment, nested ones included; `None` if it does not end.
 pub(crate) fn comment_len(text: &[u8]) -> Option<usize> {
     let (mut depth, mut is_escaped) = (0, false);
     for (at, &octet) in text.iter().enumerate() {
@@ -101,7 +102,7 @@ pub(crate) fn comment_len(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// The length of a quoted string, its quotes included; `None` if it does not end.
+/// Length of a quoted string, its quotes included; `None` if it does not end.
 pub(crate) fn quoted_len(text: &[u8]) -> Option<usize> {
     let mut is_escaped = true;
     for (at, &octet) in text.iter().enumerate() {
@@ -130,7 +131,7 @@ fn angle_len(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// True if these octets are a local part, one `@` and a domain, with nothing between them.
+/// True if the octets are a local part, one `@` and a domain, with nothing in between.
 fn is_address(address: &[u8]) -> bool {
     let local = match address.first() {
         Some(b'"') => quoted_len(address).unwrap_or(address.len()),

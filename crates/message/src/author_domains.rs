@@ -1,11 +1,13 @@
 use crate::author::{comment_len, quoted_len};
 use crate::mime::{RawAddress, RawAddresses};
 
-/// Returns the domains of all addresses in the value of a From field, each once and in lower case, in their order. None: readers may differ about them.
+/// Returns the domains of all addresses in the value of a From field, each once, in lower case and in order. Empty if
+/// readers may differ about them.
 ///
-/// Two readings must agree: that of [`mime`](crate::mime), which mail programs are shown in IMAP's ENVELOPE, and a simple one for brackets and the last `@`. A name may have signs
-/// that belong in quotes; quotes, comments and brackets must end. [`sole_mailbox`](crate::sole_mailbox) is the strict form.
-/// At most [`AUTHOR_DOMAINS_MAX`] are returned, and none of a value of more than 8 KiB.
+/// Two readings must agree: that of [`mime`](crate::mime), which clients see in IMAP's ENVELOPE, and a simple one by
+/// brackets and the last `@`. A name may have unquoted specials; quotes, comments and brackets must end.
+/// [`sole_mailbox`](crate::sole_mailbox) is the strict form. Returns at most [`AUTHOR_DOMAINS_MAX`], and none for a
+/// value of more than 8 KiB.
 ///
 /// ```
 /// use posthaste_message::author_domains;
@@ -14,7 +16,7 @@ use crate::mime::{RawAddress, RawAddresses};
 /// assert!(author_domains(b" <ann@example.org (@example.net)>\r\n").is_empty());
 /// ```
 pub fn author_domains(value: &[u8]) -> Vec<String> {
-    // Quotes and brackets that do not end are looked for from each place.
+    // Each unclosed quote or bracket costs a search to the end.
     if value.len() > VALUE_BYTES_MAX {
         return Vec::new();
     }
@@ -23,7 +25,7 @@ pub fn author_domains(value: &[u8]) -> Vec<String> {
         if let RawAddress::Mailbox { address: Some(address), .. } = item
             && let Some(domain) = domain_of(&address)
         {
-            // Some readers decode the first, and the others are no part of a name.
+            // Some readers decode the first; the others cannot be in a name.
             if memchr::memmem::find(&address, b"=?").is_some() || domain.contains(NO_NAME) {
                 return Vec::new();
             }
@@ -39,7 +41,7 @@ fn add(domains: &mut Vec<String>, domain: String) {
     }
 }
 
-/// The domains by brackets, and by the last `@` where there are none. `None`: a quote, a comment or a bracket does not end.
+/// The domains by brackets, or without brackets by the last `@`. `None`: a quote, a comment or a bracket does not end.
 fn simply_read(value: &[u8]) -> Option<Vec<String>> {
     let mut domains = Vec::new();
     let (mut rest, mut entry) = (value, Entry::default());
@@ -57,37 +59,37 @@ fn simply_read(value: &[u8]) -> Option<Vec<String>> {
     }
 }
 
-/// Domains of one field at most.
+/// Most domains of one field.
 pub const AUTHOR_DOMAINS_MAX: usize = 2;
-/// Signs of a domain in quotes, or of a literal.
+/// Characters of a quoted domain, or of a literal.
 const NO_NAME: [char; 11] = ['"', '(', ')', '<', '>', '[', ']', ':', ';', '\\', ','];
 const VALUE_BYTES_MAX: usize = 8 << 10;
 
 /// One mailbox of the list.
 #[derive(Default)]
 struct Entry {
-    /// Octets outside of brackets, quotes and comments.
+    /// Octets outside brackets, quotes and comments.
     bare: Vec<u8>,
-    /// The content of brackets: readers may show the first or the last.
+    /// Contents of brackets: readers may show the first or the last.
     angles: Vec<Vec<u8>>,
 }
 
 impl Entry {
-    /// Takes one token, and returns its length. `None`: it does not end.
+    /// Takes one token and returns its length. `None`: it does not end.
     fn take(&mut self, rest: &[u8]) -> Option<usize> {
         let len = match rest[0] {
             b'(' => {
                 self.bare.push(b' ');
                 comment_len(rest)?
             }
-            // A local part in quotes belongs to the address behind it.
+            // A quoted local part belongs to the following address.
             b'"' => {
                 self.bare.push(b'q');
                 quoted_len(rest)?
             }
             b'<' => {
                 let end = rest.iter().position(|octet| *octet == b'>')?;
-                // In a comment a bracket ends nothing for some readers.
+                // For some readers a bracket in a comment ends nothing.
                 if rest[1..end].contains(&b'(') {
                     return None;
                 }
@@ -107,7 +109,7 @@ impl Entry {
         Some(len)
     }
 
-    /// The domains of the addresses in brackets; without them, of the last word that has an `@`.
+    /// The domains of the addresses in brackets; without brackets, that of the last word with an `@`.
     fn domains(self) -> impl Iterator<Item = String> {
         let texts = if self.angles.is_empty() { vec![self.bare] } else { self.angles };
         texts.into_iter().filter_map(|text| domain_of(&text))
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// Fields that one reader takes for mail of the bank, and another for mail of `x.example`.
+    /// Fields that one reader takes for the bank's mail, and another for mail of `x.example`.
     #[test]
     fn a_field_that_readers_differ_about_has_no_domain() {
         for value in [

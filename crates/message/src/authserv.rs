@@ -1,10 +1,11 @@
-//! Whose results a field Authentication-Results has (RFC 8601 section 2.2).
+//! The authentication service that wrote an Authentication-Results field (RFC 8601 section 2.2).
 
 use std::borrow::Cow;
 
 use crate::author::{comment_len, quoted_len};
 
-/// Returns the name of the service in the value of an Authentication-Results field, as it is written but for quotes and comments. `None`: the value has none that can be read.
+/// Returns the name of the service in the value of an Authentication-Results field, without quotes and comments.
+/// `None`: there is no readable name.
 ///
 /// ```
 /// use posthaste_message::authserv_id;
@@ -35,7 +36,8 @@ pub fn authserv_id(value: &[u8]) -> Option<Cow<'_, str>> {
     (!word.is_empty()).then_some(word)
 }
 
-/// All that stands in front of the results, without white space, comments, quotes and backslashes, so that it is what a careless reader may see.
+/// The text before the results, without white space, comments, quotes and backslashes: the name as a careless reader
+/// may see it.
 ///
 /// ```
 /// use posthaste_message::squeezed_authserv_id;
@@ -61,7 +63,7 @@ pub fn squeezed_authserv_id(value: &[u8]) -> String {
     text.chars().filter(|sign| !sign.is_whitespace() && !sign.is_control() && !matches!(sign, '"' | '\\')).collect()
 }
 
-/// The text in a quoted string: without backslashes before others, and unfolded.
+/// Content of a quoted string: unescaped and unfolded.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut is_escaped = false;

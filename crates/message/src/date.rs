@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// A moment in UTC that displays as RFC 5322 asks, such as `Sun, 06 Nov 1994 08:49:37 +0000`.
+/// A moment in UTC, displayed as RFC 5322 demands, such as `Sun, 06 Nov 1994 08:49:37 +0000`.
 ///
-/// The years 1 to 9999 can be shown; a moment outside of them is shown as the nearest one inside.
+/// Displays the years 1 to 9999; a moment outside is shown as the nearest one inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DateTime {
     unix_secs: i64,
 }
 
 impl DateTime {
-    /// The moment `unix_secs` seconds after 1970-01-01 00:00:00 UTC, leap seconds not counted.
+    /// The moment `unix_secs` seconds after 1970-01-01 00:00:00 UTC, without leap seconds.
     pub fn from_unix(unix_secs: i64) -> Self {
         Self { unix_secs: unix_secs.clamp(FIRST_SECOND, LAST_SECOND) }
     }

@@ -1,25 +1,26 @@
-//! The fields of a header as they come, kept, removed or replaced: in pieces, with a bound for what is held.
+//! Edits the fields of a header in a stream: keeps, removes or replaces them within bounded memory.
 
 use memchr::memchr;
 
 /// One field, folded lines included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawField<'a> {
-    /// The octets before the colon, white space behind them left out; all of the line if there is no colon.
+    /// Octets before the colon, without white space before it; the whole line if there is no colon.
     pub name: &'a [u8],
-    /// All octets, the last line's end included; the first of them if the field is larger than [`FIELD_BYTES_MAX`].
+    /// All octets, the last line end included; only the first ones of a field larger than [`FIELD_BYTES_MAX`].
     pub bytes: &'a [u8],
-    /// True if these are all.
+    /// True if `bytes` is the whole field.
     pub is_whole: bool,
 }
 
 impl RawField<'_> {
-    /// True if this is a field `name`, in any case of letters.
+    /// True if the field has this name, in any case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
-    /// The field without white space before its colon, which must be read but not written (RFC 5322 section 4.5). `None`: there is none, or this is no whole field.
+    /// The field without white space before its colon, which readers must accept and writers must not make (RFC 5322
+    /// section 4.5). `None`: there is no such space, or this is no whole field.
     pub fn without_space_before_colon(&self) -> Option<Vec<u8>> {
         let colon = self.bytes.iter().position(|octet| *octet == b':').filter(|colon| *colon > self.name.len())?;
         let is_name = !self.name.is_empty() && self.name.iter().all(u8::is_ascii_graphic);
@@ -33,18 +34,18 @@ impl RawField<'_> {
     }
 }
 
-/// The act on a field.
+/// The action on a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// It stays, octet for octet.
+    /// Keep it, octet for octet.
     Keep,
-    /// It goes.
+    /// Remove it.
     Remove,
-    /// These octets take its place, line end included. A field that is not whole stays.
+    /// Replace it by these octets, line end included. A field that is not whole stays.
     Replace(Vec<u8>),
 }
 
-/// Edits a header however it is cut. What lies behind the header section is not its business.
+/// Edits a header in pieces, however it is cut. Leaves the body alone.
 ///
 /// ```
 /// use posthaste_message::{Edit, HeaderEditor};
@@ -59,22 +60,22 @@ pub enum Edit {
 /// ```
 #[derive(Debug, Default)]
 pub struct HeaderEditor {
-    /// Of the field, or of the line that may end the header.
+    /// Octets of the field, or of the line that may end the header.
     held: Vec<u8>,
     at: At,
 }
 
-/// Where the next octet stands.
+/// Position of the next octet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// The first of a line.
+    /// At the start of a line.
     #[default]
     Start,
     /// After a CR that began the line.
     StartCr,
-    /// In a line that is held.
+    /// In a line being held.
     Held,
-    /// In a line, or behind one, of a field that was too large to be held: it goes, or it stays.
+    /// In a field too large to hold, in or after a line of it: it is removed, or kept.
     Large {
         is_removed: bool,
         is_start: bool,
@@ -88,13 +89,14 @@ impl HeaderEditor {
         self.at == At::Over
     }
 
-    /// Takes octets; appends what is left of complete fields to `out`. How many octets belonged to the header: fewer than there are only if it is over.
+    /// Takes octets; appends the remains of complete fields to `out`. Returns how many octets belong to the header:
+    /// fewer than given only if it has ended.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) -> usize {
         let mut index = 0;
         while let Some(&octet) = piece.get(index) {
             if self.at == At::Start && !matches!(octet, b' ' | b'\t' | b'\r' | b'\n') {
                 self.end_field(self.held.len(), out, edit);
-                // Most headers come whole: their fields are not looked at octet by octet.
+                // Most headers come whole: their fields need no look at each octet.
                 if let Some(len) = whole_field_len(&piece[index..]) {
                     edit_field(&piece[index..index + len], out, edit);
                     index += len;
@@ -115,7 +117,7 @@ impl HeaderEditor {
                     continue;
                 }
                 (At::Start, b'\r') => self.at = At::StartCr,
-                // Goes on with the field (RFC 5322 section 2.2.3), or begins one.
+                // Continues the field (RFC 5322 section 2.2.3), or begins one.
                 (At::Start | At::StartCr, _) => self.at = At::Held,
                 (At::Large { is_start: true, .. }, octet) if !matches!(octet, b' ' | b'\t') => {
                     // A blank line, or another field.
@@ -149,13 +151,13 @@ impl HeaderEditor {
         piece.len()
     }
 
-    /// The message has ended: what is held is edited as the last field.
+    /// Ends the message: edits the held octets as the last field.
     pub fn finish(&mut self, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
         self.end_field(self.held.len(), out, edit);
         self.at = At::Over;
     }
 
-    /// The first `len` octets held are a field.
+    /// Edits the field in the first `len` held octets.
     fn end_field(&mut self, len: usize, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
         if len > 0 {
             edit_field(&self.held[..len], out, edit);
@@ -163,7 +165,7 @@ impl HeaderEditor {
         }
     }
 
-    /// No more is held of this field.
+    /// Stops holding this field.
     fn end_held(&mut self, is_start: bool, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
         let is_removed = edit(&field_of(&self.held, false)) == Edit::Remove;
         if !is_removed {
@@ -182,14 +184,14 @@ fn edit_field(bytes: &[u8], out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_
     }
 }
 
-/// The length of the field at the start of `piece`, if the piece shows where it ends.
+/// Length of the field at the start of `piece`, if its end is visible.
 fn whole_field_len(piece: &[u8]) -> Option<usize> {
     let mut len = 0;
     loop {
         len += memchr(b'\n', &piece[len..])? + 1;
         match piece.get(len)? {
             b' ' | b'\t' => {}
-            // A CR alone belongs to the field.
+            // A lone CR belongs to the field.
             b'\r' if *piece.get(len + 1)? != b'\n' => {}
             _ => return Some(len).filter(|&len| len < FIELD_BYTES_MAX),
         }
@@ -201,7 +203,7 @@ fn field_of(bytes: &[u8], is_whole: bool) -> RawField<'_> {
     RawField { name: bytes[..end].trim_ascii_end(), bytes, is_whole }
 }
 
-/// A larger field is not held as a whole.
+/// Largest field that is held as a whole.
 pub const FIELD_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]

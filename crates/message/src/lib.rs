@@ -1,14 +1,16 @@
-//! Internet messages (RFC 5322): what a mail transport writes and counts, and a reader for those who show or search them.
+//! Internet messages (RFC 5322): trace fields and hop counts for mail transport, and a reader for programs that show or
+//! search mail.
 //!
-//! Any program that accepts mail can use this crate: it writes the trace fields that RFC 5321 section 4.4 asks for,
-//! counts hops, and finds the Message-ID while a message comes in. It owns no socket, opens no file and reads no clock.
-//! Nothing that is passed in, however hostile, can add a line to the fields that it writes.
+//! For any program that accepts mail: it writes the trace fields of RFC 5321 section 4.4, counts hops, and finds the
+//! Message-ID while a message comes in. It opens no socket and no file, and reads no clock. No input, however hostile,
+//! can add a line to the fields that it writes.
 //!
-//! [`address`] reads and writes the addresses of an envelope, as MAIL and RCPT have them.
+//! [`address`] parses and writes envelope addresses, as in MAIL and RCPT.
 //!
 //! [`mbox`] reads and writes files with many messages.
 //!
-//! [`mime`] takes a whole message apart: parts with their exact places, decoded header fields and texts. It reads mail as it is; no octets are an error.
+//! [`mime`] parses a whole message: parts with their exact positions, decoded header fields and texts. It accepts all
+//! mail; no octets are an error.
 //!
 //! ```
 //! use posthaste_message::mime::{DecodedAddress, Message};

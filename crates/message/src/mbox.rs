@@ -1,7 +1,8 @@
-//! The mbox format (RFC 4155): messages one after the other in a file, each behind a line that begins with `From `.
+//! The mbox format (RFC 4155): messages one after the other in a file, each after a line that begins with `From `.
 //!
-//! Lines of a message that would look like such a line get a `>` in front, one more if they have some (mboxrd). Files with the older quoting (mboxo), with CRLF, or
-//! with missing empty lines are read as well. Other programs keep flags in the fields `Status`, `X-Status` and `X-Keywords`.
+//! Lines of a message that look like such a line get a leading `>`, one more if they have some (mboxrd). Also reads
+//! files with the older quoting (mboxo), with CRLF, or with missing empty lines. Other programs keep flags in the
+//! fields `Status`, `X-Status` and `X-Keywords`.
 
 use std::io::{self, BufRead};
 
@@ -10,18 +11,19 @@ use memchr::memchr;
 use crate::DateTime;
 
 const FROM: &[u8] = b"From ";
-/// A longer line is given out in pieces.
+/// Longest piece of a line.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// Octets of a field with flags that are kept.
+/// Kept octets of a field with flags.
 const FIELD_BYTES_MAX: usize = 8 << 10;
 const FIELDS: [&str; 3] = ["status", "x-status", "x-keywords"];
-/// The one of these that may take several lines.
+/// Index of the one that may have several lines.
 const KEYWORDS: usize = 2;
-/// Other programs keep numbers in a message with this field, which is no mail.
+/// Field of a pseudo-message in which other programs keep data.
 const INTERNAL: &[u8] = b"x-imap:";
 const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
-/// The line in front of a message, with its line end. A blank in `sender` becomes `_`; an empty one is `MAILER-DAEMON`.
+/// The `From ` line of a message, with its line end. A blank in `sender` becomes `_`; an empty one becomes
+/// `MAILER-DAEMON`.
 pub fn from_line(sender: &str, unix_secs: u64) -> String {
     let sender = if sender.is_empty() { "MAILER-DAEMON" } else { sender };
     // As `asctime` writes it, in UTC: `Sun Nov  6 08:49:37 1994`.
@@ -31,10 +33,10 @@ pub fn from_line(sender: &str, unix_secs: u64) -> String {
     format!("From {} {} {} {day:>2} {} {}\n", sender.replace(' ', "_"), words[0], words[2], words[4], words[3])
 }
 
-/// Quotes the text of a message that comes in pieces, however it is cut.
+/// Quotes the text of a message in pieces, however it is cut.
 #[derive(Debug)]
 pub struct MboxQuoting {
-    /// Bytes of `From ` that the line begins with and that are held back; `None`: it begins otherwise.
+    /// Held bytes of a `From ` at the start of the line; `None`: the line begins otherwise.
     held: Option<usize>,
 }
 
@@ -49,7 +51,7 @@ impl MboxQuoting {
     pub fn push(&mut self, text: &[u8], out: &mut Vec<u8>) {
         for &byte in text {
             match self.held {
-                // One more `>` is the same wherever it stands among them.
+                // Another `>` has the same effect at any place among them.
                 Some(0) if byte == b'>' => out.push(byte),
                 Some(held) if byte == FROM[held] => {
                     self.held = Some(held + 1);
@@ -68,7 +70,7 @@ impl MboxQuoting {
         }
     }
 
-    /// Appends the empty line after a message, and the end of its last line if that is missing.
+    /// Appends the empty line after a message, and a missing end of its last line.
     pub fn end(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&FROM[..self.held.unwrap_or(0)]);
         let is_whole_line = self.held == Some(0);
@@ -81,21 +83,21 @@ impl MboxQuoting {
 pub struct MboxMessage {
     /// Octets before its `From ` line.
     pub offset: u64,
-    /// The date of this line, in UTC unless the line says otherwise.
+    /// The date of this line, in UTC unless the line has a zone.
     pub date: Option<DateTime>,
 }
 
-/// Values of the fields with flags. They are complete once the message's text was read.
+/// Values of the fields with flags. Complete once the message's text was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MboxFields {
-    /// Of `Status`, `X-Status` and `X-Keywords`.
+    /// Values of `Status`, `X-Status` and `X-Keywords`.
     values: [Option<Vec<u8>>; 3],
-    /// True if this is no mail: another program keeps its numbers here.
+    /// True for a pseudo-message with another program's data.
     pub is_internal: bool,
 }
 
 impl MboxFields {
-    /// IMAP's names of the flags: `R` seen, `A` answered, `F` flagged, `D` deleted, `T` draft; keywords as they are.
+    /// IMAP's names of the flags: `R` seen, `A` answered, `F` flagged, `D` deleted, `T` draft; keywords unchanged.
     pub fn flags(&self) -> Vec<String> {
         let text = |at: usize| self.values[at].as_deref().map(String::from_utf8_lossy).unwrap_or_default();
         let letters = text(0).into_owned() + &text(1);
@@ -104,8 +106,8 @@ impl MboxFields {
         system.chain(text(2).split_whitespace().map(str::to_owned)).collect()
     }
 
-    /// The three fields for these flags, so that a reader takes them and no field of the message itself. X-Keywords is not the last: the message may begin with
-    /// a blank.
+    /// Writes the three fields for these flags, so that a reader uses them instead of any in the message. X-Keywords is
+    /// not the last, as the message may begin with a blank.
     pub fn write(flags: &[String]) -> String {
         let has = |name: &str| flags.iter().any(|flag| flag.eq_ignore_ascii_case(name));
         let letter = |name: &str, letter: &'static str| if has(name) { letter } else { "" };
@@ -122,29 +124,29 @@ impl MboxFields {
     }
 }
 
-/// Reads an mbox file message by message, each in pieces: memory is bounded whatever the file has.
+/// Reads an mbox file message by message, each in pieces, in bounded memory.
 #[derive(Debug)]
 pub struct MboxReader<R> {
     reader: R,
-    /// Of what is read next.
+    /// Offset of the next octet to read.
     offset: u64,
     /// A line, or a piece of a long one.
     line: Vec<u8>,
-    /// `line` begins a line.
+    /// True if `line` begins a line.
     starts: bool,
-    /// An empty line that belongs to the message if no other message follows.
+    /// An empty line, which belongs to the message unless another follows.
     blank: Vec<u8>,
-    /// The message that the last line begins.
+    /// The message begun by the last line.
     next: Option<MboxMessage>,
     fields: MboxFields,
-    /// The field of the header that is taken out.
+    /// The header field being taken out.
     taken: Option<usize>,
     in_header: bool,
     has_begun: bool,
 }
 
 impl<R: BufRead> MboxReader<R> {
-    /// A reader of a file, from an offset on where a `From ` line begins.
+    /// A reader from the offset of a `From ` line on.
     pub fn new(reader: R, offset: u64) -> Self {
         Self {
             reader,
@@ -160,10 +162,10 @@ impl<R: BufRead> MboxReader<R> {
         }
     }
 
-    /// The next message; what is left of the one before is passed over. `None` at the end.
+    /// The next message; skips the rest of the last one. `None` at the end.
     ///
     /// # Errors
-    /// `InvalidData` if the file does not begin with a `From ` line; those of the reader.
+    /// `InvalidData` if the file does not begin with a `From ` line; errors of the reader.
     pub fn next_message(&mut self) -> io::Result<Option<MboxMessage>> {
         if !self.has_begun {
             self.has_begun = true;
@@ -188,7 +190,7 @@ impl<R: BufRead> MboxReader<R> {
         Ok(next)
     }
 
-    /// Appends some of the message's text, without quotes and fields with flags. False at its end.
+    /// Appends a piece of the message's text, unquoted and without the fields with flags. False at its end.
     ///
     /// # Errors
     /// Errors of the reader.
@@ -196,7 +198,7 @@ impl<R: BufRead> MboxReader<R> {
         let begun = out.len();
         while out.len() == begun {
             if self.next.is_some() || !self.read_line()? {
-                // What is left is the empty line behind the last message.
+                // The rest is the empty line after the last message.
                 self.blank.clear();
                 return Ok(false);
             }
@@ -225,12 +227,13 @@ impl<R: BufRead> MboxReader<R> {
         Ok(true)
     }
 
-    /// Fields of the message whose text was read.
+    /// Fields of the message just read.
     pub fn fields(&self) -> &MboxFields {
         &self.fields
     }
 
-    /// Takes the first field of each kind. Lines that begin with a blank go on with X-Keywords alone: the others are a few letters.
+    /// Takes the first field of each kind. Lines that begin with a blank continue X-Keywords only: the others are a few
+    /// letters.
     fn takes_field(&mut self) -> bool {
         let goes_on = self.line.starts_with(b" ") || self.line.starts_with(b"\t");
         if goes_on {
@@ -279,7 +282,8 @@ impl<R: BufRead> MboxReader<R> {
     }
 }
 
-/// The date of a line that begins a message. Without one it is that only where nothing else can be meant: some programs write `From -` or nothing behind an empty line.
+/// The date of a line that begins a message. A line without a date begins one only if nothing else is possible: some
+/// programs write `From -` or nothing, after an empty line.
 #[allow(clippy::option_option, reason = "a line that begins a message may have no date")]
 fn separator(line: &[u8], is_after_blank: bool) -> Option<Option<DateTime>> {
     let rest = line.strip_prefix(FROM)?;
@@ -292,7 +296,7 @@ fn separator(line: &[u8], is_after_blank: bool) -> Option<Option<DateTime>> {
         let is_weekday = WEEKDAYS.contains(&words[0]);
         is_weekday && words[2].parse::<u8>().is_ok() && words[3].contains(':')
     })?;
-    // A host may stand behind it, as `remote from host`.
+    // A host may follow, as in `remote from host`.
     let words = &words[at..words.len().min(at + 7)];
     let words = words.iter().position(|word| *word == "remote").map_or(words, |end| &words[..end]);
     DateTime::parse(words.join(" ").as_bytes()).map(Some)
@@ -338,7 +342,7 @@ mod tests {
         // The last line end and the empty lines are missing.
         check(&format!("\n\n{a}S: x\n\none\n{a}two"), &["S: x\n\none\n", "two"]);
         check(&format!("{a}x\n\n>From a\n>>From b\n> From\n\n"), &["x\n\nFrom a\n>From b\n> From\n"]);
-        // No date, so it is text; behind an empty line and alone it begins a message.
+        // Without a date it is text; after an empty line and alone it begins a message.
         check(&format!("{a}x\n\nFrom here on\nFrom \n\nFrom \ny\n"), &["x\n\nFrom here on\nFrom \n", "y\n"]);
         check(
             "From - Sun Nov 06 08:49:37 1994\r\nS: x\r\n\r\ny\r\n\r\nFrom - Sun Nov 06 08:49:37 1994\r\n\r\n",

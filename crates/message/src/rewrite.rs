@@ -1,4 +1,4 @@
-//! Maps of addresses: one address for another, or all of a domain, in envelopes and in headers.
+//! Address maps: replace an address, or all addresses of a domain, in envelopes and headers.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::address::{Address, quoted};
 use crate::{Edit, HeaderEditor, RawField};
 
-/// Which addresses become which. A key is an address, or `@` and a domain for all others of it; so is a value, and `@` with a domain keeps the local part.
-/// The case of letters does not matter. A result is not looked up again.
+/// Replacements of addresses. A key is an address, or `@` and a domain for its other addresses; so is a value, and `@`
+/// with a domain keeps the local part. Case does not matter. A result is not looked up again.
 ///
 /// ```
 /// use posthaste_message::rewrite::AddressMap;
@@ -28,12 +28,12 @@ impl AddressMap {
         Self(pairs.into_iter().map(|(from, to)| (from.to_lowercase(), to)).collect())
     }
 
-    /// Whether nothing becomes anything.
+    /// True if the map has no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What an address becomes; `None`: it stays.
+    /// The replacement of an address; `None`: it stays.
     pub fn address(&self, address: &Address) -> Option<Address> {
         let text = address.to_string().to_lowercase();
         let domain = || text.rfind('@').and_then(|at| self.0.get(&text[at..]));
@@ -44,12 +44,12 @@ impl AddressMap {
         }
     }
 
-    /// The same for an address as text.
+    /// Like `address`, for an address as text.
     pub fn text(&self, address: &str) -> Option<String> {
         self.address(&Address::parse(address).ok()?).map(|address| address.to_string())
     }
 
-    /// A header field with other addresses; `None` if it has none that change, or is no field of addresses.
+    /// A header field with replaced addresses; `None` if nothing changes, or if it is no address field.
     pub fn field(&self, field: &RawField<'_>) -> Option<Vec<u8>> {
         if self.is_empty() || !field.is_whole || !FIELDS.iter().any(|name| is_or_resent(field, name)) {
             return None;
@@ -74,7 +74,7 @@ impl AddressMap {
         Some(out)
     }
 
-    /// A message, in pieces, with other addresses in its header. A body is not copied.
+    /// A message, in pieces, with replaced addresses in its header. The body is not copied.
     pub fn message(&self, pieces: Vec<Bytes>) -> Vec<Bytes> {
         let (mut editor, mut header, mut is_changed) = (HeaderEditor::default(), Vec::new(), false);
         let mut edit = |field: &RawField<'_>| match self.field(field) {
@@ -109,7 +109,7 @@ fn is_or_resent(field: &RawField<'_>, name: &str) -> bool {
     field.is(name) || resent.is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// The end of what begins at `at`: a comment, an address, a word, or one octet of anything else.
+/// The end of the token at `at`: a comment, an address, a word, or one other octet.
 fn token(bytes: &[u8], at: usize) -> usize {
     let mut end = at;
     while let Some(&octet) = bytes.get(end) {
@@ -126,7 +126,7 @@ fn token(bytes: &[u8], at: usize) -> usize {
     end.max(at + 1)
 }
 
-/// Behind the octet that closes what is opened at `at`; the end of the field if none does.
+/// The position after the octet that closes the one at `at`; the end of the field without one.
 fn past(bytes: &[u8], at: usize, open: u8, close: u8) -> usize {
     let (mut depth, mut end) = (1_usize, at + 1);
     while let Some(&octet) = bytes.get(end) {
@@ -144,7 +144,7 @@ fn past(bytes: &[u8], at: usize, open: u8, close: u8) -> usize {
     end.min(bytes.len())
 }
 
-/// Fields with addresses (RFC 5322 sections 3.6.2 and 3.6.3), also behind `Resent-`.
+/// Fields with addresses (RFC 5322 sections 3.6.2 and 3.6.3), also with `Resent-` in front.
 const FIELDS: [&str; 6] = ["From", "Sender", "Reply-To", "To", "Cc", "Bcc"];
 const RESENT: &str = "Resent-";
 

@@ -1,25 +1,25 @@
-//! The header section as it comes, piece by piece: what a log line tells of it, in a fixed amount of memory.
+//! Scans a header section in pieces, for a log line, in fixed memory.
 
 use memchr::memchr;
 
-/// A message that has passed this many servers is taken to be in a loop (RFC 5321 section 6.3 asks for at least 100
-/// before one *must* stop; common practice and this project stop at 50). Reply 554 5.4.6.
+/// Hops at which a message counts as looping. RFC 5321 section 6.3 asks for a limit of at least 100; common practice
+/// and this project use 50. Reply 554 5.4.6.
 pub const MAX_HOPS: usize = 50;
 
 /// Facts about a message for a log line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The first Message-ID, at most 250 characters, nothing but visible ASCII; whatever else was in it is `?`.
+    /// The first Message-ID, at most 250 characters of visible ASCII; others become `?`.
     pub message_id: Option<String>,
-    /// Number of servers that have passed this message on: its Received fields (RFC 5321 section 6.3).
+    /// Number of servers that passed this message on: its Received fields (RFC 5321 section 6.3).
     pub hops: usize,
-    /// Received fields that the [watched](HeaderScan::watching) host has written.
+    /// Received fields written by the [watched](HeaderScan::watching) host.
     pub own_hops: usize,
-    /// No octet of the header section is above 127: it needs no SMTPUTF8 (RFC 6532).
+    /// True if no octet of the header section is above 127: it needs no SMTPUTF8 (RFC 6532).
     pub is_ascii: bool,
 }
 
-/// Reads a header section however it is cut, looks at each octet once and keeps no more than a Message-ID.
+/// Scans a header section, however it is cut; looks at each octet once and keeps only a Message-ID.
 ///
 /// ```
 /// let mut scan = posthaste_message::HeaderScan::default();
@@ -40,7 +40,7 @@ pub struct HeaderScan {
     has_high_octets: bool,
 }
 
-/// Where in a line the next octet stands.
+/// Position of the next octet in a line.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Line {
     #[default]
@@ -48,23 +48,23 @@ enum Line {
     /// After a CR that began the line.
     StartCr,
     Within,
-    /// The blank line was there.
+    /// After the blank line.
     Over,
 }
 
-/// The field that the line belongs to, as far as known.
+/// The field of the line, as far as known.
 #[derive(Debug, Default, Clone, Copy)]
 enum Field {
     /// An unwanted field.
     #[default]
     Other,
-    /// So far its name is the beginning of this one.
+    /// The name so far is a prefix of this one.
     Name { name: &'static [u8], matched: usize },
-    /// White space behind that name: obsolete syntax that must be read (RFC 5322 section 4.5).
+    /// White space after that name: obsolete syntax that must be read (RFC 5322 section 4.5).
     Named { name: &'static [u8] },
-    /// In the value of a Received field: so many octets of what is watched for were there, white space as one blank.
+    /// In the value of a Received field: octets of the watched text matched so far, white space as one blank.
     Received { matched: usize },
-    /// In the value of the first Message-ID, behind as much white space.
+    /// In the value of the first Message-ID, after this much white space.
     MessageId { spaces: usize },
 }
 
@@ -73,18 +73,18 @@ const MESSAGE_ID: &[u8] = b"message-id";
 const MESSAGE_ID_MAX: usize = 250;
 
 impl HeaderScan {
-    /// Also counts the Received fields that `host` has written: those that say `by` it.
+    /// Also counts the Received fields that name `host` in their `by` clause.
     pub fn watching(host: &str) -> Self {
         Self { watched: format!(" by {} ", host.to_ascii_lowercase()).into(), ..Self::default() }
     }
 
-    /// Takes the next piece of the message. What lies behind the header section is not looked at.
+    /// Takes the next piece of the message. Ignores the body.
     pub fn push(&mut self, mut piece: &[u8]) {
         while let Some(&octet) = piece.first() {
             match (self.line, octet) {
                 (Line::Over, _) => return,
                 (Line::Start | Line::StartCr, b'\n') => self.line = Line::Over,
-                // Goes on with the field (RFC 5322 section 2.2.3).
+                // Continues the field (RFC 5322 section 2.2.3).
                 (Line::Start, b' ' | b'\t') | (Line::StartCr, _) => self.line = Line::Within,
                 (Line::Start, b'\r') => {
                     (self.line, self.field) = (Line::StartCr, Field::Other);
@@ -111,7 +111,7 @@ impl HeaderScan {
         Summary { message_id: self.message_id, hops: self.hops, own_hops: self.own_hops, is_ascii }
     }
 
-    /// Octets of one line.
+    /// Takes octets of one line.
     fn within(&mut self, part: &[u8]) {
         for &octet in part {
             self.field = match self.field {
@@ -135,7 +135,7 @@ impl HeaderScan {
         }
     }
 
-    /// The colon behind `name` was met.
+    /// Handles the colon after `name`.
     fn value_of(&mut self, name: &[u8]) -> Field {
         if name == RECEIVED {
             self.hops += 1;
@@ -149,7 +149,7 @@ impl HeaderScan {
         Field::Other
     }
 
-    /// An octet of a Received field.
+    /// Takes an octet of a Received field.
     fn received(&mut self, octet: u8, matched: usize) -> Field {
         let octet = if octet.is_ascii_whitespace() { b' ' } else { octet.to_ascii_lowercase() };
         if octet == b' ' && matched > 0 && self.watched[matched - 1] == b' ' {
@@ -169,7 +169,7 @@ impl HeaderScan {
         Field::Other
     }
 
-    /// An octet of the first Message-ID, behind as many of white space, which counts only if something follows it.
+    /// Takes an octet of the first Message-ID. White space before it counts only if something follows.
     fn message_id(&mut self, octet: u8, spaces: usize) -> Field {
         let value = self.message_id.get_or_insert_default();
         if octet.is_ascii_whitespace() {

@@ -1,7 +1,7 @@
-//! The fields that a server puts in front of a message: Received, Return-Path, Delivered-To.
+//! Trace fields that a server puts in front of a message: Received, Return-Path, Delivered-To.
 //!
-//! Every value that came from the network is reduced to visible characters before it is written, so no input can end
-//! a line early and begin a field of its own.
+//! Values from the network are reduced to visible characters before they are written, so no input can end a line early
+//! and begin a field of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,32 +10,32 @@ use crate::DateTime;
 /// The Received field of one message (RFC 5321 section 4.4).
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// The client's name in HELO, EHLO or LHLO. Anything that is not a domain or an address literal is
-    /// replaced by the peer's address.
+    /// The client's name in HELO, EHLO or LHLO. If it is neither a domain nor an address literal, the peer's address
+    /// replaces it.
     pub helo: &'a str,
-    /// Where the connection came from; `None` on a UNIX socket.
+    /// Address of the client; `None` on a UNIX socket.
     pub peer: Option<IpAddr>,
     /// Our own host name.
     pub by: &'a str,
     /// The registered name of the protocol, such as `ESMTPS` (RFC 3848, RFC 6531 section 4.3). Trace fields may hold UTF-8
     /// when it begins with `UTF8` (RFC 6531 section 3.7.3).
     pub with: &'a str,
-    /// The message's name in our log.
+    /// The message's id in our log.
     pub id: &'a str,
-    /// The recipient, and only when there is just one: more would show blind copies to each other (RFC 5321 section 7.2).
+    /// The recipient, only if it is the only one: more would reveal blind copies (RFC 5321 section 7.2).
     pub recipient: Option<&'a str>,
-    /// How the session was encrypted, if it was.
+    /// Encryption of the session, if any.
     pub tls: Option<Encryption<'a>>,
-    /// When the message was received.
+    /// Time of reception.
     pub date: DateTime,
 }
 
-/// How a session was encrypted, for the clause `tls` of a Received field (RFC 8314 section 4.3).
+/// Encryption of a session, for the clause `tls` of a Received field (RFC 8314 section 4.3).
 #[derive(Debug, Clone, Copy)]
 pub struct Encryption<'a> {
     /// The registered name of the cipher suite, such as `TLS_AES_256_GCM_SHA384`.
     pub cipher: &'a str,
-    /// The version, such as `TLSv1.3`; it stands behind the suite as a comment.
+    /// The version, such as `TLSv1.3`; follows the suite as a comment.
     pub version: &'a str,
 }
 
@@ -71,7 +71,7 @@ impl Received<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// `domain ([192.0.2.7])`: the name is the client's word, the address is what we saw.
+    /// Writes `domain ([192.0.2.7])`: the name by the client, the address as we saw it.
     fn write_from(&self, out: &mut Vec<u8>) {
         let named = is_domain_or_literal(self.helo);
         if named {
@@ -96,29 +96,29 @@ impl Received<'_> {
     }
 }
 
-/// The Received field of a message that came by none of the protocols that are registered for `with`. It names no client.
+/// The Received field of a message that came by no protocol registered for `with`. It names no client.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceivedLocally<'a> {
     /// Our own host name.
     pub by: &'a str,
-    /// The program that has handed it over.
+    /// The program that submitted it.
     pub source: LocalSource,
-    /// The message's name in our log.
+    /// The message's id in our log.
     pub id: &'a str,
-    /// As [`Received::recipient`].
+    /// Like [`Received::recipient`].
     pub recipient: Option<&'a str>,
     /// True if the field may hold UTF-8 (RFC 6531 section 3.7.3).
     pub utf8: bool,
-    /// When the message was received.
+    /// Time of reception.
     pub date: DateTime,
 }
 
-/// The program that has handed over a message.
+/// The program that submitted a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalSource {
     /// A program of the user with this number, on this machine.
     User(u32),
-    /// A client of HTTP, whose address is told if there is one.
+    /// An HTTP client, with its address if known.
     Http(Option<IpAddr>),
 }
 
@@ -149,7 +149,7 @@ impl ReceivedLocally<'_> {
 
 /// Appends `Return-Path: <path>` and CRLF, as final delivery does (RFC 5321 section 4.4). The null path is `""`.
 ///
-/// Control characters in `path` become `?`; what exceeds 900 octets is cut off, so that the line stays within 998.
+/// Control characters in `path` become `?`; cut at 900 octets, so that the line stays within 998.
 pub fn write_return_path(out: &mut Vec<u8>, path: &str) {
     out.extend_from_slice(b"Return-Path: <");
     push_visible(out, path, MAX_PATH);
@@ -158,7 +158,7 @@ pub fn write_return_path(out: &mut Vec<u8>, path: &str) {
 
 /// Appends `Delivered-To: address` and CRLF: the address that the message was delivered for, aliases expanded.
 ///
-/// Control characters in `address` become `?`; what exceeds 900 octets is cut off.
+/// Control characters in `address` become `?`; cut at 900 octets.
 pub fn write_delivered_to(out: &mut Vec<u8>, address: &str) {
     out.extend_from_slice(b"Delivered-To: ");
     push_visible(out, address, MAX_PATH);
@@ -173,7 +173,7 @@ fn is_domain_or_literal(name: &str) -> bool {
         }
 }
 
-/// RFC 5321 section 4.1.2 `sub-domain`; an underscore within is what many hosts are called.
+/// RFC 5321 section 4.1.2 `sub-domain`; inner underscores are allowed, as many hosts have them.
 fn is_label(label: &str) -> bool {
     (1..=MAX_LABEL).contains(&label.len())
         && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
@@ -193,7 +193,7 @@ fn is_visible_path(path: &str, utf8: bool) -> bool {
     !path.is_empty() && path.len() <= MAX_PATH && !path.chars().any(char::is_control) && (utf8 || path.is_ascii())
 }
 
-/// Appends what a domain or an identifier may hold; anything else becomes `?`.
+/// Appends the characters of a domain or an identifier; others become `?`.
 fn push_atom(out: &mut Vec<u8>, text: &str, max: usize) {
     let safe = |b: u8| {
         if b.is_ascii_alphanumeric() || b"-._:[]".contains(&b) { b } else { b'?' }
@@ -222,10 +222,10 @@ const MAX_LABEL: usize = 63;
 const MAX_ID: usize = 128;
 /// More than any path of RFC 5321 section 4.5.3.1.3, less than a line of RFC 5322 section 2.1.1.
 const MAX_PATH: usize = 900;
-/// More than any that is registered.
+/// More than any registered name.
 const MAX_CIPHER: usize = 60;
 const MAX_VERSION: usize = 10;
-/// The clause `tls`, with all around its words.
+/// Longest clause `tls`, with its punctuation.
 const MAX_TLS: usize = MAX_CIPHER + MAX_VERSION + 10;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Modified UTF-7, the form of mailbox names in IMAP and of folders in many Maildirs (RFC 3501 section 5.1.3).
+//! Modified UTF-7: the encoding of mailbox names in IMAP, and of folders in many Maildirs (RFC 3501 section 5.1.3).
 
-/// Encodes a name. Printable ASCII stays as it is, `&` becomes `&-`, everything else is UTF-16 in base64 between `&` and `-`.
+/// Encodes a name. Printable ASCII stays, `&` becomes `&-`, and the rest is UTF-16 in base64 between `&` and `-`.
 ///
 /// ```
 /// assert_eq!(posthaste_message::utf7::encode("Entwürfe & more"), "Entw&APw-rfe &- more");
@@ -28,12 +28,12 @@ pub fn encode(name: &str) -> String {
     out
 }
 
-/// Decodes a name. Every name has exactly one encoding: what [`encode`] would write differently is refused, since two spellings of one
-/// name could pass each other's checks.
+/// Decodes a name. Every name has exactly one encoding: any other spelling than that of [`encode`] is refused, since
+/// two spellings of one name could evade each other's checks.
 ///
 /// # Errors
-/// [`Utf7Error`]: octets outside of printable ASCII, an unclosed or needless shift, base64 that is not UTF-16, lone surrogates, printable
-/// ASCII within a shift, bits left over.
+/// [`Utf7Error`]: octets outside printable ASCII, an unclosed or needless shift, base64 that is not UTF-16, lone
+/// surrogates, printable ASCII within a shift, bits left over.
 pub fn decode(text: &[u8]) -> Result<String, Utf7Error> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -46,7 +46,7 @@ pub fn decode(text: &[u8]) -> Result<String, Utf7Error> {
                     out.push('&');
                 } else {
                     unshift(encoded, &mut out)?;
-                    // Two shifts without text between them are one; `&-` behind a shift is an ampersand.
+                    // Two shifts without text in between are one; `&-` after a shift is an ampersand.
                     if behind.first() == Some(&b'&') && behind.get(1) != Some(&b'-') {
                         return Err(Utf7Error);
                     }
@@ -77,7 +77,7 @@ impl std::fmt::Display for Utf7Error {
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+,";
 
-/// An open shift: bits that do not fill a digit yet.
+/// An open shift: bits of an incomplete digit.
 #[derive(Default)]
 struct Shifted {
     is_open: bool,
@@ -128,7 +128,7 @@ fn unshift(encoded: &[u8], out: &mut String) -> Result<(), Utf7Error> {
             bits &= (1 << count) - 1;
         }
     }
-    // A whole digit that says nothing, or bits that are not padding.
+    // A whole needless digit, or bits that are not padding.
     if count >= 6 || bits != 0 {
         return Err(Utf7Error);
     }

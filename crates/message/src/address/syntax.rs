@@ -1,11 +1,12 @@
-//! The grammar of a path and its parts: `Path`, `Local-part`, `Domain` and `address-literal` of RFC 5321 section 4.1.2, with what RFC 6531 adds.
+//! Grammar of a path and its parts: `Path`, `Local-part`, `Domain` and `address-literal` of RFC 5321 section 4.1.2,
+//! with the additions of RFC 6531.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{AddressError, DOMAIN_BYTES_MAX, Domain, LOCAL_PART_BYTES_MAX, PATH_BYTES_MAX};
 
-/// Finds the `>` that ends the path; one inside a quoted local part does not.
+/// Finds the `>` that ends the path, ignoring those in a quoted local part.
 pub(super) fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
     let inner = text.strip_prefix('<').ok_or(AddressError::Brackets)?;
     let mut quoted = false;
@@ -27,7 +28,7 @@ pub(super) fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
     Err(AddressError::Brackets)
 }
 
-/// Source routes are accepted and ignored (RFC 5321 section 4.1.1.3 and appendix C).
+/// Drops a source route: accepted and ignored (RFC 5321 section 4.1.1.3 and appendix C).
 pub(super) fn drop_source_route(inner: &str) -> Result<&str, AddressError> {
     if !inner.starts_with('@') {
         return Ok(inner);
@@ -39,7 +40,7 @@ pub(super) fn drop_source_route(inner: &str) -> Result<&str, AddressError> {
     Ok(address)
 }
 
-/// Returns the unquoted local part and what follows it.
+/// Returns the unquoted local part and the rest.
 pub(super) fn split_local_part(text: &str) -> Result<(String, &str), AddressError> {
     if let Some(inner) = text.strip_prefix('"') {
         let mut local = String::new();
@@ -47,7 +48,7 @@ pub(super) fn split_local_part(text: &str) -> Result<(String, &str), AddressErro
         while let Some((at, c)) = chars.next() {
             match c {
                 '"' => {
-                    // `at` counts from behind the opening quote, so the written form has `at + 2` octets.
+                    // `at` counts from after the opening quote, so the written form has `at + 2` octets.
                     let rest = &inner[at + 1..];
                     return if at + 2 > LOCAL_PART_BYTES_MAX {
                         Err(AddressError::LocalPartTooLong)
@@ -68,8 +69,8 @@ pub(super) fn split_local_part(text: &str) -> Result<(String, &str), AddressErro
     let end = text.find(|c: char| !is_atext(c) && c != '.').unwrap_or(text.len());
     match &text[..end] {
         "" => Err(AddressError::LocalPart),
-        // Dots in odd places are taken as they come: whole mobile networks have issued such addresses. They are passed
-        // on in quotes, so that the next hop need not be as patient, and with them the local part must still fit.
+        // Dots in odd places are accepted: whole mobile networks have issued such addresses. They are passed on in
+        // quotes, since the next hop may be stricter, and must still fit with the quotes.
         local if local.len() + 2 * usize::from(has_odd_dots(local)) > LOCAL_PART_BYTES_MAX => {
             Err(AddressError::LocalPartTooLong)
         }
@@ -96,12 +97,12 @@ pub(super) fn parse_domain(text: &str) -> Result<Domain, AddressError> {
     }
 }
 
-/// True if `name` can stand after the `@` of an address as a name: see [`Domain::Name`].
+/// True if `name` can follow the `@` of an address as a name: see [`Domain::Name`].
 pub fn is_domain(name: &str) -> bool {
     name.len() <= DOMAIN_BYTES_MAX && check_name(name).is_ok()
 }
 
-/// Underscores are tolerated; everything else is RFC 5321 `Domain` with U-labels (RFC 6531).
+/// Checks a name. Underscores are tolerated; the rest is RFC 5321 `Domain` with U-labels (RFC 6531).
 fn check_name(name: &str) -> Result<(), AddressError> {
     for label in name.split('.') {
         // A U-label may exceed 63 octets in UTF-8; the whole is bounded by DOMAIN_BYTES_MAX.

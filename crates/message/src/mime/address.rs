@@ -1,4 +1,4 @@
-//! Address lists (RFC 5322 section 3.4), as they are written and not only as they should be.
+//! Address lists (RFC 5322 section 3.4), including common deviations.
 
 use std::borrow::Cow;
 
@@ -9,41 +9,43 @@ use super::words::{decode_text, encoded_word_len, unfold};
 /// One item of an address list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodedAddress {
-    /// Somebody. At least one of both is there.
+    /// A mailbox. It has at least one of name and address.
     Mailbox {
-        /// The display name, decoded, with the comments beside it: `Ann Lee (Example Inc.)`. Without one the comment alone.
+        /// The decoded display name with adjacent comments: `Ann Lee (Example Inc.)`. Without a name, the comment
+        /// alone.
         name: Option<String>,
-        /// The address without angle brackets, source route, comments and blanks. A word alone, such as `root`, is one.
+        /// The address without angle brackets, source route, comments and blanks. A single word, such as `root`, is
+        /// one.
         address: Option<String>,
     },
-    /// A group begins; its members follow. `undisclosed-recipients:;` has none.
+    /// The start of a group; its members follow. `undisclosed-recipients:;` has none.
     Group(String),
-    /// The group ends.
+    /// The end of the group.
     GroupEnd,
 }
 
-/// One item of an address list as it is written: encoded words and octets above ASCII stay.
+/// One raw item of an address list: encoded words and octets above ASCII stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RawAddress {
-    /// As [`DecodedAddress::Mailbox`].
+    /// Like [`DecodedAddress::Mailbox`].
     Mailbox {
         /// The display name without its quotes and comments, else the first comment.
         name: Option<Vec<u8>>,
         /// The address, as in [`DecodedAddress::Mailbox`].
         address: Option<Vec<u8>>,
     },
-    /// A group begins; its members follow.
+    /// The start of a group; its members follow.
     Group(Vec<u8>),
-    /// The group ends.
+    /// The end of the group.
     GroupEnd,
 }
 
-/// Reads an address list item by item. Nothing is an error: what cannot be an address is a name.
+/// Parses an address list item by item. Nothing is an error: text that cannot be an address is a name.
 #[derive(Debug, Clone)]
 pub struct Addresses<'a>(RawAddresses<'a>);
 
 impl<'a> Addresses<'a> {
-    /// Reads the value of a field. `fallback` is the charset of octets that are neither UTF-8 nor encoded.
+    /// Parses the value of a field. `fallback`: charset of octets that are neither UTF-8 nor encoded.
     pub fn new(value: &'a [u8], fallback: Option<Charset>) -> Self {
         Self(RawAddresses { decoding: Some(fallback), ..RawAddresses::new(value) })
     }
@@ -64,14 +66,14 @@ impl Iterator for Addresses<'_> {
     }
 }
 
-/// Like [`Addresses`], but without decoding anything: for IMAP's ENVELOPE (RFC 3501 section 7.4.2).
+/// Like [`Addresses`], without decoding: for IMAP's ENVELOPE (RFC 3501 section 7.4.2).
 #[derive(Debug, Clone)]
 pub struct RawAddresses<'a> {
     rest: &'a [u8],
-    /// With the charset of octets that say nothing about themselves; `None`: items stay as they are written.
+    /// Charset of unlabelled octets; `None`: items stay raw.
     decoding: Option<Option<Charset>>,
     in_group: bool,
-    /// No quote, comment or bracket that is opened from here on is closed, so none is looked for again.
+    /// Marks of which no further one is closed, so that none is searched again.
     open: Unclosed,
 }
 
@@ -83,25 +85,25 @@ struct Unclosed {
     literal: bool,
 }
 
-/// The parts of a mailbox that were read.
+/// The parts of a mailbox parsed so far.
 #[derive(Default)]
 struct Parts {
-    /// Words outside of brackets. Quoted ones without their quotes.
+    /// Words outside brackets; quoted ones without their quotes.
     phrase: Vec<u8>,
-    /// Where in it the word with an `@` is.
+    /// Range of the word with an `@` in it.
     at_word: Option<(usize, usize)>,
     word_start: usize,
-    /// That one stood in quotes: any other is more of an address.
+    /// True if that one was in quotes: another `@` then belongs to the address.
     is_at_quoted: bool,
     has_quoted: bool,
     angle: Option<Vec<u8>>,
     comments: Vec<Vec<u8>>,
-    /// White space or a comment stood after the last word.
+    /// True if white space or a comment followed the last word.
     is_apart: bool,
 }
 
 impl<'a> RawAddresses<'a> {
-    /// Reads the value of a field.
+    /// Parses the value of a field.
     pub fn new(value: &'a [u8]) -> Self {
         Self { rest: value, decoding: None, in_group: false, open: Unclosed::default() }
     }
@@ -114,7 +116,7 @@ impl<'a> RawAddresses<'a> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// The length of what a quote, comment or bracket encloses here, with its end; `None` if it is never closed.
+    /// Length up to the end of a quote, comment or bracket; `None` if it is never closed.
     fn enclosed(&mut self, opening: u8) -> Option<usize> {
         let unclosed = match opening {
             b'"' => &mut self.open.quote,
@@ -148,7 +150,7 @@ impl<'a> RawAddresses<'a> {
             return Some(RawAddress::Mailbox { name: self.name(&phrase, &comments), address });
         }
         match self.text(&phrase) {
-            // A local name: the mailbox of the machine.
+            // A local name: a mailbox on the machine.
             Some(word) if !has_quoted && word.iter().all(u8::is_ascii_graphic) => {
                 Some(RawAddress::Mailbox { name: self.name(b"", &comments), address: Some(word) })
             }
@@ -156,7 +158,7 @@ impl<'a> RawAddresses<'a> {
         }
     }
 
-    /// The name that a phrase and the comments beside it make. Raw names are for protocols, which know no comments there.
+    /// The name from a phrase and adjacent comments. Raw names are for protocols, which have no comments there.
     fn name(&self, phrase: &[u8], comments: &[Vec<u8>]) -> Option<Vec<u8>> {
         let mut comments = comments.iter().filter_map(|comment| self.text(comment));
         let mut name = self.text(phrase).or_else(|| comments.next())?;
@@ -175,7 +177,7 @@ impl Iterator for RawAddresses<'_> {
         while let Some((&byte, after)) = self.rest.split_first() {
             match byte {
                 b'"' if let Some(len) = self.enclosed(byte) => self.quoted(&mut parts, len),
-                // Never closed, beside a word: what follows is a name, and the mark itself says nothing. Within a word it stays.
+                // Unclosed, next to a word: a name follows, and the mark itself is dropped. Within a word it stays.
                 b'"' if parts.phrase.is_empty() || parts.is_apart || ends_word(after) => {
                     parts.has_quoted = true;
                     self.rest = after;
@@ -187,7 +189,7 @@ impl Iterator for RawAddresses<'_> {
                 }
                 b'<' => {
                     if parts.angle.is_some() {
-                        // The next one begins, and somebody forgot the comma.
+                        // The next item begins: the comma is missing.
                         return self.finish(parts);
                     }
                     self.angle(&mut parts);
@@ -201,7 +203,7 @@ impl Iterator for RawAddresses<'_> {
                     let ends_group = byte == b';' && self.in_group;
                     let is_empty = parts.is_empty();
                     if ends_group && !is_empty {
-                        // The member first; the semicolon is met again.
+                        // The member first; the semicolon is read again.
                         if let Some(found) = self.finish(parts) {
                             return Some(found);
                         }
@@ -227,7 +229,7 @@ impl Iterator for RawAddresses<'_> {
                     return Some(RawAddress::Group(self.text(&parts.phrase).unwrap_or_default()));
                 }
                 b'>' => self.rest = after,
-                // Behind it a blank separates words as ever: the line may be folded there.
+                // A following blank still separates words: the line may be folded there.
                 b'\\' if after.first().is_none_or(u8::is_ascii_whitespace) => self.rest = after,
                 b'\\' => {
                     parts.word(&after[..1]);
@@ -274,7 +276,7 @@ impl RawAddresses<'_> {
     fn angle(&mut self, parts: &mut Parts) {
         let (content, len) = match self.enclosed(b'<') {
             Some(len) => (&self.rest[1..len - 1], len),
-            // Never closed: up to the next item.
+            // Unclosed: up to the next item.
             None => {
                 let after = &self.rest[1..];
                 let len = after.iter().position(|b| b",;".contains(b)).unwrap_or(after.len());
@@ -286,13 +288,13 @@ impl RawAddresses<'_> {
         self.rest = &self.rest[len..];
     }
 
-    /// The length of a run of ordinary octets, at least 1. An encoded word is one, with whatever stands in it.
+    /// Length of a run of ordinary octets, at least 1. An encoded word is one run, whatever it holds.
     fn word_len(&self) -> usize {
         let rest = self.rest;
         if let Some(len) = encoded_word_len(&rest[..rest.len().min(ENCODED_WORD_BYTES_MAX)]) {
             return len;
         }
-        // Another encoded word may begin within.
+        // Another encoded word may begin inside.
         let ends = |at: usize| match rest[at] {
             b'=' => rest.get(at + 1) == Some(&b'?'),
             byte => b"\"(<[,;:>\\".contains(&byte) || byte.is_ascii_whitespace(),
@@ -301,7 +303,7 @@ impl RawAddresses<'_> {
     }
 }
 
-/// Encoded words may have at most 75 octets (RFC 2047 section 2); mail has longer ones.
+/// Encoded words may have at most 75 octets (RFC 2047 section 2); real ones are longer.
 const ENCODED_WORD_BYTES_MAX: usize = 2048;
 
 impl Parts {
@@ -321,7 +323,7 @@ impl Parts {
         self.is_apart = false;
         self.phrase.extend_from_slice(text);
         let is_same = self.at_word.is_some_and(|(start, _)| start == self.word_start);
-        // An encoded word may have an `@` that is not one.
+        // An `@` in an encoded word does not count.
         let has_at = text.contains(&b'@') && !text.starts_with(b"=?");
         if is_same || has_at && (self.at_word.is_none() || self.is_at_quoted) {
             self.is_at_quoted &= is_same;
@@ -343,7 +345,7 @@ fn ends_word(after: &[u8]) -> bool {
     after.first().is_none_or(|byte| b"<,;(".contains(byte) || byte.is_ascii_whitespace())
 }
 
-/// With both quotes; `text` begins with the first.
+/// Length with both quotes; `text` begins with the first.
 fn quoted_len(text: &[u8]) -> Option<usize> {
     let mut at = 1;
     while let Some(&byte) = text.get(at) {
@@ -356,10 +358,10 @@ fn quoted_len(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// With both brackets; those in a quoted local part do not count.
+/// Length with both brackets; those in a quoted local part do not count.
 fn angle_len(text: &[u8]) -> Option<usize> {
     let mut at = 1;
-    // No quote is closed any more: none is looked for again.
+    // No further quote is closed, so none is searched again.
     let mut unclosed = false;
     while let Some(&byte) = text.get(at) {
         match byte {
@@ -387,7 +389,7 @@ fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// The address in brackets: without blanks, comments, further brackets, and the route of RFC 5322 section 4.4.
+/// The address in brackets: without blanks, comments, inner brackets, and the route of RFC 5322 section 4.4.
 fn route_addr(content: &[u8]) -> Vec<u8> {
     let content = unfold(content);
     let mut out = Vec::with_capacity(content.len());
@@ -438,7 +440,7 @@ fn after_mail_to(address: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// Items as text: `name|address`, `name:` where a group begins, `;` where it ends.
+    /// Items as text: `name|address`, `name:` at the start of a group, `;` at its end.
     fn list(value: &[u8]) -> Vec<String> {
         let item = |address| match address {
             DecodedAddress::Mailbox { name, address } => {
@@ -555,7 +557,7 @@ mod tests {
 
     #[test]
     fn what_is_long_is_read_once() {
-        // Each of these would take minutes if what follows were looked through for every one of them.
+        // Each would take minutes with a search to the end for every mark.
         for many in ["(", "\"", "\\\"", "<", "[", "<(", "=?", "=?a?q?", ":", "a\"b\"", "(\\)"] {
             for begin in ["", "<", "<\""] {
                 for end in ["", "@x>"] {

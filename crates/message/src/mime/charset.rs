@@ -1,4 +1,4 @@
-//! Octets to characters: labels as mail has them, and a guess where a label is missing or lies.
+//! Decodes octets to characters: by labels as mail has them, or by a guess for a missing or wrong label.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::charset_tables::TABLES;
 use super::guess::{count_utf8, guess, has_escapes, mixed};
 use super::shifted;
 
-/// How the octets of a text become characters.
+/// A character encoding.
 ///
 /// ```
 /// use posthaste_message::mime::Charset;
@@ -20,16 +20,16 @@ pub struct Charset(Kind);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// ASCII by its label. With other octets the label lies.
+    /// Labelled as ASCII. With other octets the label is wrong.
     Ascii,
     Standard(&'static Encoding),
     /// The upper half of a code page.
     Table(&'static str),
     Utf7,
-    /// Every ISO-2022 of mail: JP with its extensions, KR, CN.
+    /// All ISO-2022 encodings of mail: JP with its extensions, KR, CN.
     Iso2022,
     Hz,
-    /// Byte order by its mark; without one guessed, else big-endian (RFC 2781 section 4.3).
+    /// Byte order by its mark; without one by a guess, else big-endian (RFC 2781 section 4.3).
     Utf16,
     Utf32,
 }
@@ -41,7 +41,8 @@ impl Charset {
     /// UTF-8.
     pub const UTF_8: Self = Self(Kind::Standard(UTF_8));
 
-    /// The charset of a MIME label, case and punctuation not counted. `None` for labels that say nothing (`x-unknown`) or are not known.
+    /// The charset of a MIME label, ignoring case and punctuation. `None` for meaningless labels (`x-unknown`) and
+    /// unknown ones.
     pub fn for_label(label: &[u8]) -> Option<Self> {
         let label = label.trim_ascii();
         if label.len() > 60 {
@@ -125,7 +126,7 @@ impl Charset {
         Encoding::for_label_no_replacement(known.as_bytes()).map(Kind::Standard)
     }
 
-    /// `iso_8859_15`, `windows1250`, `x-cp1251`, `ISO8859-2-Windows-Latin-2`: a known name, differently cut.
+    /// A known name in a variant: `iso_8859_15`, `windows1250`, `x-cp1251`, `ISO8859-2-Windows-Latin-2`.
     fn repaired(bare: &str) -> Option<Kind> {
         let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
         let bare = bare.trim_start_matches('x').trim_start_matches("cs");
@@ -139,7 +140,7 @@ impl Charset {
         Encoding::for_label_no_replacement(label.as_bytes()).map(Kind::Standard)
     }
 
-    /// Decodes; what means nothing becomes U+FFFD. A byte order mark counts more than the label and is not part of the text.
+    /// Decodes octets; invalid ones become U+FFFD. A byte order mark overrides the label and is not part of the text.
     pub fn decode(self, bytes: &[u8]) -> Cow<'_, str> {
         match self.0 {
             Kind::Ascii => guess(bytes),
@@ -156,7 +157,7 @@ impl Charset {
                 }
             },
             Kind::Utf7 => Cow::Owned(shifted::utf7(bytes)),
-            // 8-bit octets are none of theirs.
+            // These encodings have no 8-bit octets.
             Kind::Iso2022 | Kind::Hz if !bytes.is_ascii() => guess(bytes),
             Kind::Iso2022 => Cow::Owned(shifted::iso_2022(bytes)),
             Kind::Hz => Cow::Owned(shifted::hz(bytes)),
@@ -170,8 +171,8 @@ impl Charset {
         }
     }
 
-    /// True if the label is plainly wrong: 8-bit octets in what has none, or "UTF-8" without one character of UTF-8 beyond ASCII, which is any other
-    /// program's octets.
+    /// True if the label is plainly wrong: 8-bit octets in a 7-bit charset, or "UTF-8" without one valid character
+    /// beyond ASCII.
     fn is_belied_by(self, bytes: &[u8]) -> bool {
         match self.0 {
             Kind::Ascii | Kind::Iso2022 | Kind::Hz => !bytes.is_ascii(),
@@ -182,12 +183,12 @@ impl Charset {
         }
     }
 
-    /// True if texts in it may end within a shift, so that pieces cannot be joined before they are decoded.
+    /// True if texts may end within a shift, so that pieces cannot be joined before decoding.
     pub(super) fn is_stateful(self) -> bool {
         matches!(self.0, Kind::Utf7 | Kind::Iso2022 | Kind::Hz)
     }
 
-    /// Decodes octets beyond ASCII that have no label of their own: `None` if they are none of this charset.
+    /// Decodes unlabelled octets beyond ASCII; `None` if they are invalid in this charset.
     fn decode_exactly(self, bytes: &[u8]) -> Option<Cow<'_, str>> {
         match self.0 {
             Kind::Standard(encoding) if encoding.is_ascii_compatible() => {
@@ -199,7 +200,8 @@ impl Charset {
     }
 }
 
-/// Decodes the text of a body part: by its label; where that is missing, unknown or plainly wrong, by what an HTML document says of itself; else by a guess.
+/// Decodes the text of a body part: by its label; if that is missing, unknown or plainly wrong, by the HTML document's
+/// own declaration; else by a guess.
 pub fn decode_body<'a>(bytes: &'a [u8], label: Option<&[u8]>, is_html: bool) -> Cow<'a, str> {
     let says_itself = || if is_html && std::str::from_utf8(bytes).is_err() { meta_charset(bytes) } else { None };
     let fits = |charset: &Charset| !charset.is_belied_by(bytes);
@@ -209,7 +211,7 @@ pub fn decode_body<'a>(bytes: &'a [u8], label: Option<&[u8]>, is_html: bool) -> 
     }
 }
 
-/// Decodes octets of a header that are no encoded word: UTF-8, else `fallback` (the body's charset), else windows-1252.
+/// Decodes octets of a header outside encoded words: UTF-8, else `fallback` (the body's charset), else windows-1252.
 pub(super) fn decode_header<'a>(bytes: &'a [u8], fallback: Option<Charset>) -> Cow<'a, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if has_escapes(bytes) => Charset::ISO_2022.decode_if(bytes, text),
@@ -221,7 +223,7 @@ pub(super) fn decode_header<'a>(bytes: &'a [u8], fallback: Option<Charset>) -> C
 }
 
 impl Charset {
-    /// Every ISO-2022 of mail.
+    /// All ISO-2022 encodings of mail.
     pub(super) const ISO_2022: Self = Self(Kind::Iso2022);
     /// UTF-16 in the order of its mark.
     pub(super) const UTF_16: Self = Self(Kind::Utf16);
@@ -231,14 +233,14 @@ impl Charset {
     }
 }
 
-/// The charset that an HTML document states: `<meta charset=...>` or `content="text/html; charset=..."`.
+/// The charset declared by an HTML document: `<meta charset=...>` or `content="text/html; charset=..."`.
 fn meta_charset(bytes: &[u8]) -> Option<Charset> {
     let head = bytes[..bytes.len().min(META_BYTES_MAX)].to_ascii_lowercase();
     let at = memchr::memmem::find(&head, b"charset=")? + 8;
     let value = head[at..].trim_ascii_start();
     let value = value.strip_prefix(b"\"").or_else(|| value.strip_prefix(b"'")).unwrap_or(value);
     let end = value.iter().position(|byte| !byte.is_ascii_graphic() || b"\"'>;/".contains(byte)).unwrap_or(value.len());
-    // It was read as ASCII, so it is not UTF-16, whatever it says.
+    // It was readable as ASCII, so it is not UTF-16, whatever it declares.
     Charset::for_label(&value[..end]).filter(|charset| !matches!(charset.0, Kind::Utf16 | Kind::Utf32))
 }
 

@@ -1,6 +1,6 @@
-//! Code pages of DOS, old Macs and a few others that the Encoding Standard leaves out: what 0x80 to 0xff mean.
+//! Code pages of DOS, old Macs and a few others missing in the Encoding Standard: the characters of 0x80 to 0xff.
 
-/// Labels without what is not a letter or digit, in lower case, and the 128 characters.
+/// Labels reduced to letters and digits, in lower case, with the 128 characters.
 pub(super) const TABLES: [(&[&str], &str); 23] = [
     (&["cp437", "437", "ibm437", "cspc8codepage437", "dos437"],
      "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\

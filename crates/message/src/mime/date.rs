@@ -1,18 +1,18 @@
-//! Dates (RFC 5322 section 3.3, obsolete forms of section 4.3) and what else mail programs have written there.
+//! Dates (RFC 5322 section 3.3, obsolete forms of section 4.3), and other forms that mail programs write.
 
 use super::params::comment_len;
 use crate::DateTime;
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-/// Octets of a value that are looked at.
+/// Octets of a value that are parsed.
 const DATE_BYTES_MAX: usize = 300;
 
 impl DateTime {
-    /// Reads the value of a `Date` field: `Tue, 4 Mar 2025 10:40:00 +0100`, and as well `Thursday, April 09, 2003 9:00 AM`,
-    /// `Fri Mar 10 13:40:00 GMT+0100 2006`, `2003-04-09T09:00:00Z`, `9-Apr-03`.
+    /// Parses the value of a `Date` field: `Tue, 4 Mar 2025 10:40:00 +0100`, and also `Thursday, April 09, 2003 9:00
+    /// AM`, `Fri Mar 10 13:40:00 GMT+0100 2006`, `2003-04-09T09:00:00Z`, `9-Apr-03`.
     ///
-    /// Years of two and three digits are those of RFC 5322 section 4.3; a zone that is not understood counts as UTC. `None` if there is no day, month or year of
-    /// 1900 or later, or no such day.
+    /// Years of two and three digits follow RFC 5322 section 4.3; an unknown zone counts as UTC. `None` without a day,
+    /// a month or a year from 1900 on, or if there is no such day.
     ///
     /// ```
     /// use posthaste_message::DateTime;
@@ -56,7 +56,7 @@ struct Found {
 }
 
 impl Found {
-    /// `None` if the word makes nonsense of the date.
+    /// Parses a word; `None` if it contradicts the date.
     fn word(&mut self, word: &str) -> Option<()> {
         let first = word.bytes().next()?;
         if word.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -76,7 +76,7 @@ impl Found {
         } else if word.eq_ignore_ascii_case("am") || word.eq_ignore_ascii_case("pm") {
             self.is_afternoon = Some(!word.eq_ignore_ascii_case("am"));
         } else if let Some(zone) = zone(word) {
-            // `GMT` beside an offset says nothing new.
+            // `GMT` next to an offset adds nothing.
             self.zone = Some(self.zone.filter(|&known| known != 0).unwrap_or(zone));
         } else if let Some((_, date)) = word.split_once('.').filter(|(day, rest)| is_weekday(day) && !rest.is_empty()) {
             return self.word(date);
@@ -92,7 +92,7 @@ impl Found {
                     (Some(number / 10_000), Some(number / 100 % 100), Some(number % 100));
             }
             1 | 2 if self.day.is_none() => self.day = Some(number),
-            // Programs that put 19 before the years since 1900 as text: 19103.
+            // Programs that prefix 19 to the years since 1900 write 19103.
             5 if self.year.is_none() && (19_100..19_200).contains(&number) => self.year = Some(number - 17_100),
             1..=4 if self.year.is_none() => self.year = Some(full_year(number, digits.len())),
             _ => return None,
@@ -100,7 +100,7 @@ impl Found {
         Some(())
     }
 
-    /// A time, or a date of numbers; both at once in ISO 8601.
+    /// Parses a time, a date of numbers, or both in ISO 8601.
     fn digits_first(&mut self, word: &str) -> Option<()> {
         if let Some((date, time)) = word.split_once(['T', 't']).filter(|(date, _)| date.contains('-')) {
             self.date(date, '-')?;
@@ -217,7 +217,8 @@ fn offset(word: &str) -> Option<i64> {
     ((0..=24).contains(&hours) && (0..60).contains(&minutes)).then(|| sign * (hours * 3600 + minutes * 60))
 }
 
-/// A zone by its name (RFC 5322 section 4.3, and what Europe and Asia write). Military letters other than `Z` say nothing, as there.
+/// A zone by its name (RFC 5322 section 4.3, and names used in Europe and Asia). Military letters other than `Z` count
+/// as unknown, as there.
 fn zone(word: &str) -> Option<i64> {
     let split = word.find(['+', '-']).unwrap_or(word.len());
     let (name, rest) = word.split_at(split);

@@ -1,4 +1,4 @@
-//! Header sections: fields as they stand, each with its place, and what their values mean.
+//! Header sections: raw fields with their positions, and their meaning.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::charset::Charset;
 use super::words::decode_text;
 use crate::DateTime;
 
-/// A header section. Reading it costs one look at each line; nothing is copied.
+/// A header section. Reading it looks once at each line and copies nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a> {
     bytes: &'a [u8],
@@ -20,18 +20,18 @@ pub struct Header<'a> {
 /// One header field.
 #[derive(Debug, Clone, Copy)]
 pub struct Field<'a> {
-    /// Without the colon and blanks before it.
+    /// The name, without the colon and blanks before it.
     pub name: &'a [u8],
-    /// All behind the colon, folded as it stands, without the last line end.
+    /// The value after the colon, still folded, without the last line end.
     pub value: &'a [u8],
-    /// Where the name begins in the message.
+    /// Start of the name in the message.
     pub start: usize,
-    /// Where the next line begins.
+    /// Start of the next line.
     pub end: usize,
 }
 
 impl<'a> Header<'a> {
-    /// The header section that begins at the first octet of `bytes`, which ends at the first empty line or with `bytes`.
+    /// The header section at the start of `bytes`: up to the first empty line, or to the end.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
@@ -40,17 +40,17 @@ impl<'a> Header<'a> {
         Self { bytes, offset }
     }
 
-    /// The section as it stands.
+    /// The raw section.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// All fields in their order. Lines that belong to none are passed over.
+    /// All fields in their order. Lines outside fields are skipped.
     pub fn fields(&self) -> Fields<'a> {
         Fields { bytes: self.bytes, at: 0, offset: self.offset }
     }
 
-    /// The first field of that name, upper or lower case.
+    /// The first field of that name, in any case.
     pub fn first(&self, name: &str) -> Option<Field<'a>> {
         self.fields().find(|field| field.is(name))
     }
@@ -75,7 +75,7 @@ impl<'a> Iterator for Fields<'a> {
                 return None;
             }
             self.at = line.end;
-            // The first line cannot continue anything, so blanks before its name are a slip.
+            // The first line cannot continue a field, so blanks before its name are a slip.
             let blanks = if start == 0 {
                 self.bytes[line.clone()].iter().take_while(|byte| is_continuation(**byte)).count()
             } else {
@@ -94,7 +94,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The line that begins there, with its end. `None` at the end.
+/// The range of the line at a position, with its end. `None` at the end.
 pub(super) fn line_at(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
     Some(at..memchr(b'\n', rest).map_or(bytes.len(), |end| at + end + 1))
@@ -108,7 +108,8 @@ pub(super) fn is_continuation(first: u8) -> bool {
     matches!(first, b' ' | b'\t')
 }
 
-/// Where the colon behind a field's name is (RFC 5322 section 2.2, blanks before it as in section 4.5). `None`: the line begins no field.
+/// Position of the colon after a field's name (RFC 5322 section 2.2, blanks before it as in section 4.5). `None`: the
+/// line begins no field.
 pub(super) fn colon_of(line: &[u8]) -> Option<usize> {
     let colon = line.iter().position(|&byte| byte == b':' || !byte.is_ascii_graphic())?;
     if line[colon] == b':' {
@@ -124,7 +125,7 @@ fn without_line_end(value: &[u8]) -> &[u8] {
 }
 
 impl<'a> Field<'a> {
-    /// True if it has that name, upper or lower case.
+    /// True if it has that name, in any case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
@@ -139,7 +140,7 @@ impl<'a> Field<'a> {
         Addresses::new(self.value, fallback)
     }
 
-    /// The value as a date; of a `Received` that behind its last semicolon.
+    /// The value as a date; for `Received`, the part after its last semicolon.
     pub fn date(&self) -> Option<DateTime> {
         let value = match self.is("Received") {
             true => memchr::memrchr(b';', self.value).map(|at| &self.value[at + 1..])?,

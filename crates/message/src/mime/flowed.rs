@@ -1,6 +1,6 @@
-//! `format=flowed` (RFC 3676): lines that were broken to travel are joined again.
+//! `format=flowed` (RFC 3676): rejoins lines that were broken for transport.
 
-/// The text of a flowed body. `del_sp`: the blank that marks a broken line is not part of the text (section 4.1).
+/// Rejoins a flowed body. `del_sp`: the blank that marks a broken line is not part of the text (section 4.1).
 ///
 /// Each quoted paragraph becomes a line that begins with its `>` signs and a blank. Line ends are LF.
 ///
@@ -10,13 +10,13 @@
 /// ```
 pub fn unflow(text: &str, del_sp: bool) -> String {
     let mut out = String::with_capacity(text.len());
-    // How deep the paragraph is quoted that goes on in the next line.
+    // Quote depth of a paragraph that continues in the next line.
     let mut open: Option<usize> = None;
     for line in text.split_inclusive('\n') {
         let bare = line.strip_suffix('\n').map_or(line, |bare| bare.strip_suffix('\r').unwrap_or(bare));
         let content = bare.trim_start_matches('>');
         let depth = bare.len() - content.len();
-        // The blank that keeps `From`, `>` and blanks at a line's beginning what they are (section 4.4).
+        // Removes the stuffed blank before `From`, `>` and blanks (section 4.4).
         let content = content.strip_prefix(' ').unwrap_or(content);
         let is_signature = content == "-- ";
         let goes_on = open == Some(depth) && !is_signature;

@@ -1,4 +1,5 @@
-//! The charset of text that does not name one: UTF-8 if it is valid, ISO-2022 by its escapes, else by statistics that must make words.
+//! Guesses the charset of unlabelled text: UTF-8 if valid, ISO-2022 by its escapes, else by statistics, if the result
+//! has words.
 
 use std::borrow::Cow;
 
@@ -7,12 +8,12 @@ use encoding_rs::{Encoding, WINDOWS_1252};
 
 use super::charset::Charset;
 
-/// Octets that a guess looks at, from the first that is not ASCII.
+/// Octets used for a guess, from the first beyond ASCII.
 const GUESS_BYTES_MAX: usize = 64 << 10;
-/// Letters in words that a charset must make of the octets, so that it is believed.
+/// Letters in words that make a guess credible.
 const LETTERS_MIN: usize = 3;
 
-/// Text without a label: UTF-8 if it is valid, ISO-2022 by its escapes, else what it looks like.
+/// Decodes unlabelled text: UTF-8 if valid, ISO-2022 by its escapes, else by statistics.
 pub(super) fn guess(bytes: &[u8]) -> Cow<'_, str> {
     if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
         return Charset::UTF_16.decode(bytes);
@@ -45,14 +46,14 @@ pub(super) fn has_escapes(bytes: &[u8]) -> bool {
 pub(super) fn count_utf8(bytes: &[u8]) -> (usize, usize) {
     let (mut characters, mut others) = (0, 0);
     for chunk in bytes.utf8_chunks() {
-        // The octets that begin a character.
+        // Lead octets.
         characters += chunk.valid().bytes().filter(|byte| *byte >= 0xc0).count();
         others += chunk.invalid().len();
     }
     (characters, others)
 }
 
-/// UTF-8 where it is valid and windows-1252 where it is not: the quotation of another's mail often has the one in the other.
+/// UTF-8 where it is valid and windows-1252 elsewhere: quotations of other mail often mix them.
 pub(super) fn mixed(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() + bytes.len() / 8);
     for chunk in bytes.utf8_chunks() {
@@ -62,10 +63,10 @@ pub(super) fn mixed(bytes: &[u8]) -> String {
     text
 }
 
-/// True if the letters that this charset has in place of windows-1252's characters stand in words.
+/// True if the letters of this charset that replace windows-1252's characters stand in words.
 ///
-/// The detector compares how often letters follow each other. Of English with a few pound signs (`£7,500`) or copyright signs (`©2009`) it knows too
-/// little, and names a charset in which these are letters: `Ł7,500`, `Š2009`.
+/// The detector compares frequencies of letter pairs. For English with a few pound signs (`£7,500`) or copyright signs
+/// (`©2009`) it has too little data, and names a charset in which these are letters: `Ł7,500`, `Š2009`.
 fn makes_words(encoding: &'static Encoding, sample: &[u8]) -> bool {
     let text = encoding.decode_without_bom_handling(sample).0;
     let western = WINDOWS_1252.decode_without_bom_handling(sample).0;
@@ -84,7 +85,7 @@ fn makes_words(encoding: &'static Encoding, sample: &[u8]) -> bool {
     found.fitting >= LETTERS_MIN && found.fitting > found.stray
 }
 
-/// Letters that windows-1252 does not have in their places.
+/// Letters where windows-1252 has other characters.
 #[derive(Default)]
 struct Evidence {
     fitting: usize,
@@ -95,14 +96,15 @@ struct Evidence {
 #[derive(Default)]
 struct Word {
     letters: usize,
-    /// Latin letters that the charset alone has there.
+    /// Latin letters that only this charset has there.
     own_latin: usize,
-    /// A capital after a small letter, or a small letter after two capitals: a sign that was glued to a word.
+    /// A capital after a small letter, or a small letter after two capitals: a sign stuck to a word.
     is_odd: bool,
     capitals: usize,
     has_small: bool,
     has_latin: bool,
-    /// The run of other letters at the end of the word, and runs before it: letters in those of two and more, and single ones.
+    /// The run of other letters at the end of the word, and earlier runs: letters in those of two and more, and single
+    /// ones.
     run: usize,
     in_runs: usize,
     single: usize,
@@ -217,7 +219,7 @@ mod tests {
         check(None, "<meta charset=utf-8>", b"Copyright \xa9 2009 Example, Inc. caf\xe9", "© 2009 Example, Inc. café");
         check(Some("utf-8"), "<meta charset=utf-8>", b"\xa37,500", "£7,500");
         check(None, "<meta charset=us-ascii>", b"\xa37,500", "£7,500");
-        // A label that can be right counts more than the document.
+        // A plausible label overrides the document.
         check(Some("koi8-r"), "<meta charset=utf-8>", b"\xd0\xc5\xd4\xd2", "петр");
         check(Some("utf-8"), "<meta charset=koi8-r>", "é\u{d7}".as_bytes(), "é×");
     }

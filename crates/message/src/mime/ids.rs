@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::words::unfold;
 
-/// The id of a `Message-ID`: what stands in brackets; without brackets the first word. Without its brackets and blanks.
+/// The id of a `Message-ID`: the text in brackets, or without brackets the first word. Returned without brackets and
+/// blanks.
 pub fn message_id(value: &[u8]) -> Option<String> {
     let value = unfold(value);
     bracketed(&value).next().map(|(_, id)| id).or_else(|| {
@@ -15,7 +16,8 @@ pub fn message_id(value: &[u8]) -> Option<String> {
 
 /// The ids of a `References`, oldest first.
 ///
-/// Without a single bracket the words that look like ids (`one@other`) count, if all of them do: text would join threads that have nothing in common.
+/// Without any bracket, words that look like ids (`one@other`) count if all do: other text would join unrelated
+/// threads.
 pub fn references(value: &[u8]) -> Vec<String> {
     let value = unfold(value);
     let ids: Vec<String> = bracketed(&value).map(|(_, id)| id).collect();
@@ -28,10 +30,10 @@ pub fn references(value: &[u8]) -> Vec<String> {
     if all_ids { words.into_iter().map(clean).collect() } else { Vec::new() }
 }
 
-/// The id of the message that is answered, as an `In-Reply-To` names it.
+/// The id of the answered message, from an `In-Reply-To`.
 ///
-/// Older programs wrote a sentence there, such as `Message from Ann <ann@x.example> of Tuesday <id@x.example>`: in one that does not begin with an id,
-/// the last bracket counts; without brackets nothing does unless it is one word.
+/// Older programs wrote a sentence, such as `Message from Ann <ann@x.example> of Tuesday <id@x.example>`: if it does
+/// not begin with an id, the last bracket counts. Without brackets only a single word counts.
 pub fn in_reply_to(value: &[u8]) -> Vec<String> {
     let value = unfold(value);
     let mut ids: Vec<(usize, String)> = bracketed(&value).collect();
@@ -48,7 +50,8 @@ pub fn in_reply_to(value: &[u8]) -> Vec<String> {
     wanted.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Texts in angle brackets, and where each opens. A bracket that is not closed ends at the next blank, and must hold an `@`.
+/// Texts in angle brackets, with the position of each opening. An unclosed bracket ends at the next blank, and must
+/// hold an `@`.
 fn bracketed(value: &[u8]) -> impl Iterator<Item = (usize, String)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -94,7 +97,7 @@ fn looks_like_id(word: &[u8]) -> bool {
     is_plain && word.iter().position(|&byte| byte == b'@').is_some_and(|at| at > 0 && at + 1 < word.len())
 }
 
-/// An id as it is compared and shown: without blanks, which folding may have put there.
+/// An id for comparison and display: without blanks, which folding may have added.
 fn clean(id: &[u8]) -> String {
     let id: Vec<u8> =
         id.iter().copied().filter(|byte| !byte.is_ascii_whitespace() && !matches!(byte, b'<' | b'>')).collect();

@@ -1,6 +1,7 @@
-//! The header fields of a list of messages.
+//! Header fields for message lists.
 
-/// True for the fields that clients list: those of ENVELOPE, SORT and THREAD, and others that mail programs ask for of all new mail.
+/// True for the fields that clients list: those of ENVELOPE, SORT and THREAD, and others that mail programs fetch for
+/// all new mail.
 pub fn is_listed_field(name: &[u8]) -> bool {
     const NAMES: [&str; 27] = [
         "From",

@@ -7,10 +7,11 @@ use super::charset::{Charset, decode_body};
 use super::transfer::hex;
 use super::words::{decode_text, unfold};
 
-/// Pieces of one parameter (RFC 2231 section 3) that are put together.
+/// Most pieces of one parameter (RFC 2231 section 3).
 const PIECES_MAX: usize = 1000;
 
-/// The value before the parameters in lower case, such as `text/plain` or `attachment`. Comments and blanks are left out.
+/// The value before the parameters, in lower case, such as `text/plain` or `attachment`. Comments and blanks are
+/// dropped.
 pub fn main_value(value: &[u8]) -> String {
     let mut out = String::new();
     let mut at = 0;
@@ -33,13 +34,13 @@ pub fn main_value(value: &[u8]) -> String {
     out
 }
 
-/// Octets up to what ends a token of a type.
+/// Length of a type's token.
 fn token_len(text: &[u8]) -> usize {
     text.iter().position(|&byte| !byte.is_ascii_graphic() || b"/;()\"=,".contains(&byte)).unwrap_or(text.len())
 }
 
-/// Past blanks, line ends and comments. `unclosed`: a comment was met that is never closed, so none is looked for again; else any number of them
-/// would each be read to the end.
+/// Skips blanks, line ends and comments. `unclosed`: an unclosed comment was met, so none is searched again; otherwise
+/// each of many would be searched to the end.
 fn skip_blanks(value: &[u8], mut at: usize, unclosed: &mut bool) -> usize {
     loop {
         at += value[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -53,7 +54,7 @@ fn skip_blanks(value: &[u8], mut at: usize, unclosed: &mut bool) -> usize {
     }
 }
 
-/// The length of a comment (RFC 5322 section 3.2.2) that begins here and is closed.
+/// Length of a closed comment (RFC 5322 section 3.2.2) at the start of `text`.
 pub(super) fn comment_len(text: &[u8]) -> Option<usize> {
     if text.first() != Some(&b'(') {
         return None;
@@ -72,7 +73,7 @@ pub(super) fn comment_len(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// A parameter as it stands.
+/// A raw parameter.
 struct Raw<'a> {
     name: &'a [u8],
     value: Cow<'a, [u8]>,
@@ -82,13 +83,14 @@ struct Raw<'a> {
 struct Parameters<'a> {
     value: &'a [u8],
     at: usize,
-    /// See [`skip_blanks`].
+    /// As in [`skip_blanks`].
     unclosed: bool,
 }
 
 impl<'a> Parameters<'a> {
     fn new(value: &'a [u8]) -> Self {
-        // Behind the first semicolon, or where one was forgotten behind the first blank of the value. Or at once: `charset=utf-8`.
+        // After the first semicolon, or, if it is missing, after the first blank of the value. Or at once:
+        // `charset=utf-8`.
         let mut unclosed = false;
         let start = skip_blanks(value, 0, &mut unclosed);
         let behind_token = skip_blanks(value, start + token_len(&value[start..]), &mut unclosed);
@@ -113,8 +115,8 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// The content of a quoted string whose first quote was read, and its length with the last. A backslash quotes only what needs it, since mail has
-/// paths in quotes.
+/// The content of a quoted string after its first quote, and its length with the last. A backslash escapes only
+/// characters that need it, since mail has paths in quotes.
 fn unquote(text: &[u8]) -> (Cow<'_, [u8]>, usize) {
     let mut content = Vec::new();
     let mut from = 0;
@@ -170,17 +172,18 @@ impl<'a> Iterator for Parameters<'a> {
     }
 }
 
-/// A parameter's octets as they stand, unquoted: for boundaries.
+/// A parameter's raw octets, unquoted: for boundaries.
 pub(super) fn raw_parameter<'a>(value: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
     Parameters::new(value).find(|raw| raw.name.eq_ignore_ascii_case(name.as_bytes())).map(|raw| raw.value)
 }
 
-/// All parameters of a value in their order, unquoted and otherwise as they are written: pieces (RFC 2231) stay pieces.
+/// All parameters of a value in their order, unquoted and otherwise raw: pieces (RFC 2231) stay pieces.
 pub fn raw_parameters(value: &[u8]) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
     Parameters::new(value).map(|raw| (raw.name, raw.value))
 }
 
-/// The value of a parameter, decoded: its pieces put together (RFC 2231), its charset applied, encoded words (which should not be there) read.
+/// The decoded value of a parameter: joins its pieces (RFC 2231), applies its charset, and decodes encoded words (which
+/// should not be there).
 ///
 /// ```
 /// use posthaste_message::mime::parameter;
@@ -207,7 +210,7 @@ pub fn parameter(value: &[u8], name: &str, fallback: Option<Charset>) -> Option<
     Some(put_together(pieces, fallback))
 }
 
-/// `*`, `*0`, `*0*`: which piece, and whether it is percent-encoded.
+/// Parses `*`, `*0`, `*0*`: the number of the piece, and true if it is percent-encoded.
 fn piece_of(suffix: &[u8]) -> Option<(u32, bool)> {
     let suffix = std::str::from_utf8(suffix).ok()?.strip_prefix('*')?;
     if suffix.is_empty() {
@@ -317,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_is_long_is_read_once() {
-        // Each of these would take minutes if what follows were looked through for every one of them.
+        // Each would take minutes with a search to the end for every mark.
         for many in ["(", "x(", "x (\\)", "a=b ", "a= ", "a=\"b\" ", "a*1=b ", "\""] {
             let value = format!("text/plain; {}", many.repeat(200_000));
             assert_eq!(main_value(value.as_bytes()), "text/plain");

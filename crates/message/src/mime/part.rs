@@ -9,10 +9,11 @@ use super::params::{main_value, parameter, raw_parameter};
 use super::scan::{Kind, Limits, Node, Problem, scan};
 use super::transfer::{Encoding, base64};
 
-/// A message that was taken apart. It borrows the octets and knows where each part of them begins and ends; nothing is decoded until it is asked for.
+/// A parsed message. It borrows the octets and knows the start and end of each part; nothing is decoded until asked
+/// for.
 ///
-/// Every sequence of octets is a message. What is missing or damaged costs as little as possible: parts that are not closed end where those around
-/// them do, lines that are no fields are passed over.
+/// Every sequence of octets is a message. Damage costs as little as possible: unclosed parts end with the enclosing
+/// ones, and lines that are not fields are skipped.
 ///
 /// ```
 /// use posthaste_message::mime::{Kind, Message};
@@ -37,12 +38,12 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Takes a message apart, line ends LF or CRLF, within [`Limits::default`].
+    /// Parses a message with line ends LF or CRLF, within [`Limits::default`].
     pub fn parse(bytes: &'a [u8]) -> Self {
         Self::parse_within(bytes, &Limits::default())
     }
 
-    /// Takes a message apart within other limits.
+    /// Parses a message within other limits.
     pub fn parse_within(bytes: &'a [u8], limits: &Limits) -> Self {
         let (nodes, problem) = scan(bytes, limits);
         Self { bytes, nodes, problem }
@@ -53,26 +54,26 @@ impl<'a> Message<'a> {
         Part { message: self, index: 0 }
     }
 
-    /// All parts in the order in which they begin, the root first.
+    /// All parts in the order of their starts, the root first.
     pub fn parts(&self) -> Parts<'_, 'a> {
         Parts { message: self, next: 0, end: self.nodes.len(), is_flat: true }
     }
 
-    /// Why not all of it was taken apart, if so.
+    /// The reason why parsing was incomplete, if it was.
     pub fn problem(&self) -> Option<Problem> {
         self.problem
     }
 
-    /// The charset of octets in the header that say nothing about themselves: that of the first part which names one.
+    /// Charset of unlabelled octets in the header: that of the first part with one.
     pub fn header_charset(&self) -> Option<Charset> {
         self.parts().take(CHARSET_PARTS_MAX).find_map(|part| part.charset())
     }
 }
 
-/// Top-level types (RFC 6838 section 4.2) whose files are no texts.
+/// Top-level types (RFC 6838 section 4.2) whose files are not text.
 const NO_TEXTS: [&str; 8] = ["application", "audio", "font", "image", "message", "model", "multipart", "video"];
 
-/// Parts that are asked for a charset.
+/// Parts checked for a charset.
 const CHARSET_PARTS_MAX: usize = 20;
 
 /// A part of a message: the message itself, a body, a multipart, an enclosed message.
@@ -87,17 +88,17 @@ impl<'m, 'a> Part<'m, 'a> {
         &self.message.nodes[self.index]
     }
 
-    /// Its number in [`Message::parts`].
+    /// Its index in [`Message::parts`].
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The part around it.
+    /// The enclosing part.
     pub fn parent(&self) -> Option<Part<'m, 'a>> {
         self.node().parent.map(|index| Part { message: self.message, index })
     }
 
-    /// The parts directly within: those of a multipart, or the root of an enclosed message.
+    /// Its direct children: the parts of a multipart, or the root of an enclosed message.
     pub fn children(&self) -> Parts<'m, 'a> {
         Parts { message: self.message, next: self.index + 1, end: self.node().after, is_flat: false }
     }
@@ -107,17 +108,17 @@ impl<'m, 'a> Part<'m, 'a> {
         self.node().kind
     }
 
-    /// Where in the message it lies: header section and body.
+    /// Its range in the message: header section and body.
     pub fn range(&self) -> Range<usize> {
         self.node().start..self.node().end
     }
 
-    /// Where its header section lies, with the empty line that ends it.
+    /// Range of its header section, with the final empty line.
     pub fn header_range(&self) -> Range<usize> {
         self.node().start..self.node().body
     }
 
-    /// Where its body lies, still encoded, without the line end before the next boundary.
+    /// Range of its body, still encoded, without the line end before the next boundary.
     pub fn body_range(&self) -> Range<usize> {
         self.node().body..self.node().end
     }
@@ -132,26 +133,27 @@ impl<'m, 'a> Part<'m, 'a> {
         &self.message.bytes[self.body_range()]
     }
 
-    /// Header section and body as they stand.
+    /// Raw header section and body.
     pub fn as_bytes(&self) -> &'a [u8] {
         &self.message.bytes[self.range()]
     }
 
-    /// Lines of the body, the last one too if it has no end (RFC 9051 section 7.5.2, body lines).
+    /// Number of lines in the body, including an unterminated last one (RFC 9051 section 7.5.2, body lines).
     pub fn lines(&self) -> usize {
         let body = self.body();
         memchr::memchr_iter(b'\n', body).count() + usize::from(body.last().is_some_and(|&last| last != b'\n'))
     }
 
-    /// The value of its first `Content-Type` that is not empty.
+    /// The value of its first non-empty `Content-Type`.
     pub fn content_type(&self) -> Option<&'a [u8]> {
         self.node().content_type
     }
 
-    /// Its media type in lower case. Without one, `text/plain`, in a digest `message/rfc822` (RFC 2046 section 5.1.5).
+    /// Its media type in lower case. The default is `text/plain`, in a digest `message/rfc822` (RFC 2046 section
+    /// 5.1.5).
     ///
-    /// A value that is no `type/subtype` says nothing, so it is `text/plain` too (RFC 2045 section 5.2). A file of a type without subtype, such as
-    /// `application`, keeps it.
+    /// A value other than `type/subtype` counts as `text/plain`, too (RFC 2045 section 5.2). A file with a type without
+    /// subtype, such as `application`, keeps it.
     pub fn media_type(&self) -> Cow<'static, str> {
         let Some(value) = self.content_type() else {
             return Cow::Borrowed(if self.node().is_in_digest { "message/rfc822" } else { "text/plain" });
@@ -177,12 +179,13 @@ impl<'m, 'a> Part<'m, 'a> {
         self.node().encoding
     }
 
-    /// `inline`, `attachment` or another word, in lower case.
+    /// Its disposition: `inline`, `attachment` or another word, in lower case.
     pub fn disposition(&self) -> Option<String> {
         self.node().disposition.map(main_value)
     }
 
-    /// Its file name, of `Content-Disposition` or else of `Content-Type`, as the sender wrote it: it may be a path or anything else.
+    /// Its file name from `Content-Disposition`, or else `Content-Type`, as the sender wrote it: it may be a path or
+    /// anything else.
     pub fn file_name(&self) -> Option<String> {
         let node = self.node();
         if node.disposition.is_none() && node.content_type.is_none() {
@@ -193,7 +196,7 @@ impl<'m, 'a> Part<'m, 'a> {
         of(node.disposition, "filename").or_else(|| of(node.content_type, "name"))
     }
 
-    /// The charset that it names, if that is known.
+    /// Its charset, if named and known.
     pub fn charset(&self) -> Option<Charset> {
         Charset::for_label(&self.charset_label()?)
     }
@@ -202,17 +205,18 @@ impl<'m, 'a> Part<'m, 'a> {
         raw_parameter(self.content_type()?, "charset")
     }
 
-    /// The body without its transfer encoding. Not copied where it has none.
+    /// The body without its transfer encoding. Copied only if it has one.
     pub fn decoded(&self) -> Cow<'a, [u8]> {
         self.encoding().decode(self.body())
     }
 
-    /// The body as text: transfer encoding and charset undone. Not copied where it is UTF-8 and has none.
+    /// The body as text, with transfer encoding and charset decoded. Not copied if it is UTF-8 without transfer
+    /// encoding.
     pub fn text(&self) -> Cow<'a, str> {
         self.text_and_footer().0
     }
 
-    /// Like `text`, and the text that somebody (mostly a mailing list) put after its base64 as it stands.
+    /// Like `text`, with the plain text appended after its base64, mostly by a mailing list.
     pub fn text_and_footer(&self) -> (Cow<'a, str>, Option<Cow<'a, str>>) {
         let label = self.charset_label();
         let is_html = self.media_type() == "text/html";
@@ -234,7 +238,7 @@ impl<'m, 'a> Part<'m, 'a> {
 fn owned(octets: Vec<u8>, label: Option<&[u8]>, is_html: bool) -> String {
     match decode_body(&octets, label, is_html) {
         Cow::Owned(text) => text,
-        // Mostly it is UTF-8 already, and need not be copied.
+        // Mostly it is UTF-8 already and needs no copy.
         Cow::Borrowed(text) if text.len() == octets.len() => {
             String::from_utf8(octets).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
         }
@@ -242,13 +246,13 @@ fn owned(octets: Vec<u8>, label: Option<&[u8]>, is_html: bool) -> String {
     }
 }
 
-/// Parts one after the other: all of a message, or the children of a part.
+/// An iterator of parts: all of a message, or the children of a part.
 #[derive(Debug, Clone)]
 pub struct Parts<'m, 'a> {
     message: &'m Message<'a>,
     next: usize,
     end: usize,
-    /// Also those within others.
+    /// Includes nested parts.
     is_flat: bool,
 }
 
@@ -269,7 +273,7 @@ impl<'m, 'a> Iterator for Parts<'m, 'a> {
 mod tests {
     use super::*;
 
-    /// Media types, nested with parentheses, and the bodies of leaves.
+    /// Media types, with parentheses for nesting, and the bodies of leaves.
     fn shape(part: Part<'_, '_>) -> String {
         let inner: Vec<String> = part.children().map(shape).collect();
         match part.kind() {
@@ -347,7 +351,7 @@ mod tests {
             "Content-Type: multipart/mixed; boundary=abc\n\n--abc\nContent-Type: multipart/mixed; boundary=abcd\n\n--abcd\n\n1\n--abcd--\n--abc\n\n2\n--abc--\n",
             "multipart/mixed(multipart/mixed(text/plain=\"1\") text/plain=\"2\")",
         );
-        // One boundary for both.
+        // The same boundary for both.
         check(
             &format!("{MIXED}--b\n{MIXED}--b\n\n1\n--b--\n--b\n\n2\n--b--\n"),
             "multipart/mixed(multipart/mixed(text/plain=\"1\") text/plain=\"2\")",

@@ -1,4 +1,4 @@
-//! Where the parts of a message begin and end: one pass over its lines, a stack of open parts and no recursion.
+//! Finds the parts of a message in one pass over its lines, with a stack of open parts and no recursion.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use super::field::{Header, colon_of, is_continuation, is_empty_line, line_at};
 use super::params::{main_value, raw_parameter};
 use super::transfer::Encoding;
 
-/// Bounds of what is read of one message.
+/// Bounds for parsing one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How deep parts may be nested. A part that deep is a leaf, whatever it says.
+    /// Deepest nesting of parts. A part at this depth is a leaf, whatever its type.
     pub depth: usize,
-    /// Number of parts at most. Octets after the last belong to the parts around it.
+    /// Most parts. Octets after the last one belong to the enclosing parts.
     pub parts: usize,
 }
 
@@ -26,7 +26,7 @@ impl Default for Limits {
 /// A defect of a message that its reader should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
-    /// There is no header field, nor an empty line where it would end.
+    /// It has no header field, and no empty line after one.
     NoHeader,
     /// Parts beyond [`Limits::depth`].
     TooDeep,
@@ -51,14 +51,14 @@ pub(super) struct Node<'a> {
     pub start: usize,
     pub body: usize,
     pub end: usize,
-    /// Index behind the last part within.
+    /// Index after the last nested part.
     pub after: usize,
     pub parent: Option<usize>,
     pub kind: Kind,
     pub encoding: Encoding,
     pub content_type: Option<&'a [u8]>,
     pub disposition: Option<&'a [u8]>,
-    /// Without a type it is a message (RFC 2046 section 5.1.5).
+    /// True if its default type is a message (RFC 2046 section 5.1.5).
     pub is_in_digest: bool,
 }
 
@@ -84,20 +84,20 @@ struct Scan<'a, 'l> {
     line_marks: memmem::Finder<'static>,
 }
 
-/// A part whose end is not known yet.
+/// A part whose end is not found yet.
 struct Open<'a> {
     node: usize,
-    /// The separator of its children; `None` for a part without any, and after the closing boundary.
+    /// The boundary of its children; `None` for a part without any, and after the closing boundary.
     boundary: Option<Cow<'a, [u8]>>,
 }
 
 /// A boundary line.
 struct Delimiter {
-    /// In `open`.
+    /// Index in `open`.
     level: usize,
     is_close: bool,
     start: usize,
-    /// Where the next line begins.
+    /// Start of the next line.
     end: usize,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Scan<'a, '_> {
         has_room
     }
 
-    /// Reads the header of the part that begins there, within the innermost that is open. Returns where its body begins.
+    /// Reads the header of a part at a position, within the innermost open part. Returns the start of its body.
     fn begin(&mut self, start: usize) -> usize {
         let parent = self.open.last().map(|open| open.node);
         let parent_node = parent.map(|parent| &self.nodes[parent]);
@@ -176,7 +176,7 @@ impl<'a> Scan<'a, '_> {
         body
     }
 
-    /// Decides what a part consists of, and what separates it.
+    /// Determines the kind of a part, and the boundary of its children.
     fn kind_of(&mut self, node: &mut Node<'a>) -> Option<Cow<'a, [u8]>> {
         let (kind, boundary) = match node.content_type {
             Some(value) => {
@@ -194,7 +194,7 @@ impl<'a> Scan<'a, '_> {
             None if node.is_in_digest => (Kind::Message, None),
             None => return None,
         };
-        // An encoded message (RFC 2046 section 5.2.1 forbids it) is left to the caller, which decodes it.
+        // An encoded message (forbidden by RFC 2046 section 5.2.1) is left to the caller, which decodes it.
         if kind == Kind::Message && node.encoding != Encoding::Identity {
             return None;
         }
@@ -206,7 +206,7 @@ impl<'a> Scan<'a, '_> {
         boundary
     }
 
-    /// The first line that looks like a boundary, where none is named: `--something`, and a field or an empty line behind it.
+    /// A likely boundary if none is named: the first line `--something` followed by a field or an empty line.
     fn likely_boundary(&self, body: usize) -> Option<Cow<'a, [u8]>> {
         let start = self.next_mark(body)?;
         let line = line_at(self.bytes, start)?;
@@ -217,13 +217,14 @@ impl<'a> Scan<'a, '_> {
         (is_likely && (is_empty_line(next) || colon_of(next).is_some())).then_some(Cow::Borrowed(name))
     }
 
-    /// The end of a header section: after its empty line, or where a boundary ends it.
+    /// The end of a header section: after its empty line, or at a boundary.
     ///
-    /// A part of a multipart whose first line is no field has no header: somebody forgot the empty line. A message without a single field has none either.
-    /// Where a header has no empty line at its end, the body begins with the first of the last lines that are no fields.
+    /// A part of a multipart has no header if its first line is not a field: the empty line is missing. Nor has a
+    /// message without any field. In a header without the final empty line, the body begins with the first of the
+    /// trailing lines that are not fields.
     fn header_end(&self, start: usize, is_message: bool) -> usize {
         let (mut at, mut has_field) = (start, false);
-        // The first of the lines since the last field that are none.
+        // The first line that is not a field, since the last field.
         let mut others = None;
         let mut own_boundary = None;
         while let Some(line) = line_at(self.bytes, at) {
@@ -235,7 +236,7 @@ impl<'a> Scan<'a, '_> {
                 if self.boundaries > 0 && self.level_of(text).is_some() {
                     return if has_field { others.unwrap_or(at) } else { start };
                 }
-                // Looked for once: there may be any number of such lines.
+                // Looked up once: there may be any number of such lines.
                 let own = own_boundary.get_or_insert_with(|| self.boundary_named(start..at));
                 if own.as_deref().is_some_and(|own| text[2..].trim_ascii_end() == own) {
                     return others.unwrap_or(at);
@@ -254,13 +255,13 @@ impl<'a> Scan<'a, '_> {
         if has_field { others.unwrap_or(at) } else { start }
     }
 
-    /// The boundary that a header names.
+    /// The boundary named by a header.
     fn boundary_named(&self, header: std::ops::Range<usize>) -> Option<Cow<'a, [u8]>> {
         let field = Header::at(&self.bytes[header], 0).first("Content-Type")?;
         raw_parameter(field.value, "boundary").map(trimmed).filter(|boundary| !boundary.is_empty())
     }
 
-    /// The first line from there on that begins with `--`. A line begins at `from`.
+    /// The start of the first line with `--` at or after `from`, which is the start of a line.
     fn next_mark(&self, from: usize) -> Option<usize> {
         if self.bytes[from..].starts_with(b"--") {
             return Some(from);
@@ -282,8 +283,9 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// Whose boundary a line that begins with `--` is: the innermost whose whole line it is; else, for the end of parts alone, one that it begins
-    /// with, since text can follow there. RFC 2046 section 5.1.1 would let anything follow anywhere, and text in mail looks like that.
+    /// The level of a boundary line that begins with `--`. The innermost boundary equal to the whole line; else, only
+    /// for ends of parts, one that it begins with, since text can follow there. RFC 2046 section 5.1.1 allows any text
+    /// after both, and text in mail looks like that.
     fn level_of(&self, line: &[u8]) -> Option<(usize, bool)> {
         let text = line[2..].trim_ascii_end();
         let mut begun = None;
@@ -301,14 +303,14 @@ impl<'a> Scan<'a, '_> {
         begun
     }
 
-    /// The line end before a boundary belongs to it (RFC 2046 section 5.1.1).
+    /// A position without the line end before it, which belongs to the boundary (RFC 2046 section 5.1.1).
     fn without_line_end(&self, at: usize) -> usize {
         let before = &self.bytes[..at];
         let before = before.strip_suffix(b"\n").map_or(before, |before| before.strip_suffix(b"\r").unwrap_or(before));
         before.len()
     }
 
-    /// Ends all open parts but the first `keep` of them.
+    /// Closes all open parts except the first `keep`.
     fn close(&mut self, keep: usize, mut end: usize) {
         while self.open.len() > keep {
             let Some(open) = self.open.pop() else { return };
@@ -318,14 +320,14 @@ impl<'a> Scan<'a, '_> {
             end = end.max(node.body);
             (node.end, node.after) = (end, after);
             if node.kind == Kind::Multipart && after == open.node + 1 {
-                // Not one boundary: a text.
+                // Without a boundary it is text.
                 node.kind = Kind::Leaf;
             }
         }
     }
 }
 
-/// A boundary does not end in white space (RFC 2046 section 5.1.1).
+/// A boundary without trailing white space (RFC 2046 section 5.1.1).
 fn trimmed(boundary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match boundary {
         Cow::Borrowed(boundary) => Cow::Borrowed(boundary.trim_ascii_end()),

@@ -1,10 +1,10 @@
-//! Seven-bit charsets that shift between alphabets: UTF-7, ISO-2022 with all that mail uses of it, HZ.
+//! Seven-bit charsets with shifts between alphabets: UTF-7, the ISO-2022 encodings of mail, HZ.
 
 use encoding_rs::{EUC_JP, EUC_KR, Encoding, GBK};
 
 use super::transfer::base64_value;
 
-/// UTF-7 (RFC 2152). A shift ends at the first octet that is not base64; `-` there belongs to it.
+/// Decodes UTF-7 (RFC 2152). A shift ends at the first octet outside base64; a `-` there belongs to it.
 pub(super) fn utf7(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -24,7 +24,7 @@ pub(super) fn utf7(bytes: &[u8]) -> String {
     text
 }
 
-/// Appends octets that stand directly: ASCII, or octets that should not be there.
+/// Appends unshifted octets: ASCII, or others that should not be there.
 fn push_octets(bytes: &[u8], text: &mut String) {
     text.push_str(&String::from_utf8_lossy(bytes));
 }
@@ -44,7 +44,7 @@ fn push_utf16(encoded: &[u8], text: &mut String) {
     text.extend(char::decode_utf16(units).map(|unit| unit.unwrap_or('\u{fffd}')));
 }
 
-/// HZ (RFC 1843): `~{` and `~}` around GB 2312. A line ends every shift.
+/// Decodes HZ (RFC 1843): `~{` and `~}` around GB 2312. A line end closes every shift.
 pub(super) fn hz(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let mut pairs = Vec::new();
@@ -82,7 +82,7 @@ fn flush(pairs: &mut Vec<u8>, encoding: &'static Encoding, text: &mut String) {
     }
 }
 
-/// The meaning of the octets 0x21 to 0x7e.
+/// The character set of the octets 0x21 to 0x7e.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Set {
     Ascii,
@@ -92,12 +92,12 @@ enum Set {
     Jis0212,
     Gb2312,
     KsX1001,
-    /// A set of two octets without a table here.
+    /// A two-octet set without a table here.
     Unknown,
 }
 
 impl Set {
-    /// The set that an escape names and whether it is shifted to with SO: RFC 1468, 1554, 1557 and 1922.
+    /// The set of an escape, true if SO shifts to it, and the escape's length: RFC 1468, 1554, 1557 and 1922.
     fn of(escape: &[u8]) -> Option<(Self, bool, usize)> {
         let (set, shifts, len) = match escape {
             [b'(', b'B' | b'J', ..] => (Self::Ascii, false, 2),
@@ -151,10 +151,11 @@ impl Set {
     }
 }
 
-/// ISO-2022-JP with its extensions, ISO-2022-KR and ISO-2022-CN: their escapes do not contradict each other. A line ends every shift.
+/// Decodes ISO-2022-JP with its extensions, ISO-2022-KR and ISO-2022-CN: their escapes do not conflict. A line end
+/// closes every shift.
 pub(super) fn iso_2022(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
-    // The set in use, the one that SO shifts to, and octets yet to be decoded.
+    // The set in use, the set for SO, and octets yet to be decoded.
     let (mut direct, mut other, mut is_shifted) = (Set::Ascii, Set::KsX1001, false);
     let mut run = Vec::new();
     let mut rest = bytes;

@@ -1,20 +1,20 @@
-//! Transfer encodings of bodies that are not in memory as a whole.
+//! Streaming decoders of transfer encodings.
 
 use memchr::memchr;
 
 use super::transfer::{Encoding, base64_value, hex};
 
-/// Undoes a transfer encoding piece by piece, however the body is cut. It holds no more than [`BLANKS_MAX`] octets.
+/// Decodes a transfer encoding piece by piece, however the body is cut. Holds at most [`BLANKS_MAX`] octets.
 ///
-/// The result is that of [`Encoding::decode`], but what that passes over in base64 is an error here: whoever asks for the octets of a file has no use for
-/// others.
+/// The result is that of [`Encoding::decode`], except that octets skipped there in base64 are an error here: a reader
+/// of a file cannot use a damaged one.
 #[derive(Debug, Clone)]
 pub struct TransferDecoder(Form);
 
-/// The most blanks at the end of a line of quoted-printable.
+/// Most blanks at the end of a quoted-printable line.
 pub const BLANKS_MAX: usize = 64 << 10;
 
-/// The body is not what its encoding says.
+/// The body is invalid in its encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrokenEncoding;
 
@@ -27,7 +27,7 @@ enum Form {
 
 #[derive(Debug, Clone, Default)]
 struct Quoted {
-    /// Blanks that are kept if something follows them in the line.
+    /// Blanks that are kept if more follows on the line.
     blanks: Vec<u8>,
     escape: Escape,
 }
@@ -43,7 +43,7 @@ enum Escape {
 }
 
 impl TransferDecoder {
-    /// `None`: only [`Encoding::decode`] undoes that encoding.
+    /// A decoder; `None` for an encoding that only [`Encoding::decode`] supports.
     pub fn new(encoding: Encoding) -> Option<Self> {
         Some(Self(match encoding {
             Encoding::Identity => Form::Identity,
@@ -56,7 +56,7 @@ impl TransferDecoder {
     /// Appends the octets of the next piece to `out`.
     ///
     /// # Errors
-    /// An octet that base64 does not have, or a line that ends in more than [`BLANKS_MAX`] blanks.
+    /// An octet outside base64, or a line that ends in more than [`BLANKS_MAX`] blanks.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenEncoding> {
         match &mut self.0 {
             Form::Identity => out.extend_from_slice(piece),
@@ -83,7 +83,7 @@ impl TransferDecoder {
         Ok(())
     }
 
-    /// Appends what was held back at the end of the body.
+    /// Appends the held octets at the end of the body.
     pub fn finish(self, out: &mut Vec<u8>) {
         if let Form::QuotedPrintable(mut quoted) = self.0 {
             match quoted.escape {
@@ -121,7 +121,7 @@ impl Quoted {
                     _ => {
                         self.settle(out);
                         out.push(octet);
-                        // What follows in the line is mostly plain.
+                        // The rest of the line is mostly plain.
                         let is_plain = |octet: &u8| *octet != b'=' && !octet.is_ascii_whitespace();
                         let plain = rest.iter().position(|octet| !is_plain(octet)).unwrap_or(rest.len());
                         out.extend_from_slice(&rest[..plain]);
@@ -133,7 +133,7 @@ impl Quoted {
         Ok(())
     }
 
-    /// Blanks before the line end go (RFC 2045 section 6.7 rule 3), and so does the line end after `=`.
+    /// Drops blanks before the line end (RFC 2045 section 6.7 rule 3), and the line end after `=`.
     fn end_line(&mut self, out: &mut Vec<u8>) {
         let is_soft = self.escape == Escape::Begun;
         let line_end: &[u8] = if self.blanks.last() == Some(&b'\r') { b"\r\n" } else { b"\n" };
@@ -146,7 +146,7 @@ impl Quoted {
         out.extend_from_slice(line_end);
     }
 
-    /// An escape that is none stays as it stands, and so do blanks within the line.
+    /// Keeps an invalid escape, and blanks within the line, unchanged.
     fn settle(&mut self, out: &mut Vec<u8>) {
         match std::mem::take(&mut self.escape) {
             Escape::None => {}
@@ -163,7 +163,7 @@ impl Quoted {
     }
 }
 
-/// True if quoted-printable is its own decoding.
+/// True if quoted-printable text equals its decoding.
 pub(super) fn is_plain(body: &[u8]) -> bool {
     let has_blanks = |at: usize| {
         let line = &body[..at];

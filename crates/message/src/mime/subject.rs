@@ -1,11 +1,11 @@
-//! The base subject (RFC 5256 section 2.1): what a subject is when `Re:`, `Fwd:`, `[list]` and `(fwd)` are taken off.
+//! The base subject (RFC 5256 section 2.1): a subject without `Re:`, `Fwd:`, `[list]` and `(fwd)`.
 
-/// A subject without what mail programs put around it.
+/// A subject without the additions of mail programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseSubject {
-    /// White space collapsed, upper case as it was. Empty if nothing else was there.
+    /// The text with collapsed white space, case unchanged. Empty if nothing else was there.
     pub text: String,
-    /// True if a mark of a reply or a forward was taken off.
+    /// True if a mark of a reply or a forward was removed.
     pub is_reply: bool,
 }
 
@@ -20,7 +20,7 @@ pub fn base_subject(subject: &str) -> BaseSubject {
             text.truncate(shorter.trim_end().len());
             is_reply = true;
         }
-        // Steps 3 to 5: leaders, and blobs that leave something behind them.
+        // Steps 3 to 5: leaders, and blobs with text after them.
         let mut rest = text.trim_start();
         loop {
             if let Some(after) = leader(rest) {

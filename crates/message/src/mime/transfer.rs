@@ -1,4 +1,4 @@
-//! Transfer encodings (RFC 2045 section 6), read the way a person would: what is damaged costs only itself.
+//! Transfer encodings (RFC 2045 section 6), decoded leniently: damage affects only itself.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use memchr::{memchr, memmem};
 
 use super::stream::is_plain;
 
-/// How a body is encoded for transport.
+/// A body's transfer encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encoding {
     /// Not encoded: `7bit`, `8bit`, `binary`, or an unknown encoding.
@@ -21,7 +21,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Reads a `Content-Transfer-Encoding`. Comments, quotes and blanks around the word are passed over.
+    /// Parses a `Content-Transfer-Encoding`, ignoring comments, quotes and blanks around the word.
     pub fn from_value(value: &[u8]) -> Self {
         let word = first_word(value);
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -36,19 +36,20 @@ impl Encoding {
         }
     }
 
-    /// True if a `Content-Transfer-Encoding` names none that is known: then the body stands as it is, but is something else.
+    /// True if a `Content-Transfer-Encoding` names an unknown encoding: the body is then left as it is, but means
+    /// something else.
     pub fn is_unknown(value: &[u8]) -> bool {
         let word = first_word(value);
         let is_plain = ["", "7bit", "8bit", "binary"].iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
         !is_plain && Self::from_value(value) == Self::Identity
     }
 
-    /// Decodes a body. What stands as it is, is not copied.
+    /// Decodes a body. An unencoded body is not copied.
     pub fn decode(self, body: &[u8]) -> Cow<'_, [u8]> {
         match self {
             Self::Identity => Cow::Borrowed(body),
             Self::Base64 => match base64(body) {
-                // Not one group of it: somebody replaced it by a note.
+                // No valid group: the content was replaced by a note.
                 (octets, end) if octets.is_empty() && end < body.len() => Cow::Borrowed(body),
                 (octets, _) => Cow::Owned(octets),
             },
@@ -81,10 +82,11 @@ pub(super) fn base64_value(byte: u8) -> Option<u8> {
     Some(BASE64[usize::from(byte)]).filter(|&value| value != NONE)
 }
 
-/// Decodes base64 and says where it ended: at the end, or where a line begins that is plainly none, such as a list's footer.
+/// Decodes base64; returns where it ended: at the end, or at a line that is plainly something else, such as a list's
+/// footer.
 ///
-/// Octets that are not of the alphabet are passed over. `=` ends a group of four, not the text, and need not be there: what is left of an unfinished
-/// group is decoded as far as it makes octets.
+/// Skips octets outside the alphabet. `=` ends a group of four, not the text, and is optional: an unfinished group is
+/// decoded as far as it makes octets.
 pub fn base64(body: &[u8]) -> (Vec<u8>, usize) {
     let mut out = Vec::with_capacity(body.len() / 4 * 3 + 3);
     let mut bits = Bits::default();
@@ -103,7 +105,7 @@ pub fn base64(body: &[u8]) -> (Vec<u8>, usize) {
     (out, at)
 }
 
-/// Octets that do not make a whole one yet.
+/// Bits of an incomplete octet.
 #[derive(Default)]
 struct Bits {
     held: u32,
@@ -128,7 +130,8 @@ impl Bits {
     }
 }
 
-/// The common case: a line of nothing but whole groups, with nothing held from the line before. False and nothing written if it is another.
+/// The common case: a line of whole groups only, with no bits held from the line before. Otherwise returns false and
+/// writes nothing.
 fn whole_groups(line: &[u8], bits: &Bits, out: &mut Vec<u8>) -> bool {
     if bits.count != 0 || !line.len().is_multiple_of(4) {
         return false;
@@ -146,14 +149,16 @@ fn whole_groups(line: &[u8], bits: &Bits, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// True for a line that is no base64 at all: a rule, a signature separator, a sentence. Longer lines may have more foreign octets than one of 76.
+/// True for a line that is not base64 at all: a rule, a signature separator, a sentence. Lines longer than 76 may have
+/// more foreign octets.
 fn is_text(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let foreign = line.iter().filter(|&&byte| BASE64[usize::from(byte)] == NONE && byte != b'=').count();
     foreign >= 3 && foreign * 26 >= line.len() || foreign == line.len() && foreign >= 2
 }
 
-/// Decodes quoted-printable. An escape that is none stays as it stands; blanks at the end of a line go (RFC 2045 section 6.7 rule 3).
+/// Decodes quoted-printable. Invalid escapes stay; blanks at the end of a line are dropped (RFC 2045 section 6.7 rule
+/// 3).
 pub fn quoted_printable(body: &[u8]) -> Cow<'_, [u8]> {
     if is_plain(body) {
         return Cow::Borrowed(body);
@@ -170,7 +175,7 @@ pub fn quoted_printable(body: &[u8]) -> Cow<'_, [u8]> {
             _ => (line, 0),
         };
         match text.strip_suffix(b"=") {
-            // A soft line break; blanks behind it too were added on the way.
+            // A soft line break; blanks after it were added in transit.
             Some(text) => escapes(text, &mut out),
             None => {
                 escapes(text, &mut out);
@@ -206,13 +211,13 @@ fn uuencode(body: &[u8]) -> Option<Vec<u8>> {
         if line == b"end" {
             break;
         }
-        // Blanks at the end, which are zeros, may have been lost.
+        // Trailing blanks, which are zeros, may have been lost.
         let value = |at: usize| u32::from(line.get(at).map_or(0, |byte| byte.wrapping_sub(b' ') & 0x3f));
         let len = value(0) as usize;
         if line.len() > 1 + len.div_ceil(3) * 4 + 4 {
             continue;
         }
-        // Zeros that were lost are put back, but a file is not made of lengths alone.
+        // Lost zeros are restored, but lengths alone do not make a file.
         let before = out.len();
         if before + len > body.len() {
             break;
@@ -249,10 +254,10 @@ mod tests {
         check(b"aGVsbG8=\n\n-- \nTo leave, write to list-leave@example.org\n", b"hello", 10);
         check(b"aGVsbG8=\r\n--\r\nunsubscribe", b"hello", 10);
         check(b"", b"", 0);
-        // A body in one line, with a few octets that do not belong there.
+        // A body on one line, with a few foreign octets.
         let one_line = [&b"aGVsbG8h"[..], b"!\xc3\xbf", &b"aGVsbG8h".repeat(25)].concat();
         check(&one_line, &b"hello!".repeat(26), one_line.len());
-        // Lines that are cut within a group of four.
+        // Lines cut within a group of four.
         check(b"aGVs\nbG\n8h\n", b"hello!", 11);
     }
 

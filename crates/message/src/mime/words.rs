@@ -1,4 +1,4 @@
-//! Header text to characters: unfolding (RFC 5322 section 2.2.3) and encoded words (RFC 2047), wherever they stand.
+//! Decodes header text: unfolding (RFC 5322 section 2.2.3) and encoded words (RFC 2047), in any position.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use super::transfer::{base64, hex};
 
 /// Decodes an unstructured value.
 ///
-/// Encoded words count inside quotes and words too, as mail has them there. Neighbours in one charset are joined before they are decoded, since a
-/// character may begin in the one and end in the other. Octets beyond ASCII are UTF-8, else `fallback`, else windows-1252.
+/// Encoded words also count inside quotes and words, as mail has them there. Adjacent ones in one charset are joined
+/// before decoding, since a character may span them. Octets beyond ASCII are UTF-8, else `fallback`, else windows-1252.
 pub fn decode_text<'a>(value: &'a [u8], fallback: Option<Charset>) -> Cow<'a, str> {
     let value = value.trim_ascii();
     if memmem::find(value, b"=?").is_none() {
@@ -38,7 +38,7 @@ pub fn decode_text<'a>(value: &'a [u8], fallback: Option<Charset>) -> Cow<'a, st
     Cow::Owned(text.text)
 }
 
-/// Takes out the line ends that a blank follows. Others stay: they were put there to look like a line end.
+/// Removes line ends followed by a blank. Others stay, since they were meant to look like line ends.
 pub fn unfold(value: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'\n', value).is_none() {
         return Cow::Borrowed(value);
@@ -62,7 +62,7 @@ struct Joined<'a> {
     text: String,
     label: Option<&'a [u8]>,
     octets: Vec<u8>,
-    /// Q words as they stand: an escape may begin in the one and end in the other.
+    /// Raw Q words: an escape may span two.
     escaped: Vec<u8>,
 }
 
@@ -112,21 +112,21 @@ fn next_word(value: &[u8]) -> Option<Word<'_>> {
         from = start + 2;
         let Some((label, is_base64, text_at)) = prefix(&value[from..]) else { continue };
         let text_at = from + text_at;
-        // Without an end here there is none for any other that follows.
+        // Without an end here no later one has an end.
         let len = encoded_text_len(&value[text_at..], is_base64)?;
         return Some(Word { start, end: text_at + len + 2, label, is_base64, text: &value[text_at..text_at + len] });
     }
 }
 
-/// The length of an encoded word that `value` begins with.
+/// Length of an encoded word at the start of `value`.
 pub(super) fn encoded_word_len(value: &[u8]) -> Option<usize> {
     let (_, is_base64, len) = prefix(value.strip_prefix(b"=?")?)?;
     let text_at = 2 + len;
     Some(text_at + encoded_text_len(&value[text_at..], is_base64)? + 2)
 }
 
-/// Octets before the `?=` that ends an encoded word. In front of an escape it may be a `?` that nobody escaped: then the next `?=` ends the word,
-/// if no other word begins before it.
+/// Octets before the `?=` that ends an encoded word. Before an escape that may be an unescaped `?`: then the next `?=`
+/// ends the word, if no other word begins before it.
 fn encoded_text_len(text: &[u8], is_base64: bool) -> Option<usize> {
     let first = memmem::find(text, b"?=")?;
     let mut at = first;
