@@ -60,7 +60,7 @@ pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 #[non_exhaustive]
 pub enum Event {
     /// A cancelled record has been written all the same. Comes on the ring's thread, in LSN order, instead of the call of `then`. The ring's user has to record
-    /// durably that it does not count.
+    /// durably that it does not count; [`Ring::append_first`] does so with the next write.
     Cancelled(Lsn),
     /// A segment is needed and all are in use: [`Ring::free_below`] makes room. Comes each time one is needed.
     RoomWanted,
@@ -246,6 +246,18 @@ impl Ring {
             item.fail(&error);
         }
         ticket
+    }
+
+    /// Like [`append`](Self::append) of a record without a body, but before all that wait, and beyond [`Config::max_pending_bytes`]. Called on the ring's own
+    /// thread, from a callback or for an event, the record is part of the next write. For what a written record makes necessary: see [`Event::Cancelled`].
+    pub fn append_first(&self, head: Bytes, then: impl FnOnce(Result<Lsn, AppendError>) + Send + 'static) {
+        let (bytes, limit) = (head.len(), self.max_record_bytes());
+        let pending = Pending::new(vec![head], Vec::new(), Box::new(then));
+        if bytes > limit {
+            pending.tell(Err(AppendError::TooLarge { bytes, limit }));
+        } else if let Err((item, error)) = self.shared().push_first(Item::Record(pending)) {
+            item.fail(&error);
+        }
     }
 
     /// Waits until everything that was appended before this call is durable or refused. Blocks, so it must not be called on the ring's own thread.

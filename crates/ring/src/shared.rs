@@ -46,6 +46,12 @@ struct Queue {
     bytes: usize,
 }
 
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Last,
+}
+
 impl Shared {
     pub fn new(config: Config, pool: Pool, table: Table, opened: Opened) -> Self {
         Shared {
@@ -102,8 +108,17 @@ impl Shared {
         self.config.segment_bytes as usize - FIRST_RECORD - record_span(0, 0)
     }
 
-    /// Queues an item, or gives it back with the reason why not.
+    /// Queues an item after all that wait, or gives it back with the reason why not.
     pub fn push(&self, item: Item) -> Result<(), (Item, AppendError)> {
+        self.push_at(item, Place::Last)
+    }
+
+    /// Queues an item before all that wait, however many bytes those have.
+    pub fn push_first(&self, item: Item) -> Result<(), (Item, AppendError)> {
+        self.push_at(item, Place::First)
+    }
+
+    fn push_at(&self, item: Item, place: Place) -> Result<(), (Item, AppendError)> {
         // A flush is answered once everything appended before it has been refused.
         if let Some(why) = self.poison().filter(|_| matches!(item, Item::Record(_))) {
             return Err((item, AppendError::Poisoned(why)));
@@ -113,11 +128,13 @@ impl Shared {
         if self.closed.load(Ordering::Acquire) {
             return Err((item, AppendError::Closed));
         }
-        if queue.bytes + bytes > self.config.max_pending_bytes && !queue.items.is_empty() {
-            return Err((item, AppendError::Busy));
+        let is_over = queue.bytes + bytes > self.config.max_pending_bytes && !queue.items.is_empty();
+        match place {
+            Place::Last if is_over => return Err((item, AppendError::Busy)),
+            Place::Last => queue.items.push_back(item),
+            Place::First => queue.items.push_front(item),
         }
         queue.bytes += bytes;
-        queue.items.push_back(item);
         // The writer sleeps only while nothing waits.
         let wakes = queue.items.len() == 1;
         drop(queue);

@@ -347,3 +347,36 @@ fn the_last_handle_may_go_on_the_thread_that_writes() {
     hold.send(()).unwrap();
     told.recv_timeout(PATIENCE).expect("it does not wait for itself");
 }
+
+#[test]
+fn what_a_callback_appends_first_is_part_of_the_next_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { max_pending_bytes: 110, max_batch: 2, ..config() };
+    let (ring, _) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
+    let ((hold, held), (enter, entered)) = (channel::<()>(), channel());
+    let (writer, (tell, told)) = (ring.clone(), channel());
+    ring.append(vec!["first".into()], vec![], move |_| {
+        enter.send(()).unwrap();
+        held.recv().unwrap();
+        writer.append_first("owed".into(), move |outcome: Outcome| tell.send(outcome).unwrap());
+    });
+    entered.recv_timeout(PATIENCE).unwrap();
+    for nth in ["second", "third", "fourth"] {
+        ring.append(vec![nth.into()], vec![vec![7; 30].into()], |outcome: Outcome| assert!(outcome.is_ok()));
+    }
+    let refused = append(&ring, "too much", b"");
+    assert!(matches!(refused, Err(AppendError::Busy)), "{refused:?}");
+    hold.send(()).unwrap();
+    ring.flush().unwrap();
+    let lsn = told.recv_timeout(PATIENCE).unwrap().unwrap();
+    let heads = heads(&ring, Lsn::ZERO);
+    assert_eq!(
+        heads.iter().map(|(_, head)| &**head).collect::<Vec<_>>(),
+        ["first", "owed", "second", "third", "fourth"]
+    );
+    assert_eq!(heads[1].0, lsn);
+    assert_eq!(ring.stats().commits, 3, "two in each after the first");
+    let (tell, told) = channel();
+    ring.append_first(vec![0; SEGMENT as usize].into(), move |outcome: Outcome| tell.send(outcome).unwrap());
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Err(AppendError::TooLarge { .. })));
+}

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use posthaste_ring::Proof;
 
-use crate::batch::Head;
 use crate::checkpoint::Checkpoint;
 use crate::events::Event;
 use crate::live::Window;
@@ -17,7 +16,7 @@ use crate::lsn_set::LsnSet;
 use crate::shared::{Shared, Work};
 use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
-use crate::store::{Commit, Extent, Unneeded};
+use crate::store::{Extent, Unneeded};
 use crate::{CheckpointError, Lsn};
 
 /// The content of a checkpoint, taken at one moment.
@@ -70,7 +69,6 @@ impl Shared {
     /// Returns the position of each stream in it.
     fn checkpoint_now(&self, work: &mut Work) -> Result<BTreeMap<u16, Lsn>, CheckpointError> {
         self.not_poisoned()?;
-        self.append_cancels();
         let mut taken = self.take(work);
         if let Err(error) = self.write(work, &mut taken) {
             let mut state = self.core.state();
@@ -189,19 +187,6 @@ impl Shared {
         }
         for (window, generation) in doomed.live {
             let _ = work.live.remove(window, generation);
-        }
-    }
-
-    /// Appends an entry for each batch that was cancelled since. Until it is durable, checkpoints name the batch.
-    pub fn append_cancels(&self) {
-        let new: Vec<u64> = {
-            let mut state = self.core.state();
-            let new = state.cancelled.iter_mut().filter(|(_, is_written)| !**is_written);
-            new.map(|(lsn, is_written)| (*lsn, *is_written = true).0).collect()
-        };
-        for lsn in new {
-            let then = Commit::Cancel { core: self.core.clone(), cancelled: lsn };
-            drop(self.store.append(Head::cancelling(lsn).encode().into(), Vec::new(), then));
         }
     }
 }

@@ -4,17 +4,19 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::Lsn;
 use bytes::Bytes;
 use posthaste_watch::Watch;
 
+use crate::batch::Head;
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::front::FrontRegion;
 use crate::showing::Showing;
 use crate::state::State;
+use crate::store::{Commit, Store};
 use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
 #[derive(Default)]
@@ -30,12 +32,20 @@ pub(crate) struct Core {
     pub bytes: AtomicU64,
     /// The keeper is called when `bytes` passes this.
     pub bytes_wanted: AtomicU64,
+    /// The store that publishes here, once it is open.
+    store: OnceLock<Weak<dyn Store>>,
 }
 
 impl Core {
     /// With its workers in `watch`.
     pub fn new(watch: Watch) -> Self {
         Core { showing: Showing::new(watch), ..Core::default() }
+    }
+
+    /// The store is open: cancel entries go there.
+    pub fn opened(&self, store: &Arc<dyn Store>) {
+        let is_first = self.store.set(Arc::downgrade(store)).is_ok();
+        assert!(is_first, "a core has one store");
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -67,11 +77,11 @@ impl Core {
     }
 
     /// A batch is durable: notes who needs what, then tells the consumers.
-    pub fn publish(&self, lsn: Lsn, batch: Appended) {
+    pub fn publish(self: &Arc<Self>, lsn: Lsn, batch: Appended) {
         self.showing.begins();
         let telling = self.telling();
         let mut told: Vec<(u16, Arc<dyn Consumer>, Bytes)> = Vec::new();
-        {
+        let owes_cancels = {
             let mut state = self.state();
             state.published = lsn.get();
             for entry in batch.entries {
@@ -82,7 +92,8 @@ impl Core {
             if let AppendedBody::File(file) = &batch.body {
                 state.add_large(lsn.get(), file.wanted());
             }
-        }
+            !state.cancelled.is_empty()
+        };
         let body = batch.body.published();
         for (stream, consumer, payload) in told {
             self.showing.shows(stream);
@@ -94,15 +105,36 @@ impl Core {
         if before < wanted && before + batch.bytes >= wanted {
             self.bell.ring(Wanted::Look);
         }
+        if owes_cancels {
+            // Some were refused, or cancelled in an earlier life.
+            self.append_cancels();
+        }
     }
 
-    /// A batch is durable and cancelled: nobody is told, and an entry will say so to the next opening.
-    pub fn cancelled(&self, lsn: Lsn) {
+    /// A batch is durable and cancelled: nobody is told, and an entry in the store's next write says so to later openings. Called on the store's own thread.
+    pub fn cancelled(self: &Arc<Self>, lsn: Lsn) {
         let mut state = self.state();
         state.published = lsn.get();
         state.cancelled.insert(lsn.get(), false);
         drop(state);
-        self.bell.ring(Wanted::Look);
+        self.append_cancels();
+    }
+
+    /// Appends an entry for each cancelled batch that has none. Until it is durable, checkpoints name the batch. An entry that is refused is tried again with the
+    /// next batch that is published: by then there is room.
+    fn append_cancels(self: &Arc<Self>) {
+        let Some(store) = self.store.get().and_then(Weak::upgrade) else { return };
+        let new: Vec<u64> = {
+            let mut state = self.state();
+            let new = state.cancelled.iter_mut().filter(|(_, is_written)| !**is_written);
+            new.map(|(lsn, is_written)| (*lsn, *is_written = true).0).collect()
+        };
+        for lsn in new {
+            store.append_first(
+                Head::cancelling(lsn).encode().into(),
+                Commit::Cancel { core: self.clone(), cancelled: lsn },
+            );
+        }
     }
 }
 

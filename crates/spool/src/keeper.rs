@@ -49,7 +49,6 @@ fn run(shared: &Shared) {
         if std::mem::take(&mut has_failed) && shared.core.bell.wait_for_stop(LOOK_EVERY) {
             return;
         }
-        shared.append_cancels();
         shared.look_at_space();
         if shared.store.poisoned().is_some() {
             // Until the spool is opened again there is nothing to keep.

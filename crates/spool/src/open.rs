@@ -75,6 +75,7 @@ impl FileSpool {
         let core = Arc::new(Core::new(config.watch.clone()));
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
         let (store, reopened) = store::open(dir, &config, &core, bodies.room(), &checkpoint)?;
+        core.opened(&store);
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
             let store = store.clone();

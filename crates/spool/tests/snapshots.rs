@@ -101,17 +101,32 @@ impl Consumer {
         Held { called, _go_on: go_on }
     }
 
-    /// Cancels a batch of the stream that is written.
-    fn cancel_written(&self, bytes: Option<usize>) {
+    /// Cancels batches of the stream that are written, before as many messages and changes. The ring's thread is held before it can write that they do not
+    /// count.
+    fn cancel_written(&mut self, count: usize) -> Held {
         let first = self.hold();
         first.called.recv().unwrap();
-        // In one commit, so that the second is written and not yet told.
+        // All in one commit, so that they are written and not yet told.
         let second = self.hold();
-        let ticket = self.spool.append(batch(self.stream, bytes), Box::new(|_| panic!("cancelled")));
+        let append =
+            |bytes, then: Box<dyn FnOnce(Result<Lsn, _>) + Send>| self.spool.append(batch(self.stream, bytes), then);
+        let tickets = [Some(100), None].map(|bytes| append(bytes, Box::new(|_| panic!("cancelled"))));
+        let (tell, told) = channel();
+        for nth in 0..2 * count {
+            let (tell, bytes) = (tell.clone(), (nth % 2 == 0).then_some(100));
+            append(bytes, Box::new(move |outcome| tell.send((outcome.unwrap().get(), bytes.is_some())).unwrap()));
+        }
+        let held = self.hold();
         drop(first);
         second.called.recv().unwrap();
-        let cancelled = ticket.cancel();
-        assert!(matches!(cancelled, Cancelled::Written(_)), "{cancelled:?}");
+        for ticket in tickets {
+            let cancelled = ticket.cancel();
+            assert!(matches!(cancelled, Cancelled::Written(_)), "{cancelled:?}");
+        }
+        drop((second, tell));
+        held.called.recv().unwrap();
+        self.seen.extend(told.try_iter());
+        held
     }
 
     /// Others' mail, which they have done with: it fills the ring.
@@ -218,13 +233,8 @@ fn a_cancelled_batch_stays_away_with_an_older_snapshot() {
     let (mut it, _) = Consumer::open(&spool);
     it.take(5);
     it.snapshot(&spool);
-    for bytes in [Some(100), None] {
-        it.cancel_written(bytes);
-    }
-    it.take(5);
     // The entries that tell of it do not reach the disk before the kill; the checkpoint does.
-    let held = it.hold();
-    held.called.recv().unwrap();
+    let held = it.cancel_written(5);
     let last = it.snapshot(&spool);
     copy(&spool, &killed);
     drop(held);
@@ -241,12 +251,7 @@ fn a_cancelled_batch_stays_away_when_a_live_file_is_lost() {
     let (spool, killed) = (dir.path().join("spool"), dir.path().join("killed"));
     let (mut it, _) = Consumer::open(&spool);
     it.take(5);
-    for bytes in [Some(100), None] {
-        it.cancel_written(bytes);
-    }
-    it.take(5);
-    let held = it.hold();
-    held.called.recv().unwrap();
+    let held = it.cancel_written(5);
     it.spool.checkpoint().unwrap();
     copy(&spool, &killed);
     drop(held);
@@ -262,11 +267,13 @@ fn a_cancelled_batch_stays_away_when_a_live_file_is_lost() {
     let of_stream = looked.inspect().unwrap().streams.into_iter().find(|stream| stream.name == "stream").unwrap();
     assert_eq!((of_stream.entries, of_stream.bodies), (seen.len() as u64, 10));
     drop(looked);
-    let (it, found) = Consumer::open_damaged(&killed, 1);
+    let (mut it, found) = Consumer::open_damaged(&killed, 1);
     assert_eq!((&it.seen, found), (&seen, Found::default()));
-    // Its entries are made up for, and the next checkpoint names it no more.
     it.spool.checkpoint().unwrap();
-    it.hold().called.recv().unwrap();
+    // The write after this batch makes up for its entries, and the next checkpoint names it no more.
+    for _ in 0..2 {
+        it.append(it.other, None);
+    }
     it.spool.checkpoint().unwrap();
     it.spool.abandon();
     lose_live_files();

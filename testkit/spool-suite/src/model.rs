@@ -113,8 +113,6 @@ struct Run<K: SpoolKind> {
     /// State at the last checkpoint.
     durable: Vec<Needs>,
     through: u64,
-    /// Written and cancelled batches since the last checkpoint.
-    cancelled: BTreeMap<u64, Expected>,
     count: usize,
 }
 
@@ -134,7 +132,6 @@ impl<K: SpoolKind> Run<K> {
             durable: needs.clone(),
             needs,
             through: 0,
-            cancelled: BTreeMap::new(),
             count: 0,
         }
     }
@@ -183,8 +180,7 @@ impl<K: SpoolKind> Run<K> {
             cancelled => {
                 assert!(told.recv().is_err(), "a cancelled batch is not told");
                 if let Cancelled::Written(lsn) = cancelled {
-                    self.cancelled.insert(lsn.get(), Expected { entries, body: content });
-                    // The ring's thread says that it was written; the next checkpoint is to know.
+                    // From here on it never comes back: the entry that says so is part of the next write.
                     while self.spool().stats().published < lsn {
                         std::thread::yield_now();
                     }
@@ -215,7 +211,6 @@ impl<K: SpoolKind> Run<K> {
         self.spool().checkpoint().unwrap();
         self.durable = self.needs.clone();
         self.through = self.spool().stats().published.get();
-        self.cancelled.clear();
     }
 
     fn step(&mut self, step: &Step) {
@@ -241,7 +236,6 @@ impl<K: SpoolKind> Run<K> {
                 self.through = self.spool().stats().published.get();
                 self.spool = None;
                 self.durable = self.needs.clone();
-                self.cancelled.clear();
                 self.reopen();
             }
             Step::Kill => {
@@ -262,8 +256,6 @@ impl<K: SpoolKind> Run<K> {
 
     /// Models a kill, which leaves exactly the state that survives any power cut.
     fn killed(&mut self) {
-        // A kill before the cancel entry is durable brings the batch back: the window that is documented.
-        self.batches.append(&mut self.cancelled);
         // What came after the checkpoint is there again; what was let go since is needed again.
         for (stream, needs) in self.durable.iter().enumerate() {
             let mut needs = needs.clone();

@@ -41,10 +41,7 @@ impl Commit {
                     state.published = own.get();
                     state.cancelled.remove(&cancelled);
                 }
-                Err(AppendError::Full(_) | AppendError::Busy) => {
-                    core.state().cancelled.insert(cancelled, false);
-                }
-                Err(_) => {}
+                Err(_) => drop(core.state().cancelled.insert(cancelled, false)),
             },
         }
     }

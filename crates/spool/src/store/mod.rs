@@ -34,6 +34,11 @@ pub(crate) trait Store: Send + Sync {
     /// told at once, on the caller's thread. A record that is cancelled in time drops it.
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
 
+    /// Like [`append`](Self::append), for a record that the store's own thread owes: it goes out with the next write.
+    fn append_first(&self, head: Bytes, then: Commit) {
+        drop(self.append(head, Vec::new(), then));
+    }
+
     /// Waits until all that was appended before is durable or refused.
     fn flush(&self);
 

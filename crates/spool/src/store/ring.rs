@@ -77,6 +77,10 @@ fn events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
     })
 }
 
+fn told(then: Commit) -> impl FnOnce(Result<posthaste_ring::Lsn, posthaste_ring::AppendError>) + Send + 'static {
+    move |outcome| then.tell(outcome.map(Lsn::from).map_err(AppendError::from))
+}
+
 /// Each method of the ring that has the same name is its own.
 impl Store for Ring {
     fn name(&self) -> &'static str {
@@ -84,10 +88,11 @@ impl Store for Ring {
     }
 
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket {
-        let told = move |outcome: Result<posthaste_ring::Lsn, posthaste_ring::AppendError>| {
-            then.tell(outcome.map(Lsn::from).map_err(AppendError::from));
-        };
-        Ticket::of_ring(Ring::append(self, vec![head], body, told))
+        Ticket::of_ring(Ring::append(self, vec![head], body, told(then)))
+    }
+
+    fn append_first(&self, head: Bytes, then: Commit) {
+        Ring::append_first(self, head, told(then));
     }
 
     fn flush(&self) {
