@@ -27,6 +27,7 @@ mod place;
 mod quota;
 mod reading;
 mod reload;
+mod sessions;
 mod tls;
 mod trust;
 mod values;
@@ -73,6 +74,8 @@ pub use webhooks::Webhook;
 pub const DEFAULT_FILE: &str = "posthaste.toml";
 /// The name of each mailbox, within the directory of its user.
 pub const MAILDIR: &str = "Maildir";
+/// The name of the directory of the table of mailboxes, within `storage.data`.
+const MAILSTORE: &str = "mailstore";
 
 /// The whole configuration. See `docs/configuration.md` for every key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,6 +232,11 @@ impl Config {
     pub fn directory(&self) -> Directory {
         Directory::new(&self.domains, MAILDIR)
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
+    }
+
+    /// The directory of the table of mailboxes.
+    pub fn mailstore_dir(&self) -> PathBuf {
+        self.storage.data.join(MAILSTORE)
     }
 
     /// True if clients' mail is taken for other hosts, from anybody.

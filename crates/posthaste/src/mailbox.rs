@@ -202,7 +202,7 @@ pub fn inbox_of(config: &Config, account: &str) -> String {
 
 /// The directory of the table of mailboxes.
 pub fn table_dir(config: &Config) -> Result<PathBuf, AnyError> {
-    let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
+    let dir = config.mailstore_dir();
     match dir.metadata() {
         Ok(_) => Ok(dir),
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -154,7 +154,7 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
         }
         Mode::Smtp => {
             let (loaded, directory) = open(name, &options)?;
-            let config = posthaste_server::local_session(&loaded.config);
+            let config = loaded.config.local_session();
             let check = |path: &ForwardPath| refused(&loaded, path).map_or(Ok(()), Err);
             let spoken = dialogue::serve(io::stdin().lock(), io::stdout().lock(), config, &directory, check);
             spoken.map_err(|error| Failure(INPUT, error.to_string()))

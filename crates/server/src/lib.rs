@@ -77,13 +77,7 @@ mod webhooks;
 pub use config_check::{ConfigFindings, check_config};
 pub use control::{ClosedMailboxes, ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
-pub use mailboxes::MAILSTORE_DIRECTORY;
 pub use posthaste_intake::Left;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
 pub use server::{Server, Stopped};
-
-/// Settings of a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
-pub fn local_session(config: &posthaste_config::Config) -> posthaste_smtp::server::Config {
-    listening::local_config(config)
-}

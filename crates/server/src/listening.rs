@@ -240,7 +240,7 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     let each = || config.networks.iter().flat_map(Network::each);
     let has_tls = tls.mode != ListenerTls::Off;
     let smtp_config = |network: Option<IpNet>, own| {
-        let smtp_config = with_auth(smtp_config(config, listener, own), listener, own, has_tls, mechanisms);
+        let smtp_config = with_auth(config.smtp_session(listener, own), listener, own, has_tls, mechanisms);
         with_dsn(smtp_config, config, listener, network, own)
     };
     // Networks that may relay have one of their own as well, as those that they are in have it otherwise.
@@ -314,34 +314,6 @@ fn with_dsn(
         }
     };
     smtp_config
-}
-
-/// Settings for messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
-/// keep, and a session is for one message, so that refusals are no reason to end it.
-pub(crate) fn local_config(config: &Config) -> SmtpConfig {
-    let mut local = smtp_config(config, &Listener::default(), None);
-    local.limits.recipients = usize::MAX;
-    local.dsn = true;
-    local.limits.future_release_secs = posthaste_units::A_YEAR as u32;
-    (local.limits.errors, local.limits.deferred_recipients) = (u32::MAX, u32::MAX);
-    local
-}
-
-fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
-    let (mut limits, mut policy) = (listener.limits.over(&config.limits), listener.policy.over(&config.policy));
-    if let Some(network) = network {
-        (limits, policy) = (network.limits.over(&limits), network.policy.over(&policy));
-    }
-    SmtpConfig {
-        protocol: listener.protocol.of_mail().unwrap_or_default(),
-        limits: (&limits.session).into(),
-        bare_newlines: policy.bare_newlines,
-        forbidden_commands: policy.forbidden_commands,
-        nul_octets: policy.nul_octets,
-        long_lines: policy.long_lines,
-        lenient_commands: policy.lenient_commands,
-        ..SmtpConfig::new(&config.host_name)
-    }
 }
 
 /// Time for which a start waits for a process that is being ended to let its sockets go, or its spool.

@@ -26,8 +26,6 @@ use posthaste_directory::Directory;
 pub(crate) const NAME: &str = "mailboxes";
 /// So long the removal of a mailbox waits for delivery that writes to it.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
-/// The directory of the table of mailboxes, below that of all data.
-pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 
 /// The last batch that the table of mailboxes has: batches of a new spool begin above it. A spool that is there goes on with its own numbers, and then a table that cannot be
 /// read is told when it is opened.
@@ -35,7 +33,7 @@ pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 /// # Errors
 /// [`ServeError::UnknownLsn`]: the spool is new, and its first batches could be taken for ones that the table has.
 pub(crate) fn last_lsn(config: &Config) -> Result<Lsn, ServeError> {
-    match applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)) {
+    match applied_in(&config.mailstore_dir()) {
         Ok(applied) => Ok(Lsn::new(applied)),
         Err(_) if StoreKind::of(&config.storage.spool).is_some() => Ok(Lsn::ZERO),
         Err(error) => Err(ServeError::UnknownLsn { table: table_of(config), error: error.to_string() }),
@@ -43,7 +41,7 @@ pub(crate) fn last_lsn(config: &Config) -> Result<Lsn, ServeError> {
 }
 
 fn table_of(config: &Config) -> PathBuf {
-    config.storage.data.join(MAILSTORE_DIRECTORY).join(TABLE_FILE)
+    config.mailstore_dir().join(TABLE_FILE)
 }
 
 /// Mailboxes that could not be opened.
@@ -155,7 +153,7 @@ impl Mailboxes {
         files: DeliveredFiles,
     ) -> Result<Self, UnreadableMailboxes> {
         let mail = config.storage.mail.clone();
-        let cache = config.storage.data.join(MAILSTORE_DIRECTORY);
+        let cache = config.mailstore_dir();
         let quotas = quotas_of(config, &config.directory());
         let DeliveredFiles { awaits, writer, remove, settle } = files;
         let open = move || {
@@ -176,7 +174,7 @@ impl Mailboxes {
 
     /// True if an earlier start had mailboxes.
     pub fn are_kept(config: &Config) -> bool {
-        config.storage.data.join(MAILSTORE_DIRECTORY).is_dir()
+        config.mailstore_dir().is_dir()
     }
 
     pub fn store(&self) -> &Arc<MaildirStore> {

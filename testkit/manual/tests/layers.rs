@@ -41,8 +41,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 /// Owners of streams. Traits that two of them share are in a crate below, and the server joins them.
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];
-/// The files and folders of the server that may name a destination's crate: the list of destinations and the wiring of each.
-const WIRING: [(&str, &[&str]); 4] = [
+/// The files and folders of the server that may name the crate of a destination or a door: the list of destinations and the wiring of each.
+const WIRING: [(&str, &[&str]); 6] = [
     ("delivery", &["destinations.rs", "maildirs/"]),
     ("transport", &["destinations.rs", "transports/"]),
     (
@@ -78,6 +78,26 @@ const WIRING: [(&str, &[&str]); 4] = [
             "webhooks/",
         ],
     ),
+    (
+        "mailstore",
+        &[
+            "control/account.rs",
+            "destinations.rs",
+            "detail_folders.rs",
+            "mailboxes.rs",
+            "reading.rs",
+            "server.rs",
+            "text_search.rs",
+        ],
+    ),
+    ("inject", &["inject/", "receive/injected.rs"]),
+];
+/// The files of the program that may name the server, beside its requests, and why.
+const PROGRAM: [(&str, &str); 4] = [
+    ("main.rs", "`serve`, and `config check`, which reads all files as a start does"),
+    ("mail_session.rs", "without a server this process opens the mailboxes, and answers as the server would"),
+    ("queue/socket.rs", "without a server this process opens the queue, and answers as the server would"),
+    ("route.rs", "maps and rules act on an address in the order of the server's stages"),
 ];
 /// Signs of IO. Outside its driver, a protocol is a state machine without clock, file and socket.
 const IO: [&str; 7] =
@@ -170,7 +190,16 @@ fn owners_of_streams_do_not_use_each_other() {
 }
 
 #[test]
-fn a_destination_is_named_in_its_wiring_alone() {
+fn the_program_names_the_server_where_it_is_one() {
+    let sources = sources(&root().join("crates/posthaste/src"));
+    let naming = sources.iter().filter(|(_, text)| text.contains("posthaste_server"));
+    let naming: BTreeSet<&str> = naming.map(|(file, _)| file.as_str()).collect();
+    let allowed: BTreeSet<&str> = PROGRAM.iter().map(|(file, _)| *file).collect();
+    assert_eq!(naming, allowed, "found and allowed: what needs no running server belongs to a crate below");
+}
+
+#[test]
+fn a_destination_or_door_is_named_in_its_wiring_alone() {
     let sources = sources(&root().join("crates/server/src"));
     for (name, wiring) in WIRING {
         let naming = sources.iter().filter(|(_, text)| text.contains(&format!("posthaste_{name}")));

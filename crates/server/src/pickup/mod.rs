@@ -28,7 +28,6 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::events;
-use crate::listening::local_config;
 use crate::receive::Receiver;
 use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
 use posthaste_config::Config;
@@ -53,7 +52,7 @@ impl Pickup {
     /// Makes the directory, and begins with what lies there. Trouble with it is told in the log and tried again: other mail is received all the same.
     pub async fn begin(config: &Config, receiver: Receiver) -> Self {
         let path = config.pickup.directory.clone();
-        let shared = Arc::new(RwLock::new(local_config(config)));
+        let shared = Arc::new(RwLock::new(config.local_session()));
         let (alive, ended) = Ended::new();
         let (draining, is_draining) = tokio_watch::channel(false);
         let worker = Worker { path, receiver, config: Arc::clone(&shared), is_draining };
@@ -73,7 +72,7 @@ impl Service for Pickup {
     }
 
     fn reload(&mut self, config: &Config, _: &Arc<Accounts>) -> Vec<&'static str> {
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = local_config(config);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config.local_session();
         Vec::new()
     }
 

@@ -189,7 +189,7 @@ async fn a_file_is_set_aside_only_once_its_sender_is_told() {
         OsString::from(entry.finish().unwrap())
     };
     let received =
-        async |name: OsString| receive(&rig.receiver, local_config(&rig.config), &place, &name, 1, Vec::new()).await.0;
+        async |name: OsString| receive(&rig.receiver, rig.config.local_session(), &place, &name, 1, Vec::new()).await.0;
     assert!(matches!(received(put()).await, Settlement::Refuse));
     let new = rig.place.path().join("mail/example.org/b/Maildir/new");
     rig.until("told", |_| std::fs::read_dir(&new).is_ok_and(|told| told.count() == 1)).await;
@@ -249,7 +249,7 @@ async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
             false => octets[last] ^= 1,
         }
         std::fs::write(&path, octets).unwrap();
-        let settlement = receive(&rig.receiver, local_config(&rig.config), &place, &name, 1, Vec::new()).await.0;
+        let settlement = receive(&rig.receiver, rig.config.local_session(), &place, &name, 1, Vec::new()).await.0;
         assert!(matches!(settlement, Settlement::Refuse), "{is_short}: {settlement:?}");
     }
     rig.store.shutdown().await;

@@ -1,0 +1,37 @@
+//! The settings of a session of SMTP or LMTP, from the sections that have a say in them.
+
+use posthaste_smtp::server::Config as SmtpConfig;
+use posthaste_units::A_YEAR;
+
+use super::{Config, Listener, Network};
+
+impl Config {
+    /// Settings of a session at a listener with a client of `network`. Without logins and DSN, of which the server knows whom it offers them.
+    pub fn smtp_session(&self, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
+        let (mut limits, mut policy) = (listener.limits.over(&self.limits), listener.policy.over(&self.policy));
+        if let Some(network) = network {
+            (limits, policy) = (network.limits.over(&limits), network.policy.over(&policy));
+        }
+        SmtpConfig {
+            protocol: listener.protocol.of_mail().unwrap_or_default(),
+            limits: (&limits.session).into(),
+            bare_newlines: policy.bare_newlines,
+            forbidden_commands: policy.forbidden_commands,
+            nul_octets: policy.nul_octets,
+            long_lines: policy.long_lines,
+            lenient_commands: policy.lenient_commands,
+            ..SmtpConfig::new(&self.host_name)
+        }
+    }
+
+    /// Settings for messages that programs on this machine hand over, also by `sendmail -bs`: as for a client at a listener, but the number of recipients is bounded by
+    /// what a transaction can keep, and a session is for one message, so that refusals are no reason to end it.
+    pub fn local_session(&self) -> SmtpConfig {
+        let mut local = self.smtp_session(&Listener::default(), None);
+        local.limits.recipients = usize::MAX;
+        local.dsn = true;
+        local.limits.future_release_secs = A_YEAR as u32;
+        (local.limits.errors, local.limits.deferred_recipients) = (u32::MAX, u32::MAX);
+        local
+    }
+}
