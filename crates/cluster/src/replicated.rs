@@ -341,6 +341,10 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         Ok(())
     }
 
+    fn watch(&self) -> &posthaste_watch::Watch {
+        self.hub.local.watch()
+    }
+
     fn look_for_stuck(&self, now: Instant) -> Vec<posthaste_watch::Found> {
         self.hub.local.look_for_stuck(now)
     }

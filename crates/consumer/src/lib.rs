@@ -4,7 +4,7 @@
 //!
 //! An owner goes through the same steps. It [registers](StreamHandle::register) its stream; [`replay`](StreamHandle::replay) applies every entry to its [state](StreamState); the
 //! [`ReplayedStream`] is [attached](ReplayedStream::attach), and from then on the owner is shown what comes. Only an [`AttachedStream`] may act, and it is detached when it is dropped:
-//! an opening that fails later leaves no dead consumer behind.
+//! an opening that fails later leaves no dead consumer behind. Its threads are [started](StreamHandle::start_thread) in the spool's watch, or in a [`ConsumerRuntime`] with one of its own.
 //!
 //! | owner | its state | position | a damaged batch | lost entries | acts on the world |
 //! | --- | --- | --- | --- | --- | --- |
@@ -22,11 +22,14 @@ mod error;
 mod notices;
 mod runtime;
 mod stream;
+mod thread;
 
 pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
 pub use error::OpenError;
 pub use notices::NoticeSchedule;
+pub use posthaste_watch::Pulse;
 pub use runtime::{ConsumerRuntime, Ending, NewRuntime};
 pub use stream::{
     AttachedStream, ROOM_PATIENCE, ReplayedEntry, ReplayedStream, StreamHandle, StreamState, append_within,
 };
+pub use thread::StreamThread;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_units::histogram::HistogramRead;
-use posthaste_watch::Found;
+use posthaste_watch::{Found, Watch};
 
 use crate::events::Damage;
 use crate::pressure::Pressure;
@@ -155,7 +155,11 @@ pub trait Spool: Send + Sync {
     /// See [`CheckpointError`]; nothing is freed then.
     fn checkpoint(&self) -> Result<(), CheckpointError>;
 
-    /// Looks whether the thread that calls consumers, and those who wait for a batch, comes back. To be called every few seconds.
+    /// The workers that [`look_for_stuck`](Self::look_for_stuck) looks at: those of the spool, and those that owners of streams add.
+    fn watch(&self) -> &Watch;
+
+    /// Looks whether the thread that calls consumers, and those who wait for a batch, comes back, and at all other workers of [`watch`](Self::watch). To be called every few
+    /// seconds.
     fn look_for_stuck(&self, now: Instant) -> Vec<Found>;
 
     /// Counters and sizes.

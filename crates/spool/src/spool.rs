@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_watch::Found;
+use posthaste_watch::{Found, Watch};
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
@@ -285,6 +285,10 @@ impl Spool for FileSpool {
 
     fn checkpoint(&self) -> Result<(), CheckpointError> {
         self.shared.checkpoint()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.shared.config.watch
     }
 
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {

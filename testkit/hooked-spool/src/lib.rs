@@ -10,7 +10,7 @@ use posthaste_spool::{
     Replayed, RestoreError, Restored, SetAside, SnapshotError, SnapshotName, SnapshotReader, Spool, Stats, StreamError,
     StreamId, StreamStats, Then, Ticket, Upload,
 };
-use posthaste_watch::Found;
+use posthaste_watch::{Found, Watch};
 
 /// Hooks that are called before the spool.
 pub trait Hooks: Send + Sync {
@@ -167,6 +167,10 @@ impl<H: Hooks> Spool for HookedSpool<H> {
 
     fn pressure(&self) -> &Pressure {
         self.spool.pressure()
+    }
+
+    fn watch(&self) -> &Watch {
+        self.spool.watch()
     }
 
     fn look_for_stuck(&self, now: std::time::Instant) -> Vec<Found> {

@@ -99,6 +99,13 @@ const PROGRAM: [(&str, &str); 4] = [
     ("queue/socket.rs", "without a server this process opens the queue, and answers as the server would"),
     ("route.rs", "maps and rules act on an address in the order of the server's stages"),
 ];
+/// The files of owners of streams that start threads by themselves, and what tells of one that hangs there. All others have theirs in the watch.
+const THREADS: [(&str, &str); 4] = [
+    ("delivery/src/flusher.rs", "it has no stream"),
+    ("delivery/src/local/delivery.rs", "the mail that waits for its mount"),
+    ("delivery/src/local/mount.rs", "the mail that waits for the mount"),
+    ("events/src/log.rs", "a watch of its own"),
+];
 /// Signs of IO. Outside its driver, a protocol is a state machine without clock, file and socket.
 const IO: [&str; 7] =
     ["Instant::now", "SystemTime", "std::fs", "std::net::Tcp", "std::os::unix::net", "tokio::net", "tokio::time"];
@@ -222,6 +229,20 @@ fn streams_are_replayed_by_consumer_alone() {
             assert!(!text.contains("Replayed::Entry"), "crates/{name}/src/{file} replays a stream by itself");
         }
     }
+}
+
+#[test]
+fn owners_of_streams_start_threads_in_the_watch() {
+    let mut found = BTreeSet::new();
+    for (name, _) in uses().into_iter().filter(|(_, used)| used.contains("consumer")) {
+        for (file, text) in sources(&root().join("crates").join(&name).join("src")) {
+            if name != "server" && ["thread::Builder", "thread::spawn"].iter().any(|start| text.contains(start)) {
+                found.insert(format!("{name}/src/{file}"));
+            }
+        }
+    }
+    let allowed: BTreeSet<String> = THREADS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, allowed, "found and allowed: see `StreamHandle::start_thread`");
 }
 
 #[test]

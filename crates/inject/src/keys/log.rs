@@ -3,10 +3,9 @@
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_consumer::{AttachedStream, OpenError, ReplayedEntry, StreamHandle, StreamState};
+use posthaste_consumer::{AttachedStream, OpenError, Pulse, ReplayedEntry, StreamHandle, StreamState, StreamThread};
 use posthaste_spool::{Consumer, Damage, Entry, Lsn, Published, Released, SnapshotName, Spool};
 
 use super::entry::{BodyDigest, KeyId, Settled};
@@ -24,7 +23,7 @@ const KEYS_MAX: usize = 1_000_000;
 pub struct KeyLog {
     shared: Arc<Shared>,
     attached: AttachedStream,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<StreamThread>>,
 }
 
 struct Shared {
@@ -114,7 +113,7 @@ impl KeyLog {
         let shared = Arc::new(Shared { stream, table, clock, progress, changed, snapshots: AtomicU64::new(0) });
         let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run());
+        let thread = shared.stream.start_thread("inject-keys", STEPS, move |pulse| of_thread.run(pulse));
         let thread = thread.map_err(OpenError::io(KEYS))?;
         Ok((Self { shared, attached, thread: Mutex::new(Some(thread)) }, report))
     }
@@ -142,7 +141,7 @@ impl KeyLog {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let _ = thread.join();
+        thread.join();
         self.attached.detach();
     }
 }
@@ -174,7 +173,7 @@ impl Shared {
     }
 
     /// Writes a snapshot now and then, if there are new entries.
-    fn run(&self) {
+    fn run(&self, pulse: &Pulse) {
         let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
         let mut is_failing = false;
         loop {
@@ -194,7 +193,8 @@ impl Shared {
             progress.is_wanted = false;
             drop(progress);
             let begun = Instant::now();
-            let outcome = self.write();
+            let outcome = self.write(pulse);
+            pulse.step(0);
             if let Err(error) = &outcome
                 && !is_failing
             {
@@ -211,7 +211,7 @@ impl Shared {
     }
 
     /// Writes a snapshot, and passes all entries that are in it.
-    fn write(&self) -> io::Result<()> {
+    fn write(&self, pulse: &Pulse) -> io::Result<()> {
         let Progress { seen, written, .. } = *self.lock();
         let spool = self.stream.spool();
         if (seen <= written && !spool.wants_snapshot(self.stream.id())) || spool.poisoned().is_some() {
@@ -221,9 +221,12 @@ impl Shared {
         let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
         let name =
             SnapshotName::new(&format!("{KEY_STREAM}-{seen}-{unique:x}")).expect("letters and digits are a name");
+        pulse.step(1);
         spool.write_snapshot(&name, &mut |out| {
             let mut number = 0;
             while let Some(part) = self.table.part(number) {
+                // Many parts may take their time: each is progress.
+                pulse.step(1);
                 for settled in part {
                     let octets = settled.encode();
                     out.write_all(&(octets.len() as u32).to_le_bytes())?;
@@ -271,3 +274,5 @@ const ENTRY_BYTES_MAX: u32 = 64 << 20;
 /// Between snapshots, if there are new entries.
 const EVERY: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Steps of the thread, for the watch.
+const STEPS: &[&str] = &["", "writing a snapshot of the keys of requests"];

@@ -1,10 +1,10 @@
 //! Mailboxes on a machine whose power goes at any call.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_consumer::StreamHandle;
-use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_spool::{Config, Consumer, FileSpool, Released};
 
 use super::*;
@@ -537,4 +537,36 @@ fn a_failed_commit_is_not_tried_again_at_once() {
     assert!(waiting.wait(None));
     waiting.end();
     assert!(!waiting.wait(Some(Duration::MAX / 4)));
+}
+
+#[test]
+fn a_disk_that_hangs_under_the_table_is_told_of() {
+    let machine = Machine::new().unwrap();
+    let spool = open_spool(&machine);
+    let (ledger, _) = open_with(&machine, Arc::clone(&spool));
+    // Held, so that these wait when the disk begins to hang.
+    let held = lock(&ledger.shared.committing);
+    for step in steps() {
+        ledger.append(&step).unwrap();
+    }
+    machine.set_faults(Faults { hang_syncs: Some(Vec::new()), ..Faults::default() });
+    drop(held);
+    ledger.shared.waiting.advance_wanted(Lsn::ZERO);
+    let (begun, mut now) = (Instant::now(), Instant::now());
+    let mut told = || {
+        loop {
+            // Of the watch alone: nothing waits for so long.
+            now += Duration::from_secs(61);
+            let found = spool.look_for_stuck(now);
+            if let Some(found) = found.into_iter().find(|found| found.states.starts_with("mailstore")) {
+                return found.states;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is told");
+            std::thread::yield_now();
+        }
+    };
+    assert_eq!(told(), "mailstore > writing the table of mailboxes");
+    machine.set_faults(Faults::default());
+    assert_eq!(told(), "mailstore > writing the table of mailboxes", "it goes on");
+    ledger.end();
 }

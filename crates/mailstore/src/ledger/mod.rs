@@ -17,10 +17,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use posthaste_consumer::AttachedStream;
+use posthaste_consumer::{AttachedStream, StreamThread};
 use posthaste_spool::{AppendError, Damage, Lsn, Spool, StreamId};
 
 pub use self::error::MailLedgerError;
@@ -28,7 +27,7 @@ pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
 use self::openings::Openings;
-use self::shared::Shared;
+use self::shared::{STEPS, Shared};
 pub use self::stored::{PendingDirectory, StoredMailbox, StoredMessage};
 use self::stored::{head_of, pending, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
@@ -50,7 +49,7 @@ pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
 pub struct MailLedger {
     shared: Arc<Shared>,
     attached: AttachedStream,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<StreamThread>>,
     /// The UID lock: the next UID to give, by mailbox, of those that were followed in this opening. Held until the append returns, so UIDs are in the order of LSNs.
     uids: Mutex<HashMap<u32, u32>>,
     /// The entry *opening*, until it is durable. It comes before all others of this opening.
@@ -126,8 +125,9 @@ impl MailLedger {
             let error = error.to_string();
             tracing::warn!(error, "mailboxes can be read and not changed: the spool takes nothing now");
         }
-        let thread = std::thread::Builder::new().name("mailstore".to_owned());
-        *lock(&ledger.thread) = Some(thread.spawn(move || shared.run()).map_err(MailLedgerError::Thread)?);
+        let stream = shared.stream.clone();
+        let thread = stream.start_thread("mailstore", STEPS, move |pulse| shared.run(pulse));
+        *lock(&ledger.thread) = Some(thread.map_err(MailLedgerError::Thread)?);
         Ok((ledger, report))
     }
 
@@ -491,7 +491,7 @@ impl MailLedger {
             return;
         }
         if let Some(thread) = lock(&self.thread).take() {
-            let _ = thread.join();
+            thread.join();
         }
         self.attached.detach();
         // Nothing more comes, and what came was whole.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_consumer::StreamHandle;
+use posthaste_consumer::{Pulse, StreamHandle};
 use posthaste_spool::{Lsn, Released};
 use posthaste_units::BackOff;
 
@@ -16,6 +16,8 @@ use crate::table::{Applier, FileNote, MetaError, MetaTable, RowChanges, StoreNum
 
 /// After a commit that failed.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// Steps of the thread, for the watch.
+pub(super) const STEPS: &[&str] = &["", "writing the table of mailboxes"];
 
 pub(super) struct Shared {
     pub stream: StreamHandle,
@@ -36,10 +38,12 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub fn run(&self) {
+    pub fn run(&self, pulse: &Pulse) {
         let (mut back_off, mut pause) = (RETRY, None);
         while self.waiting.wait(pause) {
+            pulse.step(1);
             let outcome = self.commit();
+            pulse.step(0);
             match &outcome {
                 Err(error) if pause.is_none() => {
                     let error = error.to_string();
