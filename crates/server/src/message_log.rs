@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use posthaste_intake::IntakeError;
+use posthaste_intake::{IntakeError, Mail, MailPlace};
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
 use posthaste_spool::Lsn;
 
@@ -45,6 +45,12 @@ pub(crate) enum Severity {
 }
 
 impl LogLine {
+    /// Counts the recipients of a message that is to be kept.
+    pub fn count(&mut self, mail: &Mail<'_>, discarded: usize) {
+        self.remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count();
+        (self.mailboxes, self.discarded) = (mail.recipients.len() - self.remote, discarded);
+    }
+
     /// Notes why nothing was kept.
     pub fn refused(&mut self, error: &IntakeError) -> Reply {
         self.trouble = match error {

@@ -19,7 +19,7 @@ use super::message::{MissingFields, TraceField};
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
 };
-use super::sender::SenderResults;
+use super::sender::{SenderLookup, SenderResults};
 use super::signatures::Signatures;
 use crate::author::Author;
 use crate::future;
@@ -58,9 +58,9 @@ pub(super) trait Check: Sync {
         Checking::Done(Ok(()))
     }
 
-    /// Before the body is read. The sender may be changed.
-    fn data(&self, session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
-        let _ = (session, settings, sender);
+    /// At DATA, before the body is read. The sender may be changed.
+    fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
+        let _ = at;
         Ok(())
     }
 
@@ -84,14 +84,15 @@ impl Default for CheckList {
     }
 }
 
-/// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 21] = [
+/// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted. The sender is looked up as the client has named it.
+static CHECKS: [&dyn Check; 22] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
     &ForwardLoop,
     &OwnAuthor,
     &ReturnPathLookup,
+    &SenderLookup,
     &Rewriting,
     &DirectoryLookup,
     &ReleaseTimes,
@@ -150,6 +151,16 @@ pub(super) struct AtMail<'a> {
     pub session: &'a Session,
     pub settings: &'a Settings,
     pub mail: &'a MailFrom,
+}
+
+/// DATA.
+pub(super) struct AtData<'a> {
+    pub receiver: &'a Receiver,
+    pub session: &'a Session,
+    pub settings: &'a Settings,
+    pub sender: &'a mut ReversePath,
+    /// Checks of a stranger's message: they go on while the body comes.
+    pub sender_check: Option<SenderCheck>,
 }
 
 /// A message that was read to its end.
@@ -239,8 +250,8 @@ impl CheckList {
     }
 
     /// The stage DATA.
-    pub fn data(&self, session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
-        self.checks.iter().try_for_each(|check| check.data(session, settings, sender))
+    pub fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
+        self.checks.iter().try_for_each(|check| check.data(at))
     }
 
     /// The end of data.
@@ -274,8 +285,8 @@ impl Check for ValidLogin {
         Checking::Done(Self::check(at.session, at.settings))
     }
 
-    fn data(&self, session: &Session, settings: &Settings, _: &mut ReversePath) -> Result<(), Stop> {
-        Self::check(session, settings)
+    fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
+        Self::check(at.session, at.settings)
     }
 }
 
@@ -359,9 +370,9 @@ impl Check for Rewriting {
         Checking::Done(Ok(()))
     }
 
-    fn data(&self, _: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
-        if let Some(other) = settings.maps.sender(sender) {
-            *sender = other;
+    fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
+        if let Some(other) = at.settings.maps.sender(at.sender) {
+            *at.sender = other;
         }
         Ok(())
     }

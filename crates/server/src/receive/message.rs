@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, MailPlace, NotGathered};
+use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, NotGathered};
 use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::{FrontFields, Lsn};
 
 use super::Receiver;
-use super::checks::{CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
+use super::checks::{AtData, CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
 use crate::head::{Head, HeaderFacts, HeaderRefusal, HeaderRules};
@@ -22,7 +22,6 @@ use crate::message_log::LogLine;
 use crate::repeats::Kind;
 use crate::replies::share_is_full;
 use crate::returned::{self, ReturnedMail};
-use crate::sender_checks::SenderCheck;
 use crate::settings::Settings;
 use crate::success::{self, Success};
 use crate::transaction::Transaction;
@@ -38,11 +37,14 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
-        // Before the maps change the sender.
-        let sender_check = self.begin_sender_check(session, &settings, &envelope.mail.reverse_path);
-        if let Err(stop) = self.0.checks.data(session, &settings, &mut envelope.mail.reverse_path) {
-            return stopped(stop, log).into();
-        }
+        let sender_check = {
+            let sender = &mut envelope.mail.reverse_path;
+            let mut at = AtData { receiver: self, session, settings: &settings, sender, sender_check: None };
+            if let Err(stop) = self.0.checks.data(&mut at) {
+                return stopped(stop, log).into();
+            }
+            at.sender_check
+        };
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
         let pause = self.0.destinations.intake().pause(transaction.has_remote());
@@ -104,16 +106,8 @@ impl Receiver {
         mail.smtputf8 &= !summary.is_ascii;
         (mail.tenant, mail.campaign, mail.pool) = (said.tenant, said.campaign, said.pool);
         (mail.hold_secs, mail.expires_secs) = (said.hold_secs, said.expires_secs);
-        log.remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count();
-        (log.mailboxes, log.discarded) = (mail.recipients.len() - log.remote, transaction.discarded());
+        log.count(&mail, transaction.discarded());
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
-    }
-
-    /// Begins the checks of a stranger's message. `None`: the client is known, or nobody can be asked.
-    fn begin_sender_check(&self, session: &Session, settings: &Settings, path: &ReversePath) -> Option<SenderCheck> {
-        let ip = session.peer.ip().filter(|_| settings.is_checked(session))?;
-        let helo = session.helo.as_deref().unwrap_or_default();
-        Some(SenderCheck::begin(self.remote().resolver()?, ip, helo, path))
     }
 
     /// Reads the body to its end.

@@ -1,13 +1,28 @@
-//! Results of the checks of a stranger's message: written into its header, and the message treated by them.
+//! Checks of a stranger's message: begun before its body is read; their results are written into its header, and the message is treated by them.
 
 use std::time::Duration;
 
 use posthaste_smtp::RcptTo;
 
-use super::checks::{Check, Checking, ReadMessage, Stop};
+use super::checks::{AtData, Check, Checking, ReadMessage, Stop};
 use super::folders::sort_into;
 use crate::ids::unix_micros;
-use crate::sender_checks::{SenderFindings, Treatment};
+use crate::sender_checks::{SenderCheck, SenderFindings, Treatment};
+
+/// Begins the checks of a stranger's message. None, if the client is known or nobody can be asked.
+pub(super) struct SenderLookup;
+
+impl Check for SenderLookup {
+    fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
+        if let Some(ip) = at.session.peer.ip().filter(|_| at.settings.is_checked(at.session))
+            && let Some(resolver) = at.receiver.remote().resolver()
+        {
+            let helo = at.session.helo.as_deref().unwrap_or_default();
+            at.sender_check = Some(SenderCheck::begin(resolver, ip, helo, at.sender));
+        }
+        Ok(())
+    }
+}
 
 /// Writes Authentication-Results above Received. Refuses the message, or sorts it into Junk, as the configuration says.
 pub(super) struct SenderResults;
