@@ -116,7 +116,7 @@ fn main() {
     black_box(restored);
 }
 
-/// What becomes due within ten minutes is taken and delivered, while the rest waits.
+/// Delivers recipients as they become due over ten minutes, while the rest waits.
 fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
     let begun = Instant::now();
     queue.tick(START + 600);

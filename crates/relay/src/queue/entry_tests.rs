@@ -164,7 +164,7 @@ fn the_bytes_are_those_of_the_table() {
 fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
     let mut expected = queued().encode();
     expected[2] |= 32;
-    // The NOTIFY of the second recipient, and the text behind the pool.
+    // The NOTIFY of the second recipient, and the text after the pool.
     let second = expected.len() - 18;
     expected[second] |= 16;
     expected.splice(30..30, [1, 0, b'f']);

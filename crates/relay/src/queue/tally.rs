@@ -25,7 +25,7 @@ pub struct QueueTally {
 /// The suspended part of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspendedPart {
-    /// Nothing.
+    /// No part of it.
     None,
     /// All except held recipients and those in flight, until this time at least.
     All(Secs),

@@ -11,7 +11,7 @@ use posthaste_units::words::{Key, Problem};
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What becomes of addresses, and who gets copies.
+/// Rewriting of addresses, and copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MapsSection {

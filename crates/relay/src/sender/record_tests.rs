@@ -1,4 +1,4 @@
-//! Which batch an outcome is in, by the calls that the spool gets: no clock is asked.
+//! Batches of outcomes, observed by the calls to the spool: no clock is needed.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -51,7 +51,7 @@ impl World {
         self.recorder.record(changes, NOW);
     }
 
-    /// What has been appended since the last call, in batches.
+    /// Entries appended since the last call, by batch.
     fn appended(&self) -> Vec<Vec<QueueEntry>> {
         self.appended.try_iter().collect()
     }

@@ -41,7 +41,7 @@ pub struct SourceSection {
     pub warm_up: Option<WarmUpSection>,
 }
 
-/// How much a source sends on its first days.
+/// Limit of a source on its first days.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WarmUpSection {

@@ -93,7 +93,7 @@ fn no_character_can_be_changed() {
     for sender in ["test@otherdomain.com", "SRS0=opaque+string@otherdomain.com"] {
         let rewritten = forward(&srs, sender).unwrap();
         let local = rewritten.strip_suffix("@example.com").unwrap();
-        // The separator behind the tag may be any of three.
+        // The separator after the tag may be any of three.
         for at in (0..local.len()).filter(|at| *at != TAG_BYTES) {
             let mut changed = local.as_bytes().to_vec();
             changed[at] = if changed[at] == b'z' { b'y' } else { b'z' };

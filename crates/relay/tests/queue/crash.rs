@@ -1,8 +1,8 @@
-//! The stream of the queue in a spool on a machine whose power goes at any call: after the cut the queue says what its durable entries say, and every message that
-//! is not settled has its body and its addresses.
+//! The queue's stream in a spool on a machine that loses power at any call. After the cut the queue matches its durable
+//! entries, and every unsettled message has its body and its addresses.
 //!
-//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed. `POSTHASTE_CUTS=N` makes more cuts,
-//! `POSTHASTE_SEED` is the first seed.
+//! `posthaste_fsops::recording` defines the possible results of a cut; threads take turns that follow from the seed.
+//! `POSTHASTE_CUTS=N` makes more cuts, `POSTHASTE_SEED` is the first seed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,7 +25,8 @@ use crate::model::Model;
 use crate::world::World;
 use crate::{SEED, START};
 
-/// What was handed to the spool, in order, and how much of it was published, with its place. The number of each published one is in the recording.
+/// Batches handed to the spool, in order, and the published ones with their positions. The recording has the number of
+/// each published one.
 #[derive(Default, Clone)]
 struct Log {
     appended: Vec<Bytes>,
@@ -213,7 +214,8 @@ fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> 
     changes
 }
 
-/// As the relay advances: a snapshot in parts, with other things in between, and bodies that nobody needs are released.
+/// Advances like the relay: writes a snapshot in parts, with other work in between, and releases bodies no longer
+/// needed.
 fn advance(spool: &FileSpool, stream: StreamId, engine: &Engine) {
     let (mut snapshot, settled, first) = {
         let mut queue = engine.queue.lock().unwrap();
@@ -277,7 +279,8 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
             Ok(_) => {}
             Err(at) if at < log.published.len() => return Err(format!("{lsn} was never published")),
             Err(at) => {
-                // Of a commit that the cut came into the ring keeps each record that is whole, also behind a torn one: none of it was acknowledged.
+                // Of a commit that the cut hit, the ring keeps each whole record, even after a torn one: none of it was
+                // acknowledged.
                 let Some(torn) = log.appended[at..].iter().position(|appended| *appended == payload) else {
                     return Err(format!("{lsn} was not appended after what was published"));
                 };
@@ -307,7 +310,7 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
             return Err(format!("{message} has another body, or other addresses"));
         }
     }
-    // What was appended behind that is gone for good.
+    // Later batches are gone for good.
     log.appended.truncate(log.published.len());
     log.numbers.truncate(log.published.len());
     (0..log.published.len() as u64).for_each(|number| machine.acknowledge(number));

@@ -13,7 +13,7 @@ use crate::world::World;
 
 type Lane = (Arc<str>, Arc<str>);
 
-/// What waits, and how many transactions of others it has waited for.
+/// Waiting mail, with the number of others' transactions during its wait.
 #[derive(Default)]
 struct Waiting {
     messages: BTreeMap<Lane, usize>,
@@ -46,8 +46,9 @@ impl Waiting {
     }
 }
 
-/// With mail of `t` tenants to `d` domains each, mail of a tenant waits for less than `t` transactions, and mail of a tenant to a domain for less than `t × d`. Mail
-/// comes meanwhile in random bursts, most of it of one tenant to one domain; some comes back untried.
+/// With mail of `t` tenants to `d` domains each, mail of a tenant waits for less than `t` transactions, and mail of a
+/// tenant to a domain for less than `t × d`. Meanwhile mail comes in random bursts, most of it of one tenant to one
+/// domain; some comes back untried.
 #[test]
 fn nobody_waits_longer_than_a_turn_of_each_tenant_and_of_each_of_its_domains() {
     let mut longest = (0, 0);

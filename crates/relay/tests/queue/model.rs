@@ -1,4 +1,4 @@
-//! What entries say, in the plainest way: the queue must say the same.
+//! A model of entries in the simplest form: the queue must agree with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use posthaste_relay::queue::{
 };
 use posthaste_spool::Lsn;
 
-/// What entries say, in the plainest way.
+/// The state by the entries, in the simplest form.
 #[derive(Debug, Default)]
 pub struct Model {
     pub recipients: BTreeMap<Key, Expected>,

@@ -267,7 +267,7 @@ impl World {
         self.appending.push_back(entry);
     }
 
-    /// One more part, with other operations in between.
+    /// Writes one more part, with other operations in between.
     pub fn write_snapshot(&mut self) {
         let (mut snapshot, mut out) =
             self.snapshot.take().unwrap_or_else(|| (Snapshot::begin(&self.queue), Vec::new()));

@@ -9,7 +9,7 @@ use crate::{rig_with, schedules, wait, zone};
 /// So many messages of either kind wait at once for `connections`; how many of them are served first attempts and later ones then.
 fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
     let what = format!("{connections} connections, {first} first attempts, {later} later ones");
-    // Without PIPELINING, so that no connection takes a message behind one that hangs.
+    // Without PIPELINING, so that no connection takes a message after one that hangs.
     let sink = Sink::offering(&["8BITMIME"]);
     let rig = rig_with(zone(), sink.port(), |config| {
         config.site_connections_max = connections;

@@ -1,4 +1,4 @@
-//! What replies of the next hop bring about by rules.
+//! Rules for replies of the next hop.
 
 use posthaste_relay::queue::{Label, Place, QueueEntry, Scope};
 use posthaste_relay::sender::By;

@@ -14,7 +14,7 @@ impl Rig {
         self.send("ann@here.example", &[to], &format!("{}\r\n", "x".repeat(78)).repeat(256));
     }
 
-    /// How long mail for the queue is to wait.
+    /// The pause of mail for the queue.
     fn pause(&self) -> Duration {
         assert_eq!(self.spool.pressure().pause(false), Duration::ZERO, "other mail waits for nothing");
         self.spool.pressure().pause(true)

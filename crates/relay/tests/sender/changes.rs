@@ -1,4 +1,4 @@
-//! What changes while mail is on its way: the server ends, or DNS names other hosts.
+//! Changes while mail is in flight: the server ends, or DNS names other hosts.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::{rig_in, rig_with, zone};
 
 #[test]
 fn an_end_finishes_the_message_under_way_and_begins_none() {
-    // Without PIPELINING, so that the second message is not taken behind the first.
+    // Without PIPELINING, so that the second message is not taken right after the first.
     let sink = Sink::offering(&["8BITMIME"]);
     let idle = Sink::at((Ipv4Addr::new(127, 0, 0, 2), sink.port()).into());
     let zone = || zone().mx("b.example", 10, "mx.b.example").a("mx.b.example", Ipv4Addr::new(127, 0, 0, 2));

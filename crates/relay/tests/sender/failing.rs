@@ -61,7 +61,7 @@ impl Ending {
         self.connected.lock().unwrap().len()
     }
 
-    /// Whether it had two connections in each second. It may have seen the first of three late.
+    /// True if it had two connections in each second. It may have seen the first of three late.
     fn is_paced(&self) -> bool {
         let connected = self.connected.lock().unwrap();
         connected.windows(3).all(|three| three[2] - three[0] >= Duration::from_millis(700))

@@ -9,7 +9,7 @@ use posthaste_relay::sender::{Config, Route, Routing};
 use super::sink::Sink;
 use super::{LOOPBACK, rig_in, rig_with, schedules, unused_port, wait, zone};
 
-/// Nobody is at this address.
+/// An address without a listener.
 const DEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 fn fallback(sink: &Sink) -> Arc<Route> {

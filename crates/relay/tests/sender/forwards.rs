@@ -21,7 +21,7 @@ fn is_forwarded(address: &str) -> bool {
         .any(|before| address.strip_prefix(before).is_some_and(|rest| rest.starts_with('f')))
 }
 
-/// Whether each recipient got it from the sender that is for him.
+/// Checks that each recipient got it from the right sender.
 fn check(taken: &[Taken]) {
     for taken in taken.iter().filter(|taken| !taken.sender.is_empty()) {
         let from = |to: &String| if is_forwarded(to) { "SRS0=ann@here.example" } else { "ann@a.example" };

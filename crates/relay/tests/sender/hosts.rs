@@ -1,4 +1,4 @@
-//! Which host a message goes to, as DNS has it: chains of names, many hosts, dead ones, none.
+//! The host of a message, by DNS: chains of names, many hosts, dead ones, none.
 
 use super::*;
 

@@ -78,7 +78,7 @@ fn what_pages_ask_costs_as_much_with_200_000_recipients_as_with_40_000() {
             rows
         });
         assert_eq!(rows, 100);
-        // A list that finds nothing ends after its pages, and goes on behind them to the end.
+        // A list without matches ends after its pages, and continues after them to the end.
         let mut none = Filter { pages_max: Some(10), ..of_domain("none.example") };
         let (mut cut, part) = cost(&relay, || relay.waiting(&none, &mut |_| panic!("it has none")));
         let mut parts = 1;

@@ -319,8 +319,9 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// A port of an address at which nobody listens before this test does. A socket that does not listen has it until this program ends, so it is given to no
-/// other test and to no connection; with SO_REUSEADDR, which listeners set, it can be bound again by its number.
+/// A port of an address without any listener before this test's. A socket that does not listen reserves it until this
+/// program ends, so no other test and no connection gets it. With SO_REUSEADDR, which listeners set, it can be bound
+/// again by its number.
 fn unused_port(at: Ipv4Addr) -> u16 {
     static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
     let socket = TcpSocket::new_v4().unwrap();

@@ -1,4 +1,4 @@
-//! Who is told of what cannot be delivered.
+//! Recipients of notices about undeliverable mail.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ fn copies(to: &str, rate: &str) -> Notices {
 }
 
 impl Rig {
-    /// How many double bounces the log has.
+    /// Number of double bounces in the log.
     fn double_bounces(&self) -> usize {
         self.log().iter().filter(|line| line.ends_with(" double-bounced")).count()
     }

@@ -1,4 +1,4 @@
-//! What a host says cannot end a task, however much it is; and a task that ends with a panic loses nobody.
+//! No reply ends a task, however long; and a task that panics loses no recipient.
 
 use std::sync::atomic::Ordering;
 
@@ -74,7 +74,7 @@ fn a_task_that_panics_gives_its_recipients_back() {
         (config.schedules, config.shaping) = (schedules(3600, 86_400), rules(RULE));
     });
     rig.log.panics.store(1, Ordering::Relaxed);
-    // One that is delivered, one whose reply meets the rule that panics, and one behind it.
+    // One that is delivered, one whose reply meets the rule that panics, and one after it.
     rig.send("ann@here.example", &["bob@a.example", "later@a.example", "no@a.example"], "x\r\n");
     sink.wait_rcpts("later@a.example", 2);
     sink.wait_rcpts("no@a.example", 2);

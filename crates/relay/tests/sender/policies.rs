@@ -164,7 +164,7 @@ fn serve(
     talk(&mut BufReader::new(Half(&tls)), &mut Half(&tls), (&one, odd), came).map(drop)
 }
 
-/// Whether STARTTLS was said.
+/// Talks to a client; returns true after STARTTLS.
 fn talk(
     input: &mut dyn BufRead,
     output: &mut dyn Write,

@@ -14,7 +14,7 @@ use posthaste_smtp::sasl::Credentials;
 use super::sink::Sink;
 use super::{LOOPBACK, rig_with, schedules, unused_port, wait, zone};
 
-/// What a proxy does with a connection: it reads what is said to it, and says where to go.
+/// A proxy's dialogue with a connection: reads the request, and returns the destination.
 type Greet = fn(&mut TcpStream, &Asked) -> io::Result<Option<SocketAddr>>;
 
 /// Destinations that were asked for, with the source or the name that came along.

@@ -1,4 +1,5 @@
-//! A spool that takes no records: what is sent meanwhile stays within a bound, and nothing else is sent again behind a restart.
+//! A spool that takes no records: meanwhile sent mail stays within a bound, and nothing else is sent again after a
+//! restart.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -10,7 +11,7 @@ use posthaste_spool::{AppendError, Then};
 
 use super::*;
 
-/// What the spool does with what it is to take.
+/// The spool's answer to an append.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -118,7 +119,7 @@ impl Rig {
     }
 }
 
-/// How many notices a sink has taken.
+/// Number of notices that a sink has taken.
 fn notices(sink: &Sink) -> usize {
     sink.taken().iter().filter(|taken| taken.sender.is_empty()).count()
 }

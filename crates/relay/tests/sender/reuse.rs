@@ -40,7 +40,7 @@ impl Rig {
     }
 }
 
-/// How long a connection has to be idle if another could be opened, and a little longer.
+/// Waits a little longer than the idle time at which a session is handed over.
 fn rest() {
     std::thread::sleep(Duration::from_millis(1100));
 }

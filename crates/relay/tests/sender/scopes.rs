@@ -28,7 +28,7 @@ enum At {
     Dot,
 }
 
-/// What becomes of a recipient.
+/// The fate of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Becomes {
     /// The next host gets it at once, and no attempt counts.

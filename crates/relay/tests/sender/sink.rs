@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// What it has taken.
+/// A message that it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub sender: String,
     pub recipients: Vec<String>,
     pub body: Vec<u8>,
-    /// Who had sent a password; empty for nobody.
+    /// The user of the login; empty for none.
     pub logged_in: String,
     /// Where the connection came from.
     pub from: IpAddr,
@@ -45,7 +45,7 @@ struct Seen {
     hanging: usize,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
-    /// The same in their order, with where they came from.
+    /// RCPT commands in order, with the address of the client.
     asked: Vec<(String, IpAddr)>,
 }
 
@@ -53,7 +53,7 @@ struct Seen {
 #[derive(Clone)]
 pub struct Sink {
     address: SocketAddr,
-    /// What it says to EHLO, with its name in front.
+    /// Its reply to EHLO, with its name in front.
     hello: Arc<str>,
     seen: Arc<(Mutex<Seen>, Condvar)>,
 }

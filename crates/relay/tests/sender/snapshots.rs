@@ -35,7 +35,7 @@ impl Idle {
         (Idle { relay, spool, report, dir: dir.to_owned() }, of_spool)
     }
 
-    /// What waits, and why.
+    /// Waiting recipients, with the reasons.
     fn waiting(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         self.relay.waiting(&Filter::default(), &mut |waiting| {
@@ -347,7 +347,7 @@ fn check_uncertain_once(dir: &Path, dns: &Server) {
         assert_eq!((it.report.uncertain.is_some(), it.report.uncertain_recipients), (recipients > 0, recipients));
         let waiting = it.waiting();
         assert!(waiting.len() == 1 && waiting[0].1.contains("Held(Uncertain)"), "{waiting:?}");
-        // What is lost is behind others' mail now, and the queue has no entry since.
+        // The loss lies after others' mail now, and the queue has no entry since.
         let other = it.spool.stream("other").unwrap();
         it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, b"x");
         it.end();

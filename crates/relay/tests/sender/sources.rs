@@ -131,7 +131,7 @@ fn a_change_of_the_routes_reaches_open_connections() {
     rig.send("ann@here.example", &["bob@a.example"], "y\r\n");
     assert_eq!(other.wait_taken(1)[0].body, b"y\r\n");
     assert_eq!(sink.taken().len(), 1);
-    // The name stays the same, the route behind it does not.
+    // The name stays the same, but its route differs.
     let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "one"));
     let again = |auth| posthaste_relay::sender::Route {
         auth,

@@ -7,7 +7,7 @@ use posthaste_watch::{Became, Found};
 
 use super::*;
 
-/// What a look finds that comes so much later.
+/// Findings of a check so many seconds later.
 fn look(relay: &Relay, begun: Instant, secs: u64) -> Vec<Found> {
     relay.look_for_stuck(begun + Duration::from_secs(secs))
 }
@@ -68,7 +68,7 @@ fn a_search_for_hosts_that_does_not_end_is_named() {
 /// A disk that does not come back with what it is asked for until it is released.
 #[derive(Default)]
 struct Hanging {
-    /// Whether it is released, and how many wait.
+    /// True once released, and the number of waiting calls.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
     /// Bodies hang; otherwise snapshots do.

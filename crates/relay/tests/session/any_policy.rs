@@ -1,5 +1,5 @@
-//! A property: whatever a server of ours has accepted, by any policy and in any transfer, goes out as exactly one message, and its lines end with CRLF on the
-//! wire, so that a next hop that takes a bare CR or LF for a line end sees the same message.
+//! A property: a message accepted by our server, by any policy and in any transfer, goes out as exactly one message.
+//! Its lines end with CRLF on the wire, so a next hop that takes a bare CR or LF for a line end sees the same message.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -114,7 +114,7 @@ async fn start(config: Config, keeper: &Arc<Keeper>) -> RunningServer {
     server.start(Shared(Arc::clone(keeper))).await.unwrap()
 }
 
-/// What a server accepts in some sessions.
+/// Messages that a server accepts in some sessions.
 async fn accepted(config: Config, random: &mut Random, sessions: usize) -> Vec<Vec<u8>> {
     let (protocol, keeper) = (config.protocol, Arc::new(Keeper::default()));
     let server = start(config, &keeper).await;
@@ -213,7 +213,7 @@ async fn what_was_accepted_by_any_policy_goes_out_as_one_message() {
                 let wire = std::mem::take(&mut *wire.lock().unwrap());
                 assert_eq!(bare_newline(&wire), None, "{what}, {transfer:?}");
                 if transfer == Transfer::Data {
-                    // The end of an empty message is behind the line of DATA, which ends so too.
+                    // The end of an empty message follows the line of DATA, which also ends with CRLF.
                     assert_eq!(count(&wire, b"\r\n.\r\n"), bodies.len(), "{what}");
                 }
             }

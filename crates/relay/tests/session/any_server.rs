@@ -1,5 +1,5 @@
-//! A property: whatever a server does, each recipient of each message has exactly one fate, nothing is sent twice, and what a fate says of the
-//! server is true.
+//! A property: with any server, each recipient of each message has exactly one fate, nothing is sent twice, and a fate
+//! is true about the server.
 
 use posthaste_random::Random;
 use posthaste_relay::session::Fate;

@@ -4,7 +4,7 @@ use posthaste_relay::session::{End, Fate, Loss, OpenError, Scope};
 
 use crate::support::{Act, At, List, Script, Seen, send_all, settings};
 
-/// What a fate is, without its reply.
+/// A fate without its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
     Delivered,
@@ -25,7 +25,7 @@ fn is(fate: &Fate) -> Is {
     }
 }
 
-/// What the scripted server does to two messages with two recipients each, at its first `at`.
+/// Outcome of two messages with two recipients each, with a server that does `act` at its first `at`.
 async fn outcome(at: At, act: Act) -> (Result<End, OpenError>, Vec<(usize, Vec<Is>)>, Seen) {
     let mut list = List::two();
     let (end, seen) = send_all(Script::odd(at, 0, act), &mut list, &settings()).await;

@@ -1,4 +1,4 @@
-//! What looks like the end of a message goes out as a part of it: our own server takes each body as one message.
+//! Text that looks like the end of a message is sent as a part of it: our own server takes each body as one message.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

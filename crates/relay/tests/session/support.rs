@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-/// What the server answers to. `Dot` is the end of a message.
+/// The command that the server answers. `Dot` is the end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Greeting,
@@ -26,7 +26,7 @@ pub enum At {
     Quit,
 }
 
-/// What the server does instead of answering.
+/// The server's action instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     Say(String),
@@ -59,7 +59,7 @@ impl Default for Script {
     }
 }
 
-/// What the server saw.
+/// Commands that the server received.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub kept: Vec<StoredMessage>,
@@ -238,7 +238,7 @@ pub fn message(key: usize, recipients: &[&str]) -> Message<usize> {
 pub struct List {
     pub messages: VecDeque<Message<usize>>,
     pub fates: Vec<(usize, Vec<Fate>)>,
-    /// Nothing comes, instead of no more, when the list is empty.
+    /// With an empty list, waits instead of ending.
     pub waits: bool,
 }
 
@@ -269,7 +269,7 @@ pub async fn send_all(script: Script, list: &mut List, settings: &Settings) -> (
     send_over(script.serve(), list, settings).await
 }
 
-/// The same over a connection.
+/// Like `send_all`, over a connection.
 pub async fn send_over(
     (stream, server): (Stream, JoinHandle<Seen>),
     list: &mut List,

@@ -39,7 +39,7 @@ impl Traffic for Counted {
     }
 }
 
-/// How many messages a session has asked for when the server has read half of the first body, which fits into no socket.
+/// Messages that a session has asked for when the server has read half of the first body, which fits into no socket.
 async fn asked_for_amid_a_body(is_timed: bool) -> usize {
     const BODY: usize = 16 << 20;
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -57,7 +57,7 @@ async fn asked_for_amid_a_body(is_timed: bool) -> usize {
             read += theirs.read(&mut buffer).await.unwrap();
         }
         let asked = counter.load(Ordering::Relaxed);
-        // The next envelope is behind the dot, without a reply to it.
+        // The next envelope follows the final dot, without a reply to it.
         let mut end = Vec::new();
         while !end.ends_with(b"DATA\r\n") {
             let count = theirs.read(&mut buffer).await.unwrap();

@@ -60,7 +60,7 @@ impl Site {
         (Stream::Unix(ours), tokio::spawn(serving))
     }
 
-    /// The script in the clear up to STARTTLS, and again behind it.
+    /// The script in the clear up to STARTTLS, and again after it.
     fn serve(&self, script: Script) -> (Stream, JoinHandle<Seen>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let certificate = self.certificate.clone();

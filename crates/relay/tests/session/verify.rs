@@ -9,7 +9,7 @@ fn rcpt(path: &str) -> RcptTo {
     RcptTo::new(ForwardPath::parse(path).unwrap())
 }
 
-/// What is said of two recipients, one after the other, by a server that does something odd at its first `at`.
+/// Verdicts on two recipients, one after the other, by a server that misbehaves at its first `at`.
 async fn ask(script: Script) -> (Vec<Result<Verdict, Loss>>, Seen) {
     let (stream, server) = script.serve();
     let mut session = Session::open_over(stream, &settings()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is kept over restarts, and in how much space.
+//! Memory of messages and replies over restarts, and its size.
 
 use super::*;
 

@@ -21,7 +21,8 @@ fn rank(action: Action) -> u8 {
     }
 }
 
-/// What these change of a recipient in flight whose attempt then fails. The last command comes before that, or after it while the first is yet to be decided.
+/// Changes by commands on a recipient in flight whose attempt then fails. The last command comes before that, or after
+/// it while the first is still undecided.
 fn changed_by(commands: &[Action], is_last_late: bool) -> Vec<What> {
     let mut world = World::new();
     let lsn = world.queued("t", &["a@x.example"]);

@@ -25,7 +25,7 @@ fn a_message_keeps_its_source_and_sources_get_their_weights() {
     assert_eq!((drain(&mut world, ready[0]), drain(&mut world, ready[1])), (one, two));
 }
 
-/// How many of so many messages each source gets, and which.
+/// Messages of each source, out of `count`.
 fn shared_out(count: usize, weights: &[(&str, u32)]) -> Vec<Vec<Lsn>> {
     let mut world = World::new();
     for _ in 0..count {
