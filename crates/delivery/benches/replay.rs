@@ -1,6 +1,7 @@
-//! Measures opening a spool whose mail is in none of its mailboxes: 50,000 messages of 10 KiB for 64 mailboxes.
-//! Leaves out the crash itself; the messages wait because something lay in the place of each mailbox, which is then removed.
-//! With `-- --waiting N`: how long an opening takes with N messages without bodies whose mailboxes stay closed: the spool, a replay alone, then a replay into the table of messages.
+//! Measures opening a spool whose mail is in none of its mailboxes: 50,000 messages of 10 KiB for 64 mailboxes. Leaves
+//! out the crash itself; the messages wait because a file lay in the place of each mailbox, which is then removed. With
+//! `-- --waiting N`: an opening with N messages without bodies whose mailboxes stay closed. It measures the spool, a
+//! replay alone, then a replay into the table of messages.
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench` runs it whole. Files lie in `$POSTHASTE_BENCH_DIR` or the
 //! target directory, never on tmpfs.
 

@@ -45,7 +45,7 @@ fn a_mount_that_hangs_holds_a_bounded_number_of_threads_however_many_mailboxes_h
         *world.clock.lock().unwrap() += Duration::from_millis(101);
         slow.tick(false);
     };
-    // One behind the other: threads that hang for longer are not counted on any more.
+    // One after the other: threads that hang for longer are not counted any more.
     while world.doors.held() < THREADS - 1 {
         let before = world.doors.held();
         look();

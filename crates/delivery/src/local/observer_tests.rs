@@ -1,4 +1,4 @@
-//! What an observer hears, and that it is told in the batch that notes it.
+//! Reports to an observer, and their place in the batch of the *visible* entry.
 
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +49,7 @@ fn world(log: &Arc<Log>) -> World {
     })
 }
 
-/// What the log's stream has: batch and names.
+/// Entries of the log's stream: batch and names.
 fn entries(spool: &dyn Spool, log: &Log) -> Vec<(Lsn, String)> {
     let stream = log.stream.lock().unwrap().expect("registered");
     let mut entries = Vec::new();

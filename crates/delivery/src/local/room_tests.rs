@@ -12,7 +12,7 @@ fn above(bytes: u64) -> Space {
     Space { bytes: LocalConfig::new("", "").free_bytes_min + bytes, inodes: 1 << 20 }
 }
 
-/// What the mail mount at "big" says to have.
+/// Sets the free space of the mail mount at "big".
 fn set_space(place: &Place, space: Space) {
     place.machine().set_space(&place.mail().join("big"), space);
 }

@@ -13,7 +13,7 @@ use super::message::{LineEnds, Target};
 use super::table::{Key, State, Table, Taken, Task, memory_of};
 use crate::session::{SessionTag, TAG_BYTES};
 
-/// What is true of a target's file, whatever anybody knows of it.
+/// The true state of a target's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum File {
     Absent,
@@ -44,7 +44,7 @@ struct World {
     waiting: BTreeSet<Key>,
     /// Visible, and not noted yet.
     unnoted: Vec<Key>,
-    /// What threads are at, and whether a sync has failed meanwhile.
+    /// Targets being written; true if a sync has failed meanwhile.
     writing: HashMap<Key, (Task, bool)>,
     /// The entry with which a sync began, what it covers, and what was in the page cache then.
     sync: Option<(Lsn, Vec<Key>, Vec<Key>)>,
@@ -124,7 +124,7 @@ impl World {
         self.writing.insert(key, (task, false));
     }
 
-    /// What a thread does with a file.
+    /// Finishes a thread's work on a file.
     fn finish(&mut self) {
         let Some(key) = self.pick(self.writing.keys().copied().collect::<BTreeSet<_>>()) else { return };
         let (task, overlapped) = self.writing.remove(&key).expect("picked");
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// What was in the page cache is lost, all of it or some.
+    /// Loses the page cache, all of it or some.
     fn sync_loses(&mut self) {
         let cached: Vec<Key> =
             self.files.iter().filter(|(_, file)| **file == File::Cached).map(|(key, _)| *key).collect();
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Nothing fails any more.
+    /// Ends all failures.
     fn drain(&mut self) {
         for _ in 0..10_000 {
             let waiting = std::mem::take(&mut self.waiting);

@@ -18,7 +18,7 @@ use super::{Body, LocalConfig, LocalDelivery, Message, ReplayReport};
 use crate::seams::{Gate, Seams, Step};
 use crate::{DeliveryError, MessageId};
 
-/// What stands between local delivery and the file system.
+/// Gates between local delivery and the file system.
 #[derive(Default)]
 pub(super) struct Doors {
     state: Mutex<DoorState>,
@@ -78,7 +78,7 @@ impl Doors {
         self.state.lock().unwrap().held.contains(what)
     }
 
-    /// How many places hold a thread, or have held one.
+    /// Number of gates that hold a thread, or have held one.
     pub fn held(&self) -> usize {
         self.state.lock().unwrap().held.len()
     }

@@ -62,7 +62,7 @@ fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing()
     world.place.runtime.block_on(async {
         let large = large(delivery, "ann", b"large").await;
         let hang = Hang::begin(&world, "written");
-        // One is being written, the others wait behind it.
+        // One is being written, the others wait for it.
         let written = delivery.deliver_unless(message(&["ann"], "written"), hang.written()).await;
         assert!(matches!(written, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{written:?}");
         for message in [message(&["ann"], "waits"), large] {

@@ -1,4 +1,4 @@
-//! What an executor goes through between a start and an end or a kill.
+//! Events in the life of an executor, from a start to an end or a kill.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Run {
         new
     }
 
-    /// What goes wrong next.
+    /// The next faults.
     fn faults(&self, machine: &Machine, random: &mut Random) -> Faults {
         let mut faults = Faults { read_only: self.given_up, ..Faults::default() };
         if self.is_without_syncs() {

@@ -40,7 +40,7 @@ impl Letter {
         Letter { number, mailboxes: mailboxes.into_iter().collect(), body, line_ends }
     }
 
-    /// As it is handed over.
+    /// The message for the executor.
     pub fn message(&self) -> Message {
         let target = |mailbox: &u64| Target { mailbox: name_of(*mailbox).into(), prefix: self.prefix(*mailbox).into() };
         let (front, back) = self.body.split_at(self.body.len() / 3);
@@ -52,12 +52,12 @@ impl Letter {
         }
     }
 
-    /// Whether its client is slow: then it goes to the spool in pieces.
+    /// True if its client is slow: it then goes to the spool in pieces.
     pub fn comes_in_pieces(&self) -> bool {
         self.number.is_multiple_of(11)
     }
 
-    /// Whether its client has little patience.
+    /// True if its client has little patience.
     pub fn may_be_given_up(&self) -> bool {
         self.number % 5 == 2
     }
@@ -85,7 +85,8 @@ impl Letter {
     }
 }
 
-/// Which executor: the standalone one writes different bytes, and only the others deliver to all mailboxes or none.
+/// The kind of executor: the standalone one writes different bytes, and only the others deliver to all mailboxes or
+/// none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// On the spool.
@@ -98,10 +99,10 @@ pub fn name_of(mailbox: u64) -> String {
     format!("rig/m{mailbox}")
 }
 
-/// What a cut must have left.
+/// The state that must survive a cut.
 pub struct Expected {
     pub kind: Kind,
-    /// Those that were handed over at all, by number.
+    /// Letters handed over, by number.
     pub letters: Arc<[Arc<Letter>]>,
     pub acknowledged: BTreeSet<u64>,
     /// Entries, number and mailbox, that other programs had taken away or were about to; and whether they have to be elsewhere then.
@@ -158,7 +159,7 @@ impl Expected {
     }
 }
 
-/// Which message it is, if it is a whole one that belongs there.
+/// The number of a message, if it is whole and belongs there.
 pub fn number_of(letters: &[Arc<Letter>], kind: Kind, mailbox: u64, bytes: &[u8]) -> Option<u64> {
     let number: u64 =
         String::from_utf8_lossy(bytes).lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;

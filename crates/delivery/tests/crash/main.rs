@@ -1,10 +1,11 @@
 //! The executors, the spool and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
 //!
-//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`), so all of a run does.
-//! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves, and of the short runs
-//! all that there are; `.ci/run` makes 700,
-//! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=local:3/120:s4` is scenario 3 cut before
-//! its event 120, with one more cut after it where it was the recovery that was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
+//! `posthaste_fsops::recording` defines the possible results of a cut. Threads take turns that follow from the seed
+//! (`posthaste_turns`), and so does a whole run. `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery
+//! --test crash` makes more cuts than the default, and all cuts of the short runs; `.ci/run` makes 700.
+//! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints how to repeat it:
+//! `POSTHASTE_REPLAY=local:3/120:s4` is scenario 3 cut before its event 120, with one more cut after it if the recovery
+//! was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
 
 mod engine;
 mod life;
@@ -32,7 +33,7 @@ const CUTS_OF_A_RUN: usize = 25;
 /// Where one that finds something is looked for.
 const CUTS_TO_FIND_ONE: usize = 50;
 
-/// Of all short runs together, where they are not all made; there are some 5000.
+/// Cuts of all short runs together, if not all of about 5000 are made.
 const CUTS_OF_SHORT_RUNS: u64 = 400;
 /// Short runs, one on each kind of disk.
 const SHORT_RUNS: u64 = 4;
@@ -42,8 +43,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Every cut of a run within the bounds: before and after each sync, failed or not, and each acknowledgement in all orders or by many seeds, elsewhere by one
-/// seed.
+/// Every cut of a run within the bounds. Before and after each sync, failed or not, and each acknowledgement: in all
+/// orders or by many seeds; elsewhere by one seed.
 fn cuts_of(run: &Run) -> Vec<Cut> {
     let events = &run.recording.events;
     let is_special =
@@ -169,7 +170,7 @@ fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
     }
 }
 
-/// What each sync of a run is of, by the name of the file or directory.
+/// The file or directory of each sync in a run, by name.
 fn synced(run: &Run) -> Vec<Option<&'static str>> {
     let mut names: BTreeMap<u64, String> = BTreeMap::new();
     let kind = |name: &str| match name {
@@ -203,7 +204,7 @@ fn a_build_without_any_one_kind_of_sync_would_be_found_out() {
     }
 }
 
-/// Whether some cut of some run finds out that one kind of sync was left out.
+/// True if some cut of some run detects that one kind of sync is missing.
 fn is_missed(kind: &str) -> bool {
     // Where names reach the disk in any order.
     (1..40).step_by(2).any(|seed| {
@@ -275,7 +276,7 @@ fn a_finding_can_be_made_again() {
     }
 }
 
-/// What of all that can go on at once is under way in each kind of run: a scenario in which nothing happens proves nothing.
+/// Each kind of run has all concurrent operations in flight: a scenario without events proves nothing.
 #[test]
 fn the_runs_have_what_a_cut_may_hit() {
     for scenario in [Scenario::Local, Scenario::FailingSync, Scenario::FailingWrite] {

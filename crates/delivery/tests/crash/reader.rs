@@ -21,7 +21,7 @@ pub struct Taken {
     pub is_kept: bool,
 }
 
-/// What has been taken in one life of the executor.
+/// Messages taken in one life of the executor.
 #[derive(Default)]
 pub struct Reader {
     /// All that may be in the mailboxes.
@@ -135,7 +135,7 @@ impl Reader {
     }
 }
 
-/// What can be read of the mail in a mailbox and its folder.
+/// The readable mail in a mailbox and its folder.
 fn all_below(mailbox: &Path) -> impl Iterator<Item = Vec<u8>> {
     let dirs = ["new", "cur", ".Folder/new", ".Folder/cur"].map(|dir| mailbox.join(dir));
     let files = dirs.into_iter().flat_map(|dir| files_below(&dir).unwrap_or_default());

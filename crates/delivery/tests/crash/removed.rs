@@ -1,4 +1,4 @@
-//! What its owner takes away before a start that delivers it again.
+//! Mail that its owner removes before a start that delivers it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::life::{runtime, send};
 use crate::mail::{Expected, Kind, Letter, name_of};
 
-/// What its delivery may take.
+/// Longest delivery, in turns.
 const TURNS_MAX: u64 = 100_000;
 /// Of each cut.
 const SEEDS: u64 = 4;

@@ -11,7 +11,7 @@ use crate::life::{logged, short, standalone, unblock};
 use crate::mail::{Expected, Kind, Letter};
 use crate::reader::Taken;
 
-/// What is done, from the seed on.
+/// The kind of run, given a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Deliveries from the spool, for several lives.
@@ -45,18 +45,18 @@ pub struct Run {
     pub seed: u64,
     /// If it is a recovery: the cut that it recovers from, and those before.
     pub cuts: Vec<Cut>,
-    /// What was handed over, by number.
+    /// Letters handed over, by number.
     pub letters: Arc<[Arc<Letter>]>,
     pub recording: Recording,
     /// Acknowledged before the recording began.
     pub acknowledged: BTreeSet<u64>,
-    /// What other programs took away.
+    /// Messages that other programs took away.
     pub taken: Vec<Taken>,
     /// A file system that was given up, and from which change on: nothing but a cut mounts it again.
     pub given_up: Option<(u64, u64)>,
 }
 
-/// What the file system is declared to be.
+/// Declared properties of the file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
     pub syncfs_trusted: bool,
@@ -117,7 +117,7 @@ impl Run {
         run
     }
 
-    /// Which executor.
+    /// The kind of executor.
     pub fn kind(&self) -> Kind {
         match self.scenario {
             Scenario::Standalone | Scenario::StandaloneWithoutSyncs => Kind::Standalone,
@@ -139,14 +139,14 @@ impl Run {
         matches!(self.scenario, Scenario::LocalWithoutSyncs | Scenario::StandaloneWithoutSyncs)
     }
 
-    /// What makes it again.
+    /// The text that repeats the run.
     pub fn name(&self) -> String {
         let (name, _) = SCENARIOS.iter().find(|(_, scenario)| *scenario == self.scenario).expect("all have names");
         let cuts: String = self.cuts.iter().map(|cut| format!("/{cut}")).collect();
         format!("{name}:{}{cuts}", self.seed)
     }
 
-    /// What makes a cut of it again.
+    /// The text that repeats a cut of it.
     pub fn token(&self, cut: Cut) -> String {
         format!("{}/{cut}", self.name())
     }
