@@ -1,5 +1,5 @@
 //! Measures the server's state machine alone: whole transactions (MAIL, RCPT, DATA, body) of one session, in messages/s
-//! and MB/s of body, with the body arriving in reads of 16 KiB. Leaves out sockets, tokio, storage. `cargo bench` runs it
+//! and MB/s of body. The body arrives in reads of 16 KiB. Leaves out sockets, tokio, storage. `cargo bench` runs it
 //! whole, `cargo test --benches` tiny so that it cannot rot.
 
 use std::hint::black_box;

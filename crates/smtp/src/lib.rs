@@ -8,8 +8,9 @@
 //! - [`command`], [`reply`] and [`sasl`] are the parsers, usable alone; [`address`] is that of `posthaste-message`;
 //! - [`Limits`] and the policies beside it name every bound and what happens at it.
 //!
-//! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio` and `scram`); `scram` (SCRAM-SHA-256 for AUTH);
-//! `serde` for protocol and policies; `config` for the sections of a configuration file that they are in. None is on by default.
+//! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio` and `scram`); `scram`
+//! (SCRAM-SHA-256 for AUTH); `serde` for protocol and policies; `config` for their sections of a configuration file.
+//! None is on by default.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

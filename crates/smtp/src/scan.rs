@@ -1,8 +1,8 @@
 //! The incoming message body: end of data, dot-unstuffing, and checks of its octets.
 //!
-//! This is the hot path. After the header, each buffer is searched for CRLF and dot (the only octets that can end a
-//! message or need a dot removed) and compared once, pair by pair, for bare CR, bare LF and NUL; both loops are
-//! vectorised. The octet-by-octet loop runs only in headers and where that comparison found something.
+//! This is the hot path. After the header, each buffer is searched for CRLF and dot: only these can end a message or
+//! need a dot removed. It is also compared once, pair by pair, for bare CR, bare LF and NUL. Both loops are vectorised.
+//! The octet-by-octet loop runs only in headers and where that comparison found something.
 
 use std::sync::LazyLock;
 

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, ServerConfig, Signature
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Tells what it is told, and wants nothing of mallory.
@@ -88,7 +88,7 @@ impl Fixture {
         timeout(LONG, encrypted(builder, trust, name).connect(self.server.local_addrs()[0])).await.expect("in time")
     }
 
-    /// What comes next is this, in this order.
+    /// Expects these events next, in this order.
     async fn told(&mut self, expected: &[&str]) {
         for expected in expected {
             assert_eq!(timeout(LONG, self.told.recv()).await.expect("in time").unwrap(), *expected);

@@ -254,7 +254,7 @@ fn without_a_body_each_recipient_has_the_reply_to_its_rcpt() {
         };
         assert_eq!(fates(&outcome), [(252, Stage::Rcpt), (550, Stage::Rcpt), (452, Stage::Rcpt)]);
         assert!(!outcome.recipients.iter().any(RecipientOutcome::is_delivered));
-        // A message behind it is one of its own.
+        // The next message is a transaction of its own.
         script.send(&["b"], "x\r\n");
         script.said("RSET\r\n");
         let rest = if extension == "PIPELINING" { "RCPT TO:<b@d>\r\nBDAT 3 LAST\r\nx\r\n" } else { "" };

@@ -1,9 +1,9 @@
 //! Replays the dialogues of `tests/conform` on the bare state machine and, with feature `tokio`, over a socket, at once and in
 //! small packets with pauses.
 //!
-//! A line `C: text` is sent with CRLF, `C! text` as it stands; `S: code text` is a reply that begins so, `S: code ~text` one
-//! that has the text in it (`!~` not), `S: closed` the end of the connection. `\r`, `\n`, `\0`, `\xNN` and `\\` are escapes. `@name value`
-//! sets a limit or the protocol.
+//! A line `C: text` is sent with CRLF, `C! text` unchanged. `S: code text` is a reply that begins so, `S: code ~text`
+//! one that contains the text (`!~`: does not), `S: closed` the end of the connection. `\r`, `\n`, `\0`, `\xNN` and
+//! `\\` are escapes. `@name value` sets a limit or the protocol.
 
 mod common;
 #[path = "common/escapes.rs"]
@@ -133,7 +133,7 @@ mod over_a_socket {
         replay(|bytes| vec![bytes]).await;
     }
 
-    /// What arrives late is no less a part of the dialogue: each line comes in two packets, and the server waits for each.
+    /// Late input is still a part of the dialogue: each line comes in two packets, and the server waits for each.
     #[tokio::test]
     async fn dialogues_in_many_packets() {
         replay(|bytes| {

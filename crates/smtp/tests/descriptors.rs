@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn first_words(stream: &mut TcpStream) -> String {

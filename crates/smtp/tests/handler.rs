@@ -1,4 +1,5 @@
-//! What a handler is asked and told: state of its own, the end of a session, questions on request; and what its panics cost.
+//! Questions and events of a handler: its state, the end of a session, questions on request; and the cost of its
+//! panics.
 #![cfg(feature = "tokio")]
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Notes what it is asked, and panics where the client's name says so.
@@ -207,7 +208,8 @@ async fn hello_and_data_may_be_refused() {
     assert_eq!(refused[3..], ["250 2.1.5", "550 5.7.1", "221 2.0.0"]);
 }
 
-/// What is said after the greeting, with `HI` for the protocol's hello; what the handler is told, and how the session ends.
+/// The dialogue after the greeting, with `HI` for the protocol's hello; the events of the handler, and the end of the
+/// session.
 const DIALOGUES: [(&str, &str, SessionEnd); 14] = [
     ("HI c\nMAIL\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
     ("HI c\nMAIL\nRCPT\nHI c\nQUIT\n", "hello mail rcpt abort:Rcpt:Hello hello", SessionEnd::Quit),

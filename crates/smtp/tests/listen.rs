@@ -1,4 +1,4 @@
-//! What a server does to the names of its UNIX sockets, and what it says when it cannot listen.
+//! Names of a server's UNIX sockets, and errors of listening.
 #![cfg(feature = "tokio")]
 
 #[path = "common/nobody.rs"]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use nobody::Nobody;
 use posthaste_smtp::driver::Server;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]

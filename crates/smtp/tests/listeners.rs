@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Tells who was turned away where, and says to each client where it is, unless that asks for the size.

@@ -112,7 +112,7 @@ fn body_chunks() -> impl Strategy<Value = Vec<Bytes>> {
     vec(chunk, 0..6)
 }
 
-/// What must arrive: the same with whole line ends.
+/// The expected message: the same with whole line ends.
 fn mended(chunks: &[Bytes], complete_last_line: bool) -> Vec<u8> {
     let text = chunks.concat();
     let mut out = Vec::new();

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Takes mail from those who authenticate as ann, and tells what came and how sessions ended.
@@ -97,7 +97,7 @@ struct Fixture {
     messages: mpsc::UnboundedReceiver<(Session, Vec<u8>)>,
     ends: mpsc::UnboundedReceiver<(Session, SessionEnd)>,
     told: mpsc::UnboundedReceiver<String>,
-    /// What a client has to trust.
+    /// The certificate that a client must trust.
     certificate: Vec<u8>,
 }
 

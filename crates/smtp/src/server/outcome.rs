@@ -12,8 +12,8 @@ pub enum MessageOutcome {
     All(Reply),
     /// One reply per recipient, in the order of [`Envelope::recipients`](super::Envelope::recipients).
     ///
-    /// LMTP sends them all. SMTP has one reply for the whole message: the first positive one if there is any (the
-    /// failed recipients are then the server's to retry or to report), else the first transient, else the first.
+    /// LMTP sends them all. SMTP has one reply for the whole message: the first positive one, if any, else the first
+    /// transient, else the first. After a positive one the server must retry or report the failed recipients.
     Each(Vec<Reply>),
 }
 

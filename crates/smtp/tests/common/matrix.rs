@@ -1,7 +1,7 @@
 //! Tables of what each command is answered in each state, replayed on anything that speaks SMTP: each cell in a session of its own.
 //!
-//! After the reply of a cell the session is probed, to see that it is in the state that it should be in: with DATA, which only a
-//! transaction with a recipient takes, and with MAIL, which only a session without one does.
+//! After the reply of a cell the session is probed for its state: with DATA, which only a transaction with a recipient
+//! takes, and with MAIL, which only a session without one takes.
 
 #[path = "escapes.rs"]
 mod escapes;
@@ -139,7 +139,7 @@ fn bring_to(talk: &mut dyn Talk, state: &str, place: &str) {
     }
 }
 
-/// Whether the session is in `state`.
+/// Checks that the session is in `state`.
 fn probe(talk: &mut dyn Talk, state: &str, place: &str) {
     let place = format!("{place}, which leads to {state}");
     if matches!(state, "rcpt" | "hrcpt") {

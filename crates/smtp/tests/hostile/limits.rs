@@ -1,4 +1,4 @@
-//! What a client may have: octets of a line and of a message, errors, empty commands, messages, recipients.
+//! Limits of a client: octets of a line and of a message, errors, empty commands, messages, recipients.
 
 use posthaste_smtp::server::Config;
 

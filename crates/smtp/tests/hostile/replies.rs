@@ -1,4 +1,4 @@
-//! Which reply is given, and for whom.
+//! Replies, and the recipients that they are for.
 
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Limits, LongLines, Protocol};

@@ -1,4 +1,4 @@
-//! How many connections there may be, and where they come in.
+//! Limits of connections, and their listeners.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -46,7 +46,7 @@ async fn a_message_arrives_as_it_was_sent() {
 async fn lmtp_runs_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lmtp");
-    // A name left behind by a server that died.
+    // A name left by a server that died.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let builder = || Server::builder().protocol(Protocol::Lmtp).listen_unix(&path);
     let (server, mut events) = start(builder()).await;

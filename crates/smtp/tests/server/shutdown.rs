@@ -1,4 +1,4 @@
-//! What a shutdown ends at once, what it waits for, and for how long.
+//! Shutdown: the sessions that it ends at once, and those that it waits for.
 
 use std::sync::Arc;
 use std::time::Duration;

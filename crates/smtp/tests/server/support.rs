@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-/// Nothing here takes longer unless it hangs.
+/// Far longer than any step takes unless it hangs.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Tells what arrived, and waits where it is told to.
