@@ -85,7 +85,7 @@ fn ours(bytes: &[u8]) -> usize {
     octets
 }
 
-/// As the index used it.
+/// The parser as the index used it.
 fn parser() -> MessageParser {
     MessageParser::new()
         .with_mime_headers()

@@ -115,7 +115,7 @@ fn check(written: &Written, part: Part<'_, '_>) {
     }
 }
 
-/// What holds for the parts of any octets.
+/// Checks the invariants of parts for any octets.
 fn check_places(bytes: &[u8], message: &Message<'_>, limits: &Limits) {
     assert_eq!(message.root().range(), 0..bytes.len());
     assert!(message.parts().count() <= limits.parts);

@@ -57,7 +57,7 @@ fn the_plain_way_knows_folds_junk_and_the_end() {
     assert_eq!(fields(message), [(&b"A"[..], &b"1\r\n\t2"[..]), (b"B", b"")]);
 }
 
-/// What a scan of the message in pieces has to find.
+/// The expected result of a scan in pieces.
 fn summary(message: &[u8]) -> Summary {
     let fields = fields(message);
     let named = |name: &'static str| fields.iter().filter(move |field| field.0.eq_ignore_ascii_case(name.as_bytes()));

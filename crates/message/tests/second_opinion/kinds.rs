@@ -111,7 +111,7 @@ pub(super) fn zones(case: &Case<'_>) -> bool {
         && matches!((case.ours.date, case.theirs.date), (Some(ours), Some(theirs)) if (ours - theirs).abs() <= 24 * 3600)
 }
 
-/// Whether both found the same types in the same order.
+/// True if both found the same types in the same order.
 fn same_shape(case: &Case<'_>) -> bool {
     let kinds = |read: &Read| read.leaves.iter().map(|(kind, _)| kind.clone()).collect::<Vec<_>>();
     kinds(case.ours) == kinds(case.theirs)

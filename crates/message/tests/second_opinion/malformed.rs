@@ -14,7 +14,8 @@ pub fn is_malformed(case: &Case<'_>) -> bool {
     let any = |names: &[&str], is_good: fn(&str) -> bool| {
         values(names).iter().any(|value| !std::str::from_utf8(value).is_ok_and(|text| text.is_ascii() && is_good(text)))
     };
-    // mail-parser reads on over the end of a date's line if the date is none: what follows is lost, or counts though it is behind the header.
+    // mail-parser reads past the end of a date's line if the date is invalid: the following octets are lost, or count
+    // though they follow the header.
     let is_bad_header = || !has_plain_header(case.bytes) || any(&["Date"], is_date);
     match case.what {
         "subject" | "date" => is_bad_header(),
@@ -38,7 +39,8 @@ fn has_control(bytes: &[u8]) -> bool {
     })
 }
 
-/// A header of fields alone, each with a name of letters, digits and `-`, an empty line behind it, and no control characters.
+/// A header of fields alone, each with a name of letters, digits and `-`, followed by an empty line, without control
+/// characters.
 fn has_plain_header(bytes: &[u8]) -> bool {
     let mut header = Vec::new();
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
@@ -79,7 +81,7 @@ fn is_address(text: &str) -> bool {
     is_dot_atom(local) && domain.split('.').all(is_label)
 }
 
-/// Addresses, alone or in angle brackets behind atoms or one quoted text, with commas between.
+/// Addresses, alone or in angle brackets after atoms or one quoted text, with commas between.
 fn is_address_list(text: &str) -> bool {
     text.split(',').map(str::trim).all(|one| match one.strip_suffix('>').and_then(|one| one.split_once('<')) {
         None => is_address(one),
