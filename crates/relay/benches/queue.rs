@@ -1,5 +1,5 @@
-//! Measures the queue with many deferred messages of one recipient each: memory, and the time of each kind of work. Leaves out the spool, DNS and sessions: entries
-//! are made and applied in memory.
+//! Measures the queue with many deferred messages of one recipient each: memory, and the time of each kind of work.
+//! Leaves out the spool, DNS and sessions: entries are made and applied in memory.
 //!
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-relay --bench queue -- 10000000` runs it whole. Options: `--domains N` (default 100,000).
 
@@ -28,7 +28,7 @@ fn main() {
     let mut queue = Queue::new(Schedules::default(), 7);
     let mut lsn = 0;
 
-    // As a replay would: each message, then its first deferral.
+    // Like a replay: each message, then its first deferral.
     let begun = Instant::now();
     for number in 0..count {
         lsn = number + 1;

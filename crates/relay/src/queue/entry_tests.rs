@@ -40,7 +40,7 @@ fn queued() -> QueueEntry {
     })
 }
 
-/// The second recipient leaves from another sender.
+/// A message whose second recipient leaves with another sender.
 fn with_forwarded() -> Queued {
     let QueueEntry::Queued(queued) = queued() else { unreachable!("it is queued") };
     Queued { forwarded: Some(Box::new(Forwarded { sender: "f".into(), numbers: vec![9] })), ..queued }
@@ -139,7 +139,7 @@ fn a_deferral_takes_20_bytes_and_a_delivery_15() {
     assert_eq!(len(What::Delivered(Status::default())), 15);
 }
 
-/// The bytes on disk, which no later version may read otherwise.
+/// The bytes on disk; every later version must read them alike.
 #[test]
 fn the_bytes_are_those_of_the_table() {
     let expected = [
@@ -171,7 +171,7 @@ fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
     let queued = with_forwarded();
     assert_eq!(QueueEntry::Queued(queued.clone()).encode(), expected);
     assert_eq!((&**queued.leaves_from(4), &**queued.leaves_from(9)), ("s", "f"));
-    // Without the flag the bit is none.
+    // Without the flag the bit is unused.
     expected[2] &= !32;
     expected.drain(30..33);
     assert_eq!(QueueEntry::decode(&expected), Err(DecodeError::Unknown("NOTIFY")));

@@ -261,7 +261,7 @@ fn no_action_has_a_message_leave_before_its_time() {
     assert_eq!(again.show(key).map(|state| state.waits), Some(Waits::Until(not_before)), "in a replay");
     world.queue.tick(not_before);
     assert_eq!(world.waits(lsn, 0), Some(Waits::Due));
-    // From then on they are as of any message.
+    // From then on they are like any message.
     let ready = world.route()[0];
     world.queue.next(ready, TAKE).expect("one");
     world.finish(lsn, 0, Outcome::Deferred(status(450)));

@@ -115,7 +115,7 @@ fn a_complaint_is_read() {
 fn other_mail_is_no_report() {
     let whole = report("delivery-status", "message/delivery-status", "Final-Recipient: rfc822; b@c\r\nAction: failed");
     assert!(Report::read(&whole).is_some());
-    // A report that somebody sends on is not one about what we sent.
+    // A forwarded report is not a report about our mail.
     let forwarded = [
         b"Content-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\nContent-Type: message/rfc822\r\n\r\n",
         &whole[..],

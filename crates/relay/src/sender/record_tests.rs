@@ -8,7 +8,7 @@ use posthaste_spool::{AppendError, FileSpool, Lsn, Then};
 use super::*;
 use crate::queue::{Status, What};
 
-/// Keeps what the recorder appends, and the result of each append until the test hands it on.
+/// Keeps the recorder's appends, and the result of each until the test passes it on.
 struct Held {
     appended: Mutex<Sender<Vec<QueueEntry>>>,
     results: Mutex<Sender<(Then, Result<Lsn, AppendError>)>>,
@@ -56,13 +56,13 @@ impl World {
         self.appended.try_iter().collect()
     }
 
-    /// The batch under way is durable: the recorder hears of it.
+    /// Makes the batch in flight durable, and tells the recorder.
     fn durable(&self) {
         let (then, result) = self.results.recv_timeout(PATIENCE).unwrap();
         then(result);
     }
 
-    /// The batch under way is refused.
+    /// Refuses the batch in flight.
     fn refused(&self) {
         self.results.recv_timeout(PATIENCE).unwrap().0(Err(AppendError::Full("no room".into())));
     }

@@ -25,7 +25,7 @@ fn reverse(srs: &Srs, recipient: &str, days: i64) -> Result<String, ReverseError
 
 #[test]
 fn addresses_are_those_of_other_implementations() {
-    // What PostSRSd gives, as tested in several projects.
+    // Values of PostSRSd, as tested in several projects.
     let srs = srs(&["tops3cr3t"]);
     for (sender, expected) in [
         ("test@otherdomain.com", "SRS0=vmyz=2W=otherdomain.com=test@example.com"),

@@ -51,7 +51,7 @@ fn entries_are_for_their_tenant_or_for_all_and_last() {
     assert_eq!(found, Suppressed { address: "bob@a.example".into(), ..entries[0].clone() });
     assert_eq!(list.remove("news", &["BOB@a.example".into(), "no@a.example".into()], 20).unwrap(), 1);
     assert_eq!(list.len(), 1);
-    // A day later whatever has expired is removed with the next change.
+    // A day later the next change removes expired entries.
     list.add(&[entry("x", "x@a.example", None)], 20 + DAY_SECS).unwrap();
     assert_eq!(all(&list, &Wanted::default(), 0), [("x".to_owned(), "x@a.example".to_owned())]);
 }
@@ -189,7 +189,7 @@ fn a_list_opens_without_its_mark_and_is_marked_with_a_change() {
     std::os::unix::fs::symlink("nowhere/mark", &mark).unwrap();
     let list = Suppressions::open(&path).unwrap();
     assert!(list.find("", "bob@a.example", 0).unwrap().is_some() && list.len() == 1);
-    // Nothing is acknowledged whose loss would not be noticed.
+    // No entry is acknowledged whose loss would go unnoticed.
     assert!(list.add(&[entry("", "eve@a.example", None)], 0).is_err());
     list.feed(&entry("", "joe@a.example", None)).unwrap();
     assert!(list.flush(0).is_err() && list.is_fed());

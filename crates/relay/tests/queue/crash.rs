@@ -31,20 +31,20 @@ use crate::{SEED, START};
 struct Log {
     appended: Vec<Bytes>,
     published: Vec<Lsn>,
-    /// Of each that was appended, the number that its body was made from.
+    /// For each appended batch, the number that its body was made from.
     numbers: Vec<usize>,
 }
 
-/// A run on record.
+/// A recorded run.
 struct Run {
     seed: u64,
     log: Log,
-    /// So many were published before the recording.
+    /// Batches published before the recording.
     before: usize,
     recording: Recording,
 }
 
-/// Applies what is durable, as the relay does.
+/// Applies durable entries, like the relay.
 struct Engine {
     machine: Arc<Machine>,
     queue: Mutex<Queue>,
@@ -67,7 +67,7 @@ impl Consumer for Engine {
 }
 
 fn config(keeper: bool) -> Config {
-    // Long enough that nothing is refused: the log has what was appended in its order.
+    // Large enough to refuse nothing: the log holds all appends in order.
     let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 16, ..Default::default() };
     let (checkpoint_every, pack_bytes) = (Duration::from_secs(5), 100 << 10);
     Config { ring, keeper, pack_bytes, checkpoint_every, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
@@ -77,12 +77,12 @@ fn place(machine: &Machine) -> PathBuf {
     machine.path().join("spool")
 }
 
-/// The body of the batch that was appended as number `number`.
+/// The body of the batch appended as number `number`.
 fn body(number: usize) -> Bytes {
     vec![b'a' + (number % 26) as u8; 100 + number * 37 % 9000].into()
 }
 
-/// A spool that is open, and the queue that is in it.
+/// Opens a spool and its queue.
 fn open(machine: &Machine, keeper: bool, replayed: &mut Vec<(Lsn, Bytes)>) -> (FileSpool, StreamId, Queue, Lsn) {
     let (spool, report) = FileSpool::open(&place(machine), config(keeper)).expect("it opens");
     assert_eq!(report.damage, []);
@@ -102,7 +102,8 @@ fn open(machine: &Machine, keeper: bool, replayed: &mut Vec<(Lsn, Bytes)>) -> (F
     (spool, stream, queue, through.expect("it is read"))
 }
 
-/// One life of a process: messages come in, are tried, settled and held; snapshots, checkpoints and packs are made; it ends in order or not.
+/// One life of a process: messages arrive, are tried, settled and held; snapshots, checkpoints and packs are made; it
+/// ends in order or not.
 fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> Log {
     let (spool, stream, mut queue, through) = open(machine, random.one_in(2), &mut Vec::new());
     let now = queue.recorded().max(START);
@@ -135,7 +136,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
         }
     };
     record(held, now);
-    // Whose notice is being made in this life.
+    // Messages whose notice is being made in this life.
     let mut told = BTreeSet::new();
     let mut letters = World::new(random.below(u64::MAX));
     let mut ready: Vec<ReadyId> = Vec::new();
@@ -189,7 +190,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
     engine.log.lock().unwrap().clone()
 }
 
-/// Takes what is due, and says what became of it.
+/// Takes due recipients, and decides their outcomes.
 fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> Vec<Change> {
     queue.take_diversions();
     while let Some(id) = queue.next_unrouted() {
@@ -250,7 +251,7 @@ fn record(seed: u64) -> Run {
 }
 
 impl Run {
-    /// Cuts the power and looks at what comes up; sometimes goes on living, for a run that can be cut in turn.
+    /// Cuts the power and examines the recovery; sometimes continues for another run to cut.
     fn examine(&self, cut: Cut) -> Result<Option<Run>, String> {
         let mut log = self.log.clone();
         let last = self.recording.acknowledged_before(cut.position).max();
@@ -268,7 +269,7 @@ impl Run {
     }
 }
 
-/// Opens what is there and compares it with what was published. What was durable without that is published now.
+/// Opens the spool and compares it with the published batches. Batches that were durable without it are published now.
 fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     let mut replayed = Vec::new();
     let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open(machine, false, &mut replayed)));
@@ -318,7 +319,7 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     Ok(log)
 }
 
-/// Each notice that was owed is owed still, which the model knows, or was made once.
+/// Each owed notice is still owed, as the model knows, or was made once.
 fn no_notice_twice(log: &Log) -> Result<(), String> {
     let mut told = BTreeSet::new();
     for payload in &log.appended[..log.published.len()] {
@@ -332,7 +333,7 @@ fn no_notice_twice(log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-/// Cuts at one event in about `step`, and what came of that once more. Says how many cuts that were.
+/// Cuts at one event in about `step`, and cuts the resulting runs once more. Returns the number of cuts.
 fn cut_all(run: &Run, step: u64) -> Result<usize, String> {
     let mut random = Random::new(run.seed);
     let (mut cuts, mut position) = (0, random.below(step) as usize);
@@ -363,7 +364,7 @@ fn after_any_cut_the_queue_is_what_was_durable() {
     println!("{cuts} cuts of {seed} seeds");
 }
 
-/// The examination would see it.
+/// The examination detects it.
 #[test]
 fn a_sync_that_is_left_out_is_missed() {
     let missed = (0..10).any(|seed| {
@@ -377,7 +378,7 @@ fn a_sync_that_is_left_out_is_missed() {
     assert!(missed);
 }
 
-/// Of a life.
+/// Steps of a life.
 const STEPS: usize = 60;
-/// Of a run one event in about so many is cut at.
+/// One event in about this many is cut at.
 const STEP: u64 = 12;

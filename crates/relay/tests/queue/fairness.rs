@@ -26,7 +26,7 @@ impl Waiting {
         *self.messages.entry(lane).or_default() += 1;
     }
 
-    /// Counts for all others; those that are served, or have nothing, begin again.
+    /// Counts for all others; those served, or without mail, begin again.
     fn served(&mut self, lane: &Lane) {
         let left = self.messages.get_mut(lane).expect("it has mail");
         *left -= 1;

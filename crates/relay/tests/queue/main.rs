@@ -1,4 +1,5 @@
-//! Laws of the queue over random operations: a crash anywhere and a replay give what a plain model gives, tenants take turns, and the schedule holds for years.
+//! Laws of the queue over random operations. A crash anywhere and a replay give the result of a plain model, tenants
+//! take turns, and the schedule holds for years.
 
 mod crash;
 mod fairness;
@@ -22,7 +23,7 @@ use world::World;
 const START: Secs = 1_000_000;
 const SEED: u64 = 11;
 
-/// Half of the seeds on a thread of their own.
+/// Runs half of the seeds on a thread of their own.
 fn each(seeds: Range<u64>, check: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| seeds.clone().step_by(2).for_each(&check));
@@ -43,7 +44,7 @@ fn a_replay_after_a_crash_anywhere_gives_what_the_model_gives() {
     });
 }
 
-/// Whatever happens, a restart included.
+/// Holds after any operation, a restart included.
 #[test]
 fn each_queue_counts_what_its_recipients_are() {
     each(200..220, |seed| {
@@ -165,7 +166,8 @@ fn no_tenant_waits_longer_than_its_turn() {
     }
 }
 
-/// Three days: the delay of each recipient is noticed once, four hours after its reception, also where the record of that takes its time.
+/// Over three days: the delay of each recipient is noticed once, four hours after its reception, even if its record is
+/// slow.
 #[test]
 fn a_delay_is_noticed_once_after_four_hours() {
     let mut world = World::new(7);
@@ -201,7 +203,7 @@ fn a_delay_is_noticed_once_after_four_hours() {
                     assert_eq!(noticed.insert(key, now), None, "{key:?} for the second time");
                     let age = now - received[&key];
                     assert!((4 * 3600..=4 * 3600 + 120).contains(&age), "{key:?}: {age}");
-                    // The record of it takes its time.
+                    // Its record is slow.
                     if !random.one_in(4) {
                         changes.push(Change { key, what: What::DelayTold });
                     }
@@ -214,7 +216,7 @@ fn a_delay_is_noticed_once_after_four_hours() {
     assert!(received.len() > 100 && noticed.len() == received.len(), "{} of {}", noticed.len(), received.len());
 }
 
-/// Two years: each attempt is at its time, each recipient ends in time.
+/// Over two years: each attempt is at its time, each recipient ends in time.
 #[test]
 fn the_schedule_holds_for_years() {
     let schedule = Schedule::default();

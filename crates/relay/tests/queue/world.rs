@@ -19,7 +19,7 @@ pub struct World {
     pub random: Random,
     pub seed: u64,
     pub queue: Queue,
-    /// Decided, not durable.
+    /// Decided, not durable yet.
     appending: VecDeque<QueueEntry>,
     pub log: Vec<(Lsn, QueueEntry)>,
     snapshot: Option<(Snapshot, Vec<u8>)>,
@@ -133,14 +133,14 @@ impl World {
         }
     }
 
-    /// Some of what is settled owes a notice.
+    /// Records changes, some of them with an owed notice.
     fn record_owing(&mut self, changes: Vec<Change>) {
         let owing = |change: Change| if self.random.one_in(2) { change.with_notice() } else { change };
         let changes: Vec<Change> = changes.into_iter().map(owing).collect();
         self.record(changes);
     }
 
-    /// Makes some of the notices that are owed; others later.
+    /// Makes some of the owed notices; others later.
     fn tell(&mut self) {
         self.owing.extend(self.queue.take_owing());
         let count = self.random.below(self.owing.len() as u64 + 1) as usize;
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Everything in memory is lost; of what was being appended a part is durable.
+    /// Loses all memory; a part of the appends in flight is durable.
     pub fn crash(&mut self) {
         for _ in 0..self.random.below(self.appending.len() as u64 + 1) {
             let entry = self.appending.pop_front().expect("so many");
@@ -295,7 +295,7 @@ impl World {
             None => (Lsn::ZERO, Queue::new(Schedules::default(), SEED)),
         };
         for (lsn, entry) in self.log.iter().filter(|(lsn, _)| *lsn > position) {
-            // The bytes are what is there after a crash.
+            // After a crash only the bytes remain.
             queue.apply(*lsn, &QueueEntry::decode(&entry.encode()).expect("an entry"));
         }
         assert!(queue.recorded() <= now, "seed {}", self.seed);

@@ -97,7 +97,7 @@ fn a_421_to_a_question_is_seen_with_its_stage_and_host() {
         let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
         assert_eq!(scope, Scope::Site(format!("10 mx.a.example :{}", ending.address.port()).into()), "{stage}");
         assert!(reason.contains("421 4.7.0 slow down"), "{stage}: {reason}");
-        // Nobody asks it for another address at once.
+        // No other address is asked for at the same time.
         assert_eq!((not_known(rig.ask("eve@a.example")), ending.connections()), (why, 1), "{stage}");
     }
 }
@@ -116,7 +116,7 @@ fn a_host_that_says_421_leaves_the_question_to_the_next() {
 
 #[test]
 fn a_421_in_a_session_that_waits_for_questions_is_seen() {
-    // Behind its answer to the first question.
+    // After its answer to the first question.
     let ending = Ending::start(|number| match number {
         0 => (At::Rcpt, "250 2.1.5 ok\r\n421 4.7.0 slow down\r\n"),
         _ => (At::Never, ""),
@@ -132,11 +132,11 @@ fn a_421_in_a_session_that_waits_for_questions_is_seen() {
 #[test]
 fn a_session_that_was_closed_meanwhile_and_a_dead_host_are_passed_over() {
     let sink = Sink::start();
-    // The first host has nobody at that port.
+    // The first host has no listener at that port.
     let zone = zone().mx("b.example", 10, "dead.example").mx("b.example", 20, "mx.a.example");
     let rig = rig_with(zone.a("dead.example", Ipv4Addr::new(127, 0, 0, 77)), sink.port(), |_| ());
     assert_eq!(rig.ask("ann@b.example"), Ahead::Taken);
-    // It cuts the session that is used again, and answers in a new one.
+    // It cuts the reused session, and answers in a new one.
     assert_eq!(rig.ask("once@b.example"), Ahead::Taken);
     assert_eq!((sink.rcpts("once@b.example"), sink.connections()), (2, 2));
 }

@@ -6,7 +6,7 @@ use posthaste_relay::sender::By;
 use crate::sink::Sink;
 use crate::{rig_with, schedules, wait, zone};
 
-/// So many messages of either kind wait at once for `connections`; how many of them are served first attempts and later ones then.
+/// Has `first` and `later` messages wait for `connections`; checks how many of either kind are served first.
 fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
     let what = format!("{connections} connections, {first} first attempts, {later} later ones");
     // Without PIPELINING, so that no connection takes a message after one that hangs.

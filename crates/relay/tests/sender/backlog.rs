@@ -1,4 +1,4 @@
-//! Intake is asked to wait while mail that can be sent leaves memory before it is sent, and for no other reason.
+//! Intake must wait while sendable mail leaves memory before it is sent, and for no other reason.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::shaping::{rules, two_sites};
 use crate::sink::Sink;
 use crate::{Rig, rig_with, wait, zone};
 
-/// Together three times the memory that there is for them.
+/// Three times the memory for messages, together.
 const MESSAGES: usize = 150;
 
 impl Rig {
@@ -38,7 +38,7 @@ fn a_destination_that_takes_nothing_slows_nobody() {
     let sink = Sink::start();
     let rig = rig_with(two_sites(), sink.port(), |_| ());
     (0..MESSAGES).for_each(|_| rig.send_large("slow@b.example"));
-    // On all connections that it may have. The first of them may have been late.
+    // On all connections allowed. The first may have been late.
     sink.wait_slow(4);
     wait("that is forgotten", || rig.pause().is_zero());
     for count in 1..=100 {

@@ -29,7 +29,7 @@ fn a_bad_address_is_suppressed_and_then_not_connected_to() {
     assert_eq!((sink.connections(), sink.rcpts("no1@a.example")), (connections, 1), "no connection for it");
     assert!(rig.log().contains(&"no1@a.example suppressed 550".to_owned()), "{:?}", rig.log());
     assert_eq!(rig.back.written.lock().unwrap().len(), 0, "no notification");
-    // Beside others only these are sent to.
+    // Only recipients that are not on the list are sent to.
     rig.send("ann@here.example", &["bob@a.example", "no1@a.example", "eve@a.example"], "both\r\n");
     let taken = sink.wait_taken(2).pop().unwrap();
     assert_eq!(taken.recipients, ["bob@a.example", "eve@a.example"]);
@@ -164,7 +164,7 @@ fn a_failure_is_recorded_although_its_sender_cannot_be_told() {
     assert_eq!((rig.relay.stats().recipients, rig.relay.stats().owed_notices), (0, 1));
     let said = rig.log().iter().filter(|line| line.contains("its sender cannot be told yet")).count();
     assert_eq!(said, 1, "once: {:?}", rig.log());
-    // The same as after a kill: only its sender is told.
+    // Like after a kill: only its sender is told.
     let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
     assert_eq!(sink.wait_taken(1)[0].recipients, ["ann@a.example"]);
     rig.wait_empty();

@@ -9,7 +9,7 @@ use posthaste_relay::session::Timeouts;
 use crate::sink::Sink;
 use crate::{Rig, rig_with};
 
-/// One site for each domain, `0.example`, `1.example` and so on, and at most so many connections in all.
+/// One site per domain, `0.example`, `1.example` and so on, with a limit of connections in all.
 fn crowd(sites: usize, connections_max: usize) -> (Sink, Rig) {
     let zone = (0..sites).fold(Zone::default(), |zone, number| {
         let (domain, host) = (format!("{number}.example"), format!("mx.{number}.example"));
@@ -27,7 +27,7 @@ fn send_to(rig: &Rig, site: usize) {
     rig.send("ann@here.example", &[&format!("bob@{site}.example")], "Subject: x\r\n\r\n");
 }
 
-/// Idle connections would be kept for a long time, and would be in the way for as long.
+/// Keeps idle connections so long that they would be in the way.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -42,14 +42,14 @@ fn an_idle_connection_gives_way_to_a_site_that_has_none() {
 fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_nothing() {
     let (sink, rig) = crowd(100, 5);
     for turn in 0..20 {
-        // Some sites have more than one connection's worth, so that they ask for others.
+        // Some sites have mail for more than one connection, so that they ask for others.
         for number in 0..100 {
             send_to(&rig, number * 7 % (100 - turn));
         }
     }
     rig.wait_empty();
     assert_eq!(sink.taken().len(), 2000);
-    // Tasks that ask at the same moment may be let through together.
+    // Tasks that ask at the same moment may all be let through.
     assert!(sink.open_max() <= 10, "{}", sink.open_max());
 }
 

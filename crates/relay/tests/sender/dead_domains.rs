@@ -1,4 +1,4 @@
-//! Domains whose DNS does not answer, beside one that is well and not in the cache.
+//! Domains whose DNS does not answer, next to one that works and is not in the cache.
 
 use posthaste_dns_stub::Kind;
 use posthaste_relay::sender::Routing;
@@ -18,7 +18,7 @@ fn thousands_of_dead_domains_do_not_delay_a_healthy_one() {
         rig.send("ann@here.example", &to.iter().map(String::as_str).collect::<Vec<_>>(), "x\r\n");
     }
     wait("the first are asked for", || rig.dns.asked_before(0, "").len() >= 256);
-    // In one line of all, each of the dead would be asked for before it.
+    // In a single line each of the dead would be asked for before it.
     let is_in_front = |name: &str, count: usize| {
         let after = rig.dns.questions().len();
         rig.send("ann@here.example", &[&format!("bob@{name}")], "x\r\n");
@@ -27,7 +27,7 @@ fn thousands_of_dead_domains_do_not_delay_a_healthy_one() {
         assert!(before < names.len() / 2, "{before} were asked for before {name}");
     };
     is_in_front("a.example", 1);
-    // Then all of those that have failed are asked again.
+    // Then all failed ones are asked for again.
     wait("some have failed", || rig.relay.stats().deferred >= 128);
     rig.flush();
     is_in_front("b.example", 2);

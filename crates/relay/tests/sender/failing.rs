@@ -1,4 +1,4 @@
-//! Hosts that end sessions before they have done anything: how often they are connected to, and that a site that works goes on.
+//! Hosts that end sessions too early: how often they are connected to; and a working site continues.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,7 +27,7 @@ pub enum At {
     Dot,
 }
 
-/// A host that says something at a stage, if anything, and closes there.
+/// A host that replies at a stage, if at all, and closes there.
 pub struct Ending {
     pub address: SocketAddr,
     connected: Arc<Mutex<Vec<Instant>>>,
@@ -37,7 +37,7 @@ pub struct Ending {
 pub type Act = fn(usize) -> (At, &'static str);
 
 impl Ending {
-    /// `act`: what it does with the connection of this number.
+    /// `act`: its action for the connection of this number.
     pub fn start(act: Act) -> Ending {
         Ending::at((LOOPBACK, 0).into(), act)
     }
@@ -114,7 +114,7 @@ fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> 
     }
 }
 
-/// A rig that pauses for an hour after so many failures, and connects once at a time.
+/// A rig that pauses for an hour after so many failures, with one connection at a time.
 fn rig(ending: &Ending, failures_before_pause: u32) -> Rig {
     let shaping = rules(&format!("[default]\nfailures_before_pause = {failures_before_pause}\n"));
     rig_with(zone(), ending.address.port(), |config| {
@@ -152,7 +152,7 @@ fn check_failing(act: Act, reason: &str) {
     let said = rig.unreachable().unwrap();
     assert!(said.contains("mx.a.example") && said.contains(reason), "{what}: {said}");
     wait(&what, || rig.relay.stats().deferred == if at == At::Dot { 3 } else { 0 });
-    // More mail changes nothing while it pauses.
+    // More mail changes nothing during the pause.
     rig.send("ann@here.example", &["eve@a.example"], "x\r\n");
     wait(&what, || rig.attempts().len() == messages + 1);
     assert_eq!((ending.connections(), rig.relay.stats().connections), (3, 0), "{what}");
@@ -215,14 +215,14 @@ fn greylisting_does_not_pause_and_does_not_reset() {
     (0..10).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
     wait("all are put off", || rig.relay.stats().deferred == 10);
     assert_eq!((rig.unreachable(), ending.connections()), (None, 10), "each has put one off");
-    // The others of a message are tried as often as any message with which connections are lost.
+    // The other recipients of a message are tried as often as those of any message that loses connections.
     let ending = Ending::start(|_| (At::Rcpt, "450 4.7.1 greylisted\r\n"));
     let rig = self::rig(&ending, 2);
     let to: Vec<String> = (0..50).map(|number| format!("bob{number}@a.example")).collect();
     rig.send("ann@here.example", &to.iter().map(|to| &**to).collect::<Vec<_>>(), "x\r\n");
     wait("all are put off", || rig.relay.stats().deferred == 50);
     assert!(rig.unreachable().is_none() && ending.connections() <= 5, "{:?}", ending.connected);
-    // Between two failures it is as if it had not been.
+    // Between two failures it has no effect.
     let ending = Ending::start(|number| match number {
         1..=3 => (At::Rcpt, "450 4.7.1 greylisted\r\n"),
         _ => (At::Greeting, "421 4.3.2 go away\r\n"),
@@ -247,7 +247,7 @@ fn greylisting_does_not_pause_and_does_not_reset() {
 
 #[test]
 fn a_recipient_too_many_does_not_excuse_a_lost_session() {
-    /// Takes one recipient, the others later, and closes before the message.
+    /// Takes one recipient, defers the others, and closes before the message.
     fn few(mut stream: TcpStream) -> std::io::Result<()> {
         let (mut input, mut recipients) = (BufReader::new(stream.try_clone()?), 0);
         stream.write_all(b"220 few\r\n")?;
@@ -296,7 +296,7 @@ fn open_sessions_go_on_in_a_pause() {
     rig.relay.resume(scope, &By::default()).unwrap();
     rig.wait_empty();
     wait("another connection was tried", || rig.unreachable().is_some());
-    // What comes in the pause goes by the open session.
+    // Mail in the pause goes by the open session.
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     rig.wait_empty();
     assert_eq!(ending.taken.load(Ordering::Relaxed), 51);
@@ -318,7 +318,7 @@ fn sources_share_the_two_connections_of_a_failing_site() {
     (0..40).for_each(|number| rig.send("ann@here.example", &[&format!("r{number}@a.example")], "x\r\n"));
     rig.dns.release();
     wait("they have failed often", || ending.connections() >= 14);
-    // Each source learns it by its own first session.
+    // Each source learns it from its own first session.
     let connected = ending.connected.lock().unwrap()[6..].to_vec();
     let is_paced = connected.windows(3).all(|three| three[2] - three[0] >= Duration::from_millis(700));
     assert!(is_paced, "{connected:?}");

@@ -1,4 +1,4 @@
-//! Where mail goes while it cannot go where it should, and routes with several hosts.
+//! Mail that cannot reach its usual next hop, and routes with several hosts.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn mail_falls_back_while_no_host_answers_and_returns() {
     other.wait_taken(1);
     rig.wait_empty();
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
-    // The pause is over sooner or later; then mail goes to its own host again.
+    // The pause ends sooner or later; then mail goes to its own host again.
     let sink = Sink::at((own, port).into());
     let number = std::cell::Cell::new(0);
     wait("its own host gets some", || {
@@ -103,7 +103,7 @@ fn what_has_had_its_attempts_falls_back_also_behind_a_restart() {
     rig.send("ann@here.example", &["eve@a.example"], "y\r\n");
     own.wait_taken(3);
     assert_eq!(own.rcpts("never1@a.example"), 2);
-    // Without the route it goes where it should.
+    // Without the route it takes its usual path.
     rig.relay.set_routing(&Routing::default());
     rig.flush();
     own.wait_rcpts("never1@a.example", 3);

@@ -1,4 +1,4 @@
-//! Messages that leave from another sender for some of their recipients.
+//! Messages that leave with another sender for some of their recipients.
 
 use posthaste_random::Random;
 use posthaste_relay::queue::Origin;
@@ -7,7 +7,7 @@ use posthaste_relay::sender::{Exported, Filter};
 
 use super::*;
 
-/// A message from Ann; for those whose names begin with `f` it leaves from an address of ours.
+/// A message from Ann; for recipients that begin with `f` it leaves from an address of ours.
 fn forwarding(to: &[&str], notify: u8) -> Outgoing {
     let numbers = (0..).zip(to).filter(|(_, address)| is_forwarded(address)).map(|(number, _)| number).collect();
     let forwarded = Some(Box::new(Forwarded { sender: "SRS0=ann@here.example".into(), numbers }));
@@ -110,7 +110,7 @@ fn the_other_sender_survives_a_restart_and_moves_to_another_queue() {
     assert_eq!(shown, [pair("ann@a.example"), pair("SRS0=ann@here.example"), pair("SRS0=ann@here.example")]);
     rig.flush();
     check(&sink.wait_taken(2));
-    // Only one of those to whom it is forwarded moves.
+    // Only one of the forwarded recipients moves.
     let mut message = exported.remove(0);
     message.recipients.retain(|recipient| &*recipient.to.address != "laterbob@a.example");
     let other = Sink::start();

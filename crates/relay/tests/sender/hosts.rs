@@ -21,7 +21,7 @@ fn domains_without_a_host_fail_with_their_codes() {
 #[test]
 fn the_next_host_is_tried_when_one_is_dead_or_cuts_and_no_attempt_counts() {
     let sink = Sink::start();
-    // The first host has nobody at that port; the second takes the mail.
+    // The first host has no listener at that port; the second takes the mail.
     let zone = Zone::default()
         .mx("a.example", 10, "dead.example")
         .mx("a.example", 20, "mx.a.example")
@@ -70,7 +70,7 @@ fn mail_for_a_domain_with_a_thousand_hosts_reaches_the_first_that_answers() {
     for number in 0..1000_u16 {
         let host = format!("mx{number}.many.example");
         zone = zone.mx("many.example", number, &host);
-        // Nobody listens at the addresses of the first, the next have none.
+        // The first ones have addresses without a listener, the next have none.
         zone = match number {
             0..5 => zone.a(&host, Ipv4Addr::new(127, 0, 0, 70 + number as u8)),
             10.. => zone.a(&host, LOOPBACK),

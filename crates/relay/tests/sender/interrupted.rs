@@ -1,4 +1,4 @@
-//! Replies that end a session: rules, the observer and people who ask see them, whatever they answer.
+//! Replies that end a session: rules, the observer and people see them, at every stage.
 
 use posthaste_relay::queue::{Label, Place, Scope};
 
@@ -113,13 +113,13 @@ fn mail_is_given_up_where_all_hosts_say_521_in_the_greeting() {
     rig.wait_empty();
     assert_eq!(rig.log(), ["bob@a.example failed 521"]);
     assert_eq!(hosts.map(|host| host.connections()), [1, 1]);
-    // One that may take it later is waited for.
+    // A host that may take it later is waited for.
     let (rig, _) = two_hosts(|_| (At::Greeting, NO_MAIL), |_| (At::Greeting, "421 4.3.2 later\r\n"));
     wait("it pauses", || rig.unreachable().is_some());
     assert_eq!(rig.attempts(), [0]);
 }
 
-/// Messages of which each needs a connection of its own to the second host, as the first is dead.
+/// Messages that each need their own connection to the second host, as the first is dead.
 fn beside_a_dead_host(second: Act, holds: impl Fn(&Rig) -> bool) {
     let (rig, [first, second]) = two_hosts(|_| (At::Accept, ""), second);
     let begun = Instant::now();
@@ -134,7 +134,7 @@ fn beside_a_dead_host(second: Act, holds: impl Fn(&Rig) -> bool) {
 #[test]
 fn a_dead_first_host_does_not_slow_down_the_second() {
     beside_a_dead_host(|_| (At::Dot, "250 2.0.0 taken\r\n"), |rig| rig.relay.stats().delivered == 100);
-    // The second puts all off, which says nothing good of the site.
+    // The second defers all, which does not count as success of the site.
     beside_a_dead_host(|_| (At::Rcpt, "450 4.7.1 greylisted\r\n"), |rig| rig.relay.stats().deferred == 100);
 }
 

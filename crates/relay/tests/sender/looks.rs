@@ -1,11 +1,11 @@
-//! Requests of pages look at as many recipients in a queue of any length. They are counted, not timed.
+//! Requests for pages scan as many recipients in a queue of any length. They are counted, not timed.
 
 use posthaste_relay::queue::{Secs, Selection};
 use posthaste_relay::sender::{CountBy, Filter, Relay};
 
 use super::*;
 
-/// A queue of so many recipients in messages of a thousand each, over a hundred domains.
+/// A queue of `recipients` in messages of a thousand each, over a hundred domains.
 fn queue_of(recipients: u64) -> (Relay, Server, tempfile::TempDir) {
     let (dns, dir) = (Server::start(zone()), tempfile::tempdir().unwrap());
     let config_of_spool = posthaste_spool::Config {
@@ -33,7 +33,7 @@ fn queue_of(recipients: u64) -> (Relay, Server, tempfile::TempDir) {
     (relay, dns, dir)
 }
 
-/// The recipients that were looked at for an answer.
+/// The recipients scanned for an answer.
 fn cost<T>(relay: &Relay, ask: impl FnOnce() -> T) -> (T, u64) {
     let before = relay.stats().looked_at;
     let answer = ask();
@@ -45,7 +45,7 @@ fn of_domain(domain: &str) -> Filter {
     Filter { selection, ..Filter::default() }
 }
 
-/// Of one page of the table at most.
+/// Recipients of one page of the table at most.
 const PAGE: u64 = 1024;
 
 #[test]
@@ -56,7 +56,7 @@ fn what_pages_ask_costs_as_much_with_200_000_recipients_as_with_40_000() {
         let (all, first) = cost(&relay, || relay.summary(&Filter::default(), CountBy::Domain));
         assert_eq!((all.len(), all[0].1.recipients), (100, recipients / 100));
         assert!(all.iter().all(|(_, count)| count.oldest < Secs::MAX), "also where no look has been");
-        // Five pages ask in the same second; a test may take longer.
+        // Five pages request in the same second; a test may take longer.
         let begun = Instant::now();
         let (_, more) = cost(&relay, || {
             for filter in [&Filter::default(), &held, &of_domain("d7.example")] {

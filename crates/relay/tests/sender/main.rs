@@ -53,7 +53,7 @@ use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
 use sink::{Sink, Taken};
 use tokio::net::TcpSocket;
 
-/// Notifications go to the relay, as those for remote senders do.
+/// Sends notifications to the relay, like those for remote senders.
 struct Back {
     spool: Arc<dyn Spool>,
     written: Mutex<Vec<(String, String)>>,
@@ -82,7 +82,7 @@ struct Log {
     lines: Mutex<Vec<String>>,
     /// Replies that ended sessions.
     interrupted: Mutex<Vec<String>>,
-    /// It panics so often.
+    /// Number of panics to raise.
     panics: std::sync::atomic::AtomicUsize,
 }
 
@@ -209,7 +209,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
     }
 }
 
-/// Small segments: three are filled with zeros at each start, and all tests that run at once would wait for the disk.
+/// Small segments: each start fills three with zeros, and concurrent tests would wait for the disk.
 fn spool_config() -> posthaste_spool::Config {
     let ring = posthaste_ring::Config { segment_bytes: 4 << 20, ..Default::default() };
     posthaste_spool::Config { ring, ..Default::default() }
@@ -232,7 +232,7 @@ fn rig_over(
 ) -> Rig {
     let dns = Server::start(zone);
     let mut opened = None;
-    // Tasks of a relay that has ended may hold it for a moment more.
+    // Tasks of an ended relay may hold it for a moment.
     wait("nobody else has the spool", || match FileSpool::open(dir.path(), spool_config()) {
         Err(posthaste_spool::OpenError::Locked) => false,
         found => opened.replace(found.unwrap()).is_none(),
@@ -282,12 +282,12 @@ impl Rig {
         told.recv().unwrap().unwrap();
     }
 
-    /// Has all that waits tried now.
+    /// Has all waiting mail tried now.
     fn flush(&self) {
         self.relay.act(&Filter::default(), Action::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     }
 
-    /// Waits until nothing is left to be sent or told.
+    /// Waits until nothing is left to send or to report.
     fn wait_empty(&self) {
         wait("the queue is empty", || {
             let stats = self.relay.stats();
@@ -308,7 +308,7 @@ impl Rig {
     }
 }
 
-/// Looks again every few milliseconds until it holds, for a minute at most.
+/// Checks every few milliseconds until the condition holds, for a minute at most.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -426,7 +426,7 @@ fn too_many_recipients_follow_at_once() {
     let taken = sink.wait_taken(3);
     assert!(taken.iter().all(|taken| taken.recipients.len() == 1));
     rig.wait_empty();
-    // The limit is remembered: none of the next message is said in vain.
+    // The limit is remembered: the next message sends no RCPT in vain.
     let next = ["few4@a.example", "few5@a.example", "few6@a.example"];
     rig.send("ann@here.example", &next, "x\r\n");
     sink.wait_taken(6);

@@ -12,14 +12,14 @@ use posthaste_relay::sender::{MtaSts, Section, opportunistic_tls};
 use super::policies::{Came, Files, TlsSink};
 use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 
-/// A policy that was fetched just now.
+/// Stores a policy as fetched just now.
 fn keep(dir: &Path, domain: &str, mode: &str, host: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let policy = format!("version: STSv1\nmode: {mode}\nmx: {host}\nmax_age: 86400\n");
     std::fs::write(dir.join(domain), format!("id: 1\nfetched: {now}\n{policy}")).unwrap();
 }
 
-/// Domains with the same host, and a policy each but for the last; the name of a domain is the mode of its policy.
+/// Domains with the same host, and a policy each except for the last; a domain is named by the mode of its policy.
 fn zone() -> Zone {
     let mut zone = Zone::default().a("mx.example", LOOPBACK);
     for domain in ["enforce", "elsewhere", "testing", "none", "bare"] {

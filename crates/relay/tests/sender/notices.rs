@@ -91,7 +91,7 @@ fn copies_are_limited_and_what_is_above_is_in_the_log() {
     }
     rig.wait_empty();
     assert_eq!((rig.written().len(), rig.double_bounces()), (2, 5));
-    // A reload gives no new burst, and another address counts at once.
+    // A reload gives no new burst; another address applies at once.
     rig.relay.set_notices(copies("chief@a.example", "3/day, burst 3"));
     for _ in 0..3 {
         rig.send("", &["no1@a.example"], "x\r\n");
@@ -111,7 +111,7 @@ fn a_sender_that_does_not_exist_is_a_double_bounce_as_well() {
     assert_eq!((written.len(), &*written[0].0, rig.double_bounces()), (1, "boss@a.example", 1));
 }
 
-/// One recipient that asks, with ORCPT; the message has ENVID.
+/// A message to one recipient with NOTIFY and ORCPT; the message has ENVID.
 fn asking(to: &str, notify: u8, ret: Option<Ret>) -> Outgoing {
     let mut message = outgoing("ann@a.example", &[to], notify);
     (message.ret, message.envid) = (ret, "QQ+2B314".into());
@@ -132,7 +132,7 @@ fn a_delay_is_told_once_and_only_to_those_who_ask() {
     rig.send("joe@a.example", &late, "x\r\n");
     rig.send_asking("", &late, "x\r\n", notify::DELAY);
     wait("it is told", || !rig.written().is_empty());
-    // All of them are looked at each second: when a later message is told of, the first were again.
+    // All are checked each second: once a later message is reported, the first ones were checked again.
     rig.send_asking("ann@a.example", &["never4@a.example"], "x\r\n", notify::DELAY);
     wait("the later one is told", || rig.written().len() >= 2);
     let written = rig.written();

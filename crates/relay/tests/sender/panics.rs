@@ -8,7 +8,7 @@ use super::*;
 
 const RULE: &str = "[default]\nfailures_before_pause = 2\n[[default.automation]]\npatterns = ['4\\.2\\.0 ']\naction = 'suspend'\nof = 'domain'\nfor = '1 hour'\n";
 
-/// A reply with so many lines of so many octets of text.
+/// A reply with `count` lines of `octets` octets of text.
 fn lines(count: usize, octets: usize) -> &'static str {
     let line = |separator| format!("450{separator}4.2.0 {}\r\n", "x".repeat(octets));
     (line('-').repeat(count - 1) + &line(' ')).leak()

@@ -1,4 +1,4 @@
-//! How hosts are spoken to by the domain of the mail: TLS policies with their certificates, and limits that hosts tell.
+//! TLS policies by the domain of the mail, with certificates, and limits that hosts announce.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,12 +18,12 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::sink::Sink;
 use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 
-/// A session of the server: one message and how it came.
+/// A session of the server: its messages, and their path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Came {
     pub recipient: String,
     pub is_encrypted: bool,
-    /// The name that was asked for.
+    /// The name in SNI.
     name: Option<String>,
     has_certificate: bool,
 }
@@ -33,11 +33,11 @@ pub struct TlsSink {
     pub address: SocketAddr,
     came: Arc<Mutex<Vec<Came>>>,
     handshakes: Arc<Mutex<usize>>,
-    /// Connections.
+    /// Number of connections.
     connections: Arc<Mutex<usize>>,
 }
 
-/// The answer of a server to a command, in the clear or within TLS; none: it closes the connection.
+/// The server's answer to a command, in the clear or within TLS; none: it closes the connection.
 #[derive(Debug, Clone, Copy)]
 struct Odd {
     is_encrypted: bool,
@@ -288,7 +288,7 @@ fn after_a_broken_handshake_a_host_is_spoken_to_in_the_clear_unless_tls_is_deman
     assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (3, 2));
 }
 
-/// A message to a host that says something odd, under a policy. `arrives`: in the clear, with so many connections.
+/// Sends a message to a host that misbehaves, under a policy. `arrives`: in the clear, with this many connections.
 fn check_odd((is_encrypted, command, reply): (bool, &'static str, &'static str), policy: &str, arrives: Option<usize>) {
     let (host, client) = (Files::new("mx.example"), Files::new("client.example"));
     let odd = Some(Odd { is_encrypted, command, reply });
@@ -345,7 +345,7 @@ fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
     rig.send("ann@here.example", &["bob@required.example"], "x\r\n");
     wait("it waits", || is_told() == 1);
     assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (1, 0));
-    // Nor once it is known that the host's TLS is broken, by mail that may go in the clear.
+    // Nor once mail that may go in the clear has shown the host's TLS as broken.
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
     assert_eq!(sink.wait(1)[0].recipient, "bob@any.example");
     rig.flush();

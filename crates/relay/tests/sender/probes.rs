@@ -1,4 +1,4 @@
-//! A site that cannot be reached pauses. One probe at a time looks whether it answers again.
+//! A site that cannot be reached pauses. One probe at a time checks if it answers again.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -10,7 +10,7 @@ use posthaste_relay::sender::Routing;
 
 use super::*;
 
-/// A host that says nothing to whoever connects, until it is told to hang up.
+/// A host that sends nothing to its clients until told to hang up.
 struct Mute {
     address: SocketAddr,
     waiting: Arc<Mutex<Waiting>>,
@@ -19,7 +19,7 @@ struct Mute {
 #[derive(Default)]
 struct Waiting {
     streams: VecDeque<TcpStream>,
-    /// All that ever came.
+    /// Connections so far.
     connections: usize,
 }
 
@@ -78,7 +78,7 @@ fn a_flush_right_behind_a_change_of_routes_ends_the_pause_of_the_sites_that_mail
     let unreachable = |site: &str| rig.log().iter().any(|line| line.starts_with(&format!("unreachable 10 {site}")));
     wait("both sites pause", || unreachable("mx.a.example") && unreachable("mx.b.example"));
     let sink = Sink::at((LOOPBACK, port).into());
-    // Mail of the one goes to the other from now on, whose address is not found before the flush.
+    // Mail of the first goes to the other from now on, whose address is not found before the flush.
     rig.dns.hold();
     let route = Route { domain: "b.example".to_owned(), use_mx: true, ..Route::new("hub.example", port) };
     rig.relay.set_routing(&Routing { routes: vec![route.into()], ..Routing::default() });
@@ -127,7 +127,7 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
         wait("the site pauses", || paused() == probe);
         more_waits(3);
     }
-    // A flush of what is held tries nothing.
+    // A flush of held mail tries nothing.
     rig.relay.act(&Filter::default(), Action::Hold(None), &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     rig.flush();
     more_waits(3);

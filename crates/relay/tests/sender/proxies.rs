@@ -17,7 +17,7 @@ use super::{LOOPBACK, rig_with, schedules, unused_port, wait, zone};
 /// A proxy's dialogue with a connection: reads the request, and returns the destination.
 type Greet = fn(&mut TcpStream, &Asked) -> io::Result<Option<SocketAddr>>;
 
-/// Destinations that were asked for, with the source or the name that came along.
+/// Requested destinations, with the source or the name sent along.
 type Asked = Mutex<Vec<(SocketAddr, String)>>;
 
 /// Ends with the process.
@@ -57,7 +57,7 @@ fn text(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&octets).into_owned())
 }
 
-/// Wants the name `ann` and the password `secret` from those that offer them.
+/// Demands the name `ann` and the password `secret` from clients that offer them.
 fn socks5(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<SocketAddr>> {
     let [5, 1, method] = read(stream)? else { return Ok(None) };
     stream.write_all(&[5, method])?;
@@ -74,9 +74,9 @@ fn socks5(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<SocketAddr
     let [5, 1, 0, 1, a, b, c, d, p, q] = read(stream)? else { return Ok(None) };
     let to = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([p, q])));
     asked.lock().unwrap().push((to, user));
-    // One of the hosts of the zone has nobody at its port.
+    // One of the zone's hosts has no listener at its port.
     let is_dead = to.ip() == Ipv4Addr::new(127, 0, 0, 77);
-    // A name as its own address, which only its length tells from the greeting of the host.
+    // A name as its own address: only its length tells it from the host's greeting.
     stream.write_all(&[5, if is_dead { 5 } else { 0 }, 0, 3, 4, b'h', b'o', b's', b't', 0, 0])?;
     Ok((!is_dead).then_some(to))
 }
@@ -129,7 +129,7 @@ fn a_proxy_that_takes_the_protocols_header_hears_source_and_destination() {
 fn a_proxy_that_cannot_be_used_suspends_its_source_until_it_can() {
     let sink = Sink::start();
     let (server, asked) = proxy(socks5);
-    // Neither a server that nobody is at, nor one that refuses the password, is the fault of the host.
+    // Neither a proxy without a listener, nor one that refuses the password, is the fault of the host.
     let nobody = SocketAddr::from((LOOPBACK, unused_port(LOOPBACK)));
     for (server, password, word) in [(nobody, "secret", "refused"), (server, "wrong", "password")] {
         let login = Some(Credentials::new("ann", password));
@@ -152,7 +152,7 @@ fn a_proxy_that_cannot_be_used_suspends_its_source_until_it_can() {
     assert_eq!(*asked.lock().unwrap(), [], "no destination without the password");
 }
 
-/// Likely octets of SOCKS5 and others, then the end.
+/// Random SOCKS5-like octets, then the end.
 fn babble(stream: &mut TcpStream, _: &Asked) -> io::Result<Option<SocketAddr>> {
     let mut random = Random::new(u64::from(stream.peer_addr()?.port()));
     let right = [5, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 25];
@@ -163,7 +163,7 @@ fn babble(stream: &mut TcpStream, _: &Asked) -> io::Result<Option<SocketAddr>> {
         })
         .collect();
     stream.write_all(&octets)?;
-    // What was sent is not reset with the end.
+    // The end must not reset the octets sent.
     stream.shutdown(Shutdown::Write)?;
     io::copy(stream, &mut io::sink()).map(|_| None)
 }

@@ -1,4 +1,5 @@
-//! Mail is deleted by what the queue knows of it: no body is read, and no envelope unless the command or the event log asks for addresses.
+//! Deletion of mail by the queue's own data: no body is read, and no envelope unless the command or the event log needs
+//! addresses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use posthaste_smtp::Reply;
 
 use super::*;
 
-/// Counts what is read of the spool.
+/// Counts reads of the spool.
 #[derive(Default)]
 struct Reads {
     bodies: AtomicU64,
@@ -60,7 +61,7 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
         relay.act(filter, Action::Delete, &reply, &By { reason: "a purge".to_owned(), ..By::default() }).unwrap()
     };
 
-    // By what only envelopes say: each is read once.
+    // By data in envelopes only: each is read once.
     let of_sender = Filter {
         selection: Selection { domain: Some("d7.example".into()), ..Selection::default() },
         sender: Some("ann7@here.example".to_owned()),
@@ -70,7 +71,7 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
     assert_eq!(reads(&spool.hooks.bodies), 0);
     assert!((1..=MESSAGES / 1000).contains(&reads(&spool.hooks.envelopes)));
 
-    // By what the queue knows, and all.
+    // By the queue's own data, and all.
     let of_domain = Selection { domain: Some("d8.example".into()), ..Selection::default() };
     assert_eq!(delete(&Filter { selection: of_domain, ..Filter::default() }).changed, MESSAGES / 1000);
     assert_eq!(delete(&Filter::default()).changed, MESSAGES - 2 * (MESSAGES / 1000));

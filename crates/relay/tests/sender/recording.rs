@@ -18,7 +18,7 @@ enum Mode {
     Well,
     Poisoned,
     Full,
-    /// There is room for small entries alone.
+    /// Only small entries have space.
     NoBodies,
     /// It neither takes nor refuses.
     Hung,
@@ -60,7 +60,7 @@ impl Hooks for On {
     }
 
     fn read(&self, octets: u64) {
-        // The length of a body is asked for by an octet that there is not.
+        // An octet beyond the end asks for the length of a body.
         self.0.reads.fetch_add(usize::from(octets > 1), Ordering::Relaxed);
     }
 
@@ -89,7 +89,7 @@ impl Disk {
 }
 
 impl Rig {
-    /// Puts so many messages into the queue; they leave from the first call of [`Disk::set`] on, with `dns` released.
+    /// Queues messages, which leave from the first call of [`Disk::set`] on, with `dns` released.
     fn queue(&self, messages: usize) {
         self.dns.hold();
         let mut told = Vec::new();
@@ -103,12 +103,12 @@ impl Rig {
         told.into_iter().for_each(|this| assert!(this.recv().unwrap().is_ok()));
     }
 
-    /// Ends as a kill does: the spool has what it has.
+    /// Ends like a kill: the spool keeps its present state.
     fn kill(self, disk: &Disk) -> tempfile::TempDir {
         let Rig { spool, relay, back, dir, .. } = self;
         relay.end_by(Instant::now());
         drop((relay, back));
-        // What waits for an answer holds the spool.
+        // Appends without an answer hold the spool.
         disk.held.lock().unwrap().clear();
         drop(spool);
         dir
@@ -142,7 +142,7 @@ fn on_a_poisoned_spool_sending_stops_at_once() {
     wait("the connections end", || rig.relay.stats().connections == 0);
     let sent = sink.taken().len();
     assert!((1..=unrecorded_in_flight()).contains(&sent), "{sent} sent");
-    // What comes meanwhile is not sent either.
+    // Mail that comes meanwhile is not sent either.
     let log = rig.log.clone();
     let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
     rig.wait_empty();
@@ -175,7 +175,7 @@ const DIALOGUE: [(&str, &str); 8] = [
     (".", "250 2.0.0 taken"),
 ];
 
-/// Holds its reply of this number until it is released. Then it gives what else the client has written.
+/// Holds its reply of this number until it is released. Then returns the client's further output.
 fn held_at(held: usize) -> (u16, Receiver<()>, Sender<()>, Receiver<String>) {
     let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -199,7 +199,7 @@ fn held_at(held: usize) -> (u16, Receiver<()>, Sender<()>, Receiver<String>) {
             }
         }
         let mut more = String::new();
-        // A reset says as much as an end.
+        // A reset counts like an end.
         let _ = input.read_to_string(&mut more);
         tell.send(more).unwrap();
     });

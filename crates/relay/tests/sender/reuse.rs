@@ -5,7 +5,7 @@ use posthaste_relay::sender::OfMail;
 use super::shaping::rules;
 use super::*;
 
-/// `d0.example` and so on have the same first host and another second one. All hosts have one address.
+/// Domains `d0.example` and so on with the same first host and different second ones. All hosts have one address.
 fn overlapping(count: usize) -> Zone {
     (0..count).fold(Zone::default().a("mx.example", LOOPBACK), |zone, number| {
         let (domain, second) = (format!("d{number}.example"), format!("mx{number}.example"));
@@ -13,7 +13,7 @@ fn overlapping(count: usize) -> Zone {
     })
 }
 
-/// Connections stay idle for longer than any test takes.
+/// A rig whose connections stay idle for longer than any test takes.
 fn rig(shaping: &str, sink: &Sink) -> Rig {
     let shaping = rules(shaping);
     rig_with(overlapping(10), sink.port(), |config| {
@@ -30,7 +30,7 @@ impl Rig {
         }
     }
 
-    /// Sends a message, waits until it has come, and its connection is idle.
+    /// Sends a message, and waits until it has arrived and its connection is idle.
     fn send_and_rest(&self, to: &str, sink: &Sink, idle: usize) {
         let before = sink.taken().len();
         self.send("ann@here.example", &[to], "x\r\n");
@@ -75,7 +75,7 @@ fn a_connection_that_is_taken_over_spends_no_token() {
         })
     };
     wait("both have a token", || left() == ["1 of 1", "1 of 1"]);
-    // What is spent now comes back tomorrow.
+    // Tokens spent now come back tomorrow.
     rig.relay.set_shaping(rules(&format!("{ONE}connection_rate = '1/day, burst 1'\n")));
     for _ in 0..3 {
         rig.send_and_rest("bob@d0.example", &sink, 1);
@@ -95,7 +95,7 @@ fn messages_of_a_connection_are_counted_over_all_its_sites() {
         sink.wait_quits(round);
         assert_eq!(sink.connections(), round);
     }
-    // The site that takes it over has the lower number.
+    // The site that takes it over has a lower limit.
     rig.relay.set_shaping(rules(&format!("{ONE}[domain.'d1.example']\nmessages_per_connection = 2\n")));
     rig.send_and_rest("bob@d0.example", &sink, 1);
     rig.send_and_rest("bob@d1.example", &sink, 0);

@@ -18,7 +18,7 @@ fn a_full_queue_takes_no_more_until_recipients_have_left_and_tells_it_once() {
     let limits = RoomLimits { recipients: 4, tenants: [(Arc::from("news"), 2)].into() };
     let rig = rig_with(zone(), 1, |config| {
         config.room = limits.clone();
-        // Nothing leaves by itself.
+        // Keeps mail from leaving.
         config.site_pause_secs = 1800;
     });
     let fits = |recipients| rig.relay.has_room(recipients);
@@ -29,7 +29,7 @@ fn a_full_queue_takes_no_more_until_recipients_have_left_and_tells_it_once() {
     assert!(!of_news(1) && !of_news(2) && fits(1) && !fits(2) && rig.relay.has_room_for("", 1));
     assert_eq!(of(&rig.relay.room(), ""), (3, 4, 7, true));
     assert_eq!(of(&rig.relay.room(), "news"), (2, 2, 3, true));
-    // Counts are those of a restart, too.
+    // Counts survive a restart.
     let dir = rig.end();
     let rig = crate::rig_in(dir, zone(), 1, |config| config.room = limits.clone());
     assert_eq!((of(&rig.relay.room(), ""), of(&rig.relay.room(), "news")), ((3, 4, 0, false), (2, 2, 0, false)));

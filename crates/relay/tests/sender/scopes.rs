@@ -1,4 +1,4 @@
-//! Every reply at every stage, and a connection that ends there: to whom it belongs, and what the queue makes of it.
+//! Every reply at every stage, and a connection that ends there: its scope, and the queue's reaction.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use super::policies::{Files, TlsSink};
 use super::sink::Sink;
 use super::{LOOPBACK, outgoing, rig_with, schedules, wait};
 
-/// Where a host says something else than 2yz.
+/// The stage at which a host replies other than 2yz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Greeting,
@@ -31,15 +31,15 @@ enum At {
 /// The fate of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Becomes {
-    /// The next host gets it at once, and no attempt counts.
+    /// The next host gets it at once, without a counted attempt.
     Next,
     Deferred(u16),
     Failed(u16),
-    /// As deferred; whether the host has it nobody knows.
+    /// Like deferred; the host may have it.
     Unknown,
 }
 
-/// A host that answers well but for one stage, and there for the recipients `bad…` alone if it is RCPT. Ends with the process.
+/// A host that answers well except at one stage; at RCPT only for the recipients `bad…`. Ends with the process.
 struct Odd {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -89,7 +89,7 @@ fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize)
                 At::Auth => say(Some(At::Hello), "250-odd\r\n250 AUTH PLAIN\r\n")?,
                 _ => say(Some(At::Hello), "250 odd\r\n")?,
             },
-            // In place of a handshake it says something else, or closes.
+            // In place of a handshake it replies, or closes.
             "STAR" if at == At::Handshake => {
                 say(None, "220 go\r\n")?;
                 say(Some(At::Handshake), "")?;
@@ -155,7 +155,7 @@ fn check(at: At, reply: Option<u16>, becomes: Becomes) {
     let zone = Zone::default().mx("a.example", 10, "mx1.example").mx("a.example", 20, "mx2.example");
     let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", second);
     let rig = rig_with(zone, odd.address.port(), |config| config.schedules = schedules(3600, 86_400));
-    // Nobody is told of a failure.
+    // Without notices of failures.
     let notify = posthaste_notify::notify::NEVER;
     rig.append(outgoing("ann@here.example", &["bad@a.example", "bob@a.example"], notify), "x\r\n");
     let of_bad = |log: &[String]| log.iter().find(|line| line.starts_with("bad@a.example")).cloned();
@@ -168,7 +168,7 @@ fn check(at: At, reply: Option<u16>, becomes: Becomes) {
         Becomes::Unknown => "bad@a.example unknown 451".to_owned(),
     };
     assert_eq!(of_bad(&log), Some(said), "{what}: {log:?}");
-    // A refusal of one recipient is not that of the other.
+    // A refusal of one recipient does not refuse the other.
     let is_of_recipient = at == At::Rcpt && becomes != Becomes::Next;
     assert_eq!(taken, usize::from(is_of_recipient), "{what}: {log:?}");
     let at_next: usize = next.taken().iter().map(|taken| taken.recipients.len()).sum();
@@ -238,7 +238,7 @@ fn check_opening(at: At, reply: Option<u16>) {
     assert_eq!(came, [(true, 1)], "{what}");
     assert_eq!(rig.log(), ["bob@a.example delivered"], "{what}");
     assert_eq!(odd.connections.load(Ordering::Relaxed), 1, "{what}");
-    // Where there is no other it waits, and has had no attempt.
+    // Without another host it waits, with no attempt counted.
     rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
     wait(&what, || rig.log().iter().any(|line| line.starts_with("unreachable")));
     let mut attempts = Vec::new();

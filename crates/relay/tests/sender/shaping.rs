@@ -12,7 +12,7 @@ pub fn rules(text: &str) -> Arc<Rules> {
     Arc::new(Rules::parse("shaping.toml", text).unwrap())
 }
 
-/// All domains are at one address, those below `a.example` at the mail host of `a.example`, and so on.
+/// All domains are at one address: those below `a.example` at the mail host of `a.example`, and so on.
 pub fn two_sites() -> Zone {
     let zone = Zone::default().a("mx.a.example", LOOPBACK).a("mx.b.example", LOOPBACK);
     zone.mx("a.example", 10, "mx.a.example").mx("x.a.example", 10, "mx.a.example").mx("b.example", 10, "mx.b.example")
@@ -38,7 +38,8 @@ impl Rig {
     }
 }
 
-/// No window has more than `per_sec` for each second and `burst`. The way to the sink may shorten a window by `late`.
+/// Checks that no window has more than `per_sec` for each second plus `burst`. The path to the sink may shorten a
+/// window by `late`.
 pub fn assert_within(times: &[Instant], per_sec: f64, burst: usize, late: Duration) {
     for (from, begin) in times.iter().enumerate() {
         for (to, end) in times.iter().enumerate().skip(from) {
@@ -48,7 +49,7 @@ pub fn assert_within(times: &[Instant], per_sec: f64, burst: usize, late: Durati
     }
 }
 
-/// How late the sink may be to see what was sent: a loaded machine lets any thread wait, and this one measures for how long.
+/// Measures the lag of the sink: a loaded machine lets any thread wait, this one included.
 struct Lag {
     longest_nanos: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
@@ -239,7 +240,7 @@ fn sites_of_a_provider_share_its_connections_in_turn() {
     }
     let taken = sink.wait_taken(24);
     assert_eq!(sink.open_max(), 1);
-    // Neither waits until the other has nothing left.
+    // Neither waits until the other has no mail left.
     let last = |to: &str| taken.iter().rposition(|taken| taken.recipients == [to]).unwrap();
     assert!(last("bob@a.example").min(last("bob@b.example")) >= 12, "{taken:?}");
     rig.wait_empty();

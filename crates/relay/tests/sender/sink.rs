@@ -22,7 +22,7 @@ pub struct Taken {
     pub from: IpAddr,
     /// The name in EHLO.
     pub hello: String,
-    /// MAIL, RCPT of those that were accepted, and DATA or BDAT, as they came.
+    /// Commands in order: MAIL, accepted RCPT, and DATA or BDAT.
     pub commands: Vec<String>,
 }
 
@@ -34,14 +34,14 @@ struct Seen {
     open: usize,
     /// The most connections that were open at a time.
     open_max: usize,
-    /// When connections came, and when MAIL did.
+    /// Times of connections, and of MAIL.
     connected: Vec<Instant>,
     mails: Vec<(Instant, IpAddr)>,
     logins: usize,
-    /// Messages to `slow…` that have come and wait for their reply; whether they get it.
+    /// Messages to `slow…` that have arrived and wait for their reply; and the release of the replies.
     slow: usize,
     is_released: bool,
-    /// Recipients `hang…`, and `laterhang…` at their second attempt, that wait for their reply, and get it with the release.
+    /// Recipients `hang…`, and `laterhang…` at their second attempt, that wait for the release of their reply.
     hanging: usize,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
@@ -64,7 +64,7 @@ impl Sink {
         Sink::at("127.0.0.1:0".parse().unwrap())
     }
 
-    /// With other extensions than usual.
+    /// Starts with other extensions than usual.
     pub fn offering(extensions: &[&str]) -> Sink {
         Sink::with("127.0.0.1:0".parse().unwrap(), extensions)
     }
@@ -112,17 +112,17 @@ impl Sink {
         self.seen.0.lock().unwrap().open_max
     }
 
-    /// When connections came.
+    /// Times of connections.
     pub fn connected(&self) -> Vec<Instant> {
         self.seen.0.lock().unwrap().connected.clone()
     }
 
-    /// When MAIL came.
+    /// Times of MAIL.
     pub fn mails(&self) -> Vec<Instant> {
         self.seen.0.lock().unwrap().mails.iter().map(|(time, _)| *time).collect()
     }
 
-    /// When MAIL came from an address.
+    /// Times of MAIL from an address.
     pub fn mails_from(&self, address: IpAddr) -> Vec<Instant> {
         let seen = self.seen.0.lock().unwrap();
         seen.mails.iter().filter(|(_, from)| *from == address).map(|(time, _)| *time).collect()
@@ -132,7 +132,7 @@ impl Sink {
         self.seen.0.lock().unwrap().logins
     }
 
-    /// RCPT commands and where they came from.
+    /// RCPT commands with the client's address.
     pub fn asked(&self) -> Vec<(String, IpAddr)> {
         self.seen.0.lock().unwrap().asked.clone()
     }
@@ -141,33 +141,33 @@ impl Sink {
         self.seen.0.lock().unwrap().rcpts.get(address).copied().unwrap_or(0)
     }
 
-    /// Waits until it has taken so many messages, a minute at most.
+    /// Waits until it has taken `count` messages, a minute at most.
     pub fn wait_taken(&self, count: usize) -> Vec<Taken> {
         self.wait(|seen| seen.taken.len() >= count, "messages");
         self.taken()
     }
 
-    /// Waits until it was asked for a recipient so often.
+    /// Waits until it was asked for a recipient `count` times.
     pub fn wait_rcpts(&self, address: &str, count: usize) {
         self.wait(|seen| seen.rcpts.get(address).is_some_and(|rcpts| *rcpts >= count), "recipients");
     }
 
-    /// Waits until so many messages to `slow…` have come whole and wait for their reply.
+    /// Waits until `count` messages to `slow…` have arrived and wait for their reply.
     pub fn wait_slow(&self, count: usize) {
         self.wait(|seen| seen.slow >= count, "slow messages");
     }
 
-    /// Waits until so many recipients `hang…` wait for their reply.
+    /// Waits until `count` recipients `hang…` wait for their reply.
     pub fn wait_hanging(&self, count: usize) {
         self.wait(|seen| seen.hanging >= count, "recipients that hang");
     }
 
-    /// Waits until so many sessions were ended in order.
+    /// Waits until `count` sessions were ended in order.
     pub fn wait_quits(&self, count: usize) {
         self.wait(|seen| seen.quits >= count, "ends of sessions");
     }
 
-    /// Messages to `slow…` and recipients `hang…` get their reply from now on.
+    /// Releases the replies of messages to `slow…` and recipients `hang…` from now on.
     pub fn release(&self) {
         self.note(|seen| seen.is_released = true);
     }

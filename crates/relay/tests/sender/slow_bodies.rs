@@ -1,4 +1,4 @@
-//! Limits as the next hop sees them while the disk is slow: a message counts when its MAIL is said, however long its body was read before.
+//! Limits as the next hop sees them with a slow disk: a message counts at its MAIL, however long its body was read.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use posthaste_random::mix;
 use super::shaping::{assert_within, rules, two_sites};
 use super::*;
 
-/// No body can be read for a time from the first one on. Later ones take their time.
+/// A disk that reads no body for a time from the first one on. Later reads are slow.
 #[derive(Default)]
 struct SlowDisk {
     first: OnceLock<Instant>,
@@ -44,10 +44,10 @@ fn bodies_that_come_late_all_at_once_do_not_leave_so() {
     rig.send_many(100, "bob@a.example");
     sink.wait_taken(40);
     assert_eq!(rig.relay.stats().deferred, 0, "a slow disk counts no attempt");
-    // What the tokens for the first messages were spent on is not known any more.
+    // The spending of the first messages' tokens is forgotten.
     let rig = slow(rig.end());
     sink.wait_taken(100);
-    // A second for a loaded machine. During the stall alone there were tokens for twice as many.
+    // A second for a loaded machine. The stall alone gave tokens for twice as many.
     assert_within(&sink.mails(), PER_SEC, BURST, Duration::from_secs(1));
     rig.wait_empty();
     assert_eq!(rig.relay.stats().deferred, 0, "a limit counts no attempt");

@@ -1,4 +1,5 @@
-//! Snapshots of the queue that are missing or damaged: nothing is lost, nothing is renamed, and nothing is sent that may have been sent.
+//! Missing or damaged snapshots of the queue: no mail is lost, no message gets another number, and possibly sent mail
+//! is not sent again.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ impl Idle {
         self.relay.act(&filter, action, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     }
 
-    /// Ends as a process does: the last snapshot, and a checkpoint.
+    /// Ends like a process: with a last snapshot and a checkpoint.
     fn end(self) {
         self.relay.end_by(Instant::now() + Duration::from_secs(30));
     }
@@ -163,7 +164,7 @@ fn the_older_snapshot_knows_later_imports() {
     };
     let it = Idle::open(dir.path(), &dns);
     assert_eq!(import(&it), (1, 0));
-    // It is done with, and its body released.
+    // It is settled, and its body released.
     it.act("b.example", Action::Delete);
     it.end();
     let last = snapshots(dir.path()).into_iter().find(|path| !before.contains(path)).expect("a newer one");
@@ -174,7 +175,7 @@ fn the_older_snapshot_knows_later_imports() {
     assert_eq!(it.waiting().len(), 1);
 }
 
-/// Others' mail that is done with, until the ring has lost all that was in it.
+/// Settled mail of others, until the ring has lost its former content.
 fn fill_ring(it: &Idle) {
     let other = it.spool.stream("other").unwrap();
     for _ in 0..100 {
@@ -200,9 +201,9 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         it.end();
         let it = Idle::open(dir.path(), &dns);
         assert_eq!(it.waiting(), waiting);
-        // After the last snapshot: of this all is known.
+        // After the last snapshot: all of this is known.
         it.append(outgoing("ann@here.example", &["new@e.example"], 0));
-        // As a kill leaves it.
+        // The state after a kill.
         let killed = tempfile::tempdir().unwrap();
         let dir = killed.path().join("spool");
         copy(&it.dir, &dir);
@@ -220,7 +221,7 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         assert!(report.uncertain.is_some());
         let check = |it: &Idle| {
             let waiting = it.waiting();
-            // What was deleted is among them: nobody knows that any more.
+            // Deleted ones are among them: the deletion is lost.
             assert_eq!(waiting.len(), 8, "{waiting:?}");
             for (to, why) in waiting {
                 assert_eq!(why.contains("Held(Uncertain)"), to != "new@e.example", "{to} {why}");
@@ -282,7 +283,7 @@ fn with_an_older_snapshot_what_is_done_with_stays_so() {
     it.end();
     let last = snapshots(&spool).into_iter().find(|path| !before.contains(path)).expect("a newer one");
     let it = Idle::open(&spool, &dns);
-    // The ring has no entry of the deletion any more.
+    // The ring has lost the entry of the deletion.
     fill_ring(&it);
     copy(&it.dir, &killed);
     drop(it);
@@ -301,7 +302,7 @@ fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     let it = Idle::open(&old, &dns);
     it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
-    // The last batch is none of the queue.
+    // The last batch does not belong to the queue.
     let other = it.spool.stream("other").unwrap();
     it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, b"x");
     drop(it);
@@ -323,7 +324,7 @@ fn after_a_loss_in_the_ring_it_is_uncertain_until_its_next_snapshot() {
     let it = Idle::open(&dir.path().join("spool"), &dns);
     // Its content is in a pack now.
     fill_ring(&it);
-    // After the last checkpoint: the queue has no entry in these, which nobody knows once they are lost.
+    // After the last checkpoint: the queue has no entry in these, which is unknown once they are lost.
     let other = it.spool.stream("other").unwrap();
     for _ in 0..20 {
         it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, &[7; 8 << 10]);
@@ -338,9 +339,9 @@ fn after_a_loss_in_the_ring_it_is_uncertain_until_its_next_snapshot() {
     check_uncertain_once(&killed, &dns);
 }
 
-/// Opens a queue with one message twice: only the first time nobody knows what has become of that.
+/// Opens a queue with one message twice: only the first time its fate is uncertain.
 fn check_uncertain_once(dir: &Path, dns: &Server) {
-    // As a repair has it opened.
+    // Like an opening by a repair.
     let ring = posthaste_ring::Config { gives_up_missing: true, ..small().ring };
     for recipients in [1, 0] {
         let (it, _) = Idle::open_with(dir, dns, posthaste_spool::Config { ring: ring.clone(), ..small() });

@@ -1,4 +1,4 @@
-//! Several sources: addresses, names, weights, and what is done without one.
+//! Several sources: addresses, names, weights, and the behaviour without one.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -173,7 +173,7 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
     });
     assert!(from_new(&sink) <= 2 * (begun.elapsed().as_secs() + 2), "{} from it", from_new(&sink));
     rig.wait_empty();
-    // Without another, mail waits for it, and the queue says why.
+    // Without another source, mail waits for it, and the queue shows the reason.
     let pools = vec![pool(&[], &[("new", 1)])];
     rig.relay.set_routing(&Routing { sources: vec![new], pools, ..Routing::default() });
     for _ in 0..6 {

@@ -1,4 +1,4 @@
-//! Workers that are stuck are found, with their states.
+//! Stuck workers are found, with their states.
 
 use std::sync::{Condvar, Mutex};
 
@@ -12,7 +12,7 @@ fn look(relay: &Relay, begun: Instant, secs: u64) -> Vec<Found> {
     relay.look_for_stuck(begun + Duration::from_secs(secs))
 }
 
-/// Waits until a look finds a worker in these states that has become something.
+/// Waits until a check finds a worker in these states with this result.
 fn wait_found(relay: &Relay, begun: Instant, secs: u64, states: &str, became: &[Became]) {
     wait(states, || {
         let found = look(relay, begun, secs);
@@ -30,7 +30,7 @@ fn a_session_that_waits_is_named_once_with_its_states_and_when_it_goes_on() {
     let states = format!(
         "site 10 mx.a.example :{port} from default > session to mx.a.example at 127.0.0.1:{port} > waiting for the verdict on the message"
     );
-    // The host has all of it; the session may take a moment to see that it waits.
+    // The host has all of it; the session may need a moment to begin its wait.
     let (begun, mut secs) = (Instant::now(), 0);
     wait("it is stuck", || {
         secs += 301;
@@ -65,7 +65,7 @@ fn a_search_for_hosts_that_does_not_end_is_named() {
     wait_found(&rig.relay, begun, secs + 10_000, states, &[Became::Ended]);
 }
 
-/// A disk that does not come back with what it is asked for until it is released.
+/// A disk whose calls hang until it is released.
 #[derive(Default)]
 struct Hanging {
     /// True once released, and the number of waiting calls.
@@ -139,7 +139,7 @@ fn a_disk_that_hangs_is_seen_in_the_connection_that_reads_and_in_the_snapshot_th
         rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
         hanging.wait_hanging();
         if !is_of_bodies {
-            // It holds up nothing: not even what is still to be routed.
+            // It holds up nothing: not even unrouted mail.
             rig.send_for("another", "ann@here.example", &["eve@a.example"]);
             sink.wait_rcpts("eve@a.example", 1);
         }

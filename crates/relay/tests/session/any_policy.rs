@@ -63,7 +63,7 @@ fn any_body(random: &mut Random) -> Vec<u8> {
     body
 }
 
-/// A whole session with a body, as a hostile client says it: dots are stuffed or not, chunks end anywhere.
+/// A whole session with a body, by a hostile client: dots are stuffed or not, chunks end anywhere.
 fn any_session(random: &mut Random, protocol: Protocol) -> Vec<u8> {
     let hello = if protocol == Protocol::Lmtp { "LHLO" } else { "EHLO" };
     let eight_bit = if random.one_in(2) { " BODY=8BITMIME" } else { "" };
@@ -92,7 +92,7 @@ fn any_session(random: &mut Random, protocol: Protocol) -> Vec<u8> {
     said
 }
 
-/// All settings that decide what a server accepts.
+/// All settings that affect acceptance.
 fn receivers() -> Vec<Config> {
     let mut configs = Vec::new();
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
@@ -134,7 +134,7 @@ async fn accepted(config: Config, random: &mut Random, sessions: usize) -> Vec<V
     keeper.take()
 }
 
-/// Passes connections on to `to`. Returns its address, and what the clients have said.
+/// Forwards connections to `to`. Returns its address, and the clients' input.
 async fn tap(to: std::net::SocketAddr) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, said) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -209,7 +209,7 @@ async fn what_was_accepted_by_any_policy_goes_out_as_one_message() {
                     let expected = mended(body, transfer == Transfer::Data && !body.is_empty());
                     assert!(*got == expected, "{what}, {transfer:?}: {}", body.escape_ascii());
                 }
-                // What another reader would see.
+                // The view of another reader.
                 let wire = std::mem::take(&mut *wire.lock().unwrap());
                 assert_eq!(bare_newline(&wire), None, "{what}, {transfer:?}");
                 if transfer == Transfer::Data {

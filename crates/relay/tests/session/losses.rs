@@ -1,4 +1,4 @@
-//! Connections that are lost at each octet, in each direction.
+//! Connections lost at each octet, in each direction.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use crate::support::{List, Script, Seen, message, send_all, send_over, settings};
 use crate::tls::Site;
 
-/// Each recipient of each message has one fate, and it is true of what the server has seen.
+/// Checks that each recipient of each message has one fate, true about the server.
 fn check(list: &List, seen: &Seen, taken: usize, what: &str) {
     assert_eq!(list.fates.len(), taken, "{what}: {:?}", list.fates);
     for (at, (key, fates)) in list.fates.iter().enumerate() {
@@ -35,7 +35,7 @@ fn check(list: &List, seen: &Seen, taken: usize, what: &str) {
     }
 }
 
-/// How messages are sent.
+/// The transport of messages.
 struct Way {
     name: &'static str,
     extensions: &'static [&'static str],
@@ -110,7 +110,7 @@ async fn a_halted_session_writes_nothing_more() {
                     unsent += 1;
                     assert_eq!(kept, 0, "after {steps} steps");
                 }
-                // Its verdict is not waited for.
+                // Its verdict is not awaited.
                 Fate::Unknown(_) => assert!(kept <= 1, "after {steps} steps"),
                 Fate::Delivered(_) => assert_eq!(kept, 1, "after {steps} steps"),
                 fate => panic!("{fate:?} after {steps} steps"),
@@ -149,7 +149,7 @@ async fn a_message_whose_end_tls_holds_back_was_not_sent() {
     let send = async |reads: usize| {
         let (stream, server) = site.serve_encrypted(Script { reads, ..Script::default() });
         let Stream::Unix(socket) = &stream else { unreachable!() };
-        // As little as the kernel allows, a few KiB: less than the last record of the message.
+        // The kernel's minimum, a few KiB: less than the last record of the message.
         set_socket_send_buffer_size(socket, 1).unwrap();
         let mut big = message(0, &["b", "c"]);
         big.body = vec![Bytes::from_static(b"Subject: 0\r\n\r\n"), Bytes::from("x".repeat(2 * RECORD + 10_000))];
@@ -163,7 +163,7 @@ async fn a_message_whose_end_tls_holds_back_was_not_sent() {
     let commands = whole.lines.iter().take_while(|line| *line != "DATA").map(|line| line.len() + 2).sum::<usize>();
     let begin = commands + "DATA\r\n".len();
     let end = whole.read - "QUIT\r\n".len();
-    // The server has all of a record before it reads the first octet of it.
+    // The server has a whole record before it reads its first octet.
     for cut in [begin, begin + 1, begin + RECORD, begin + RECORD + 1, begin + 2 * RECORD] {
         let (fate, _) = send(cut).await;
         assert!(matches!(fate, Fate::NotSent(_)), "{cut} of {begin}..{end}: {fate:?}");

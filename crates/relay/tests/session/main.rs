@@ -1,4 +1,4 @@
-//! Sessions against servers of every temper.
+//! Sessions against all kinds of servers.
 
 mod any_policy;
 mod any_server;

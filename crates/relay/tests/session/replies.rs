@@ -32,7 +32,7 @@ async fn outcome(at: At, act: Act) -> (Result<End, OpenError>, Vec<(usize, Vec<I
     (end, list.fates.iter().map(|(key, fates)| (*key, fates.iter().map(is).collect())).collect(), seen)
 }
 
-/// Replies after which nothing that the server says can be believed, and none at all.
+/// Replies that end all trust in the server, and no reply.
 fn senseless() -> Vec<Act> {
     let say = |text: &str| Act::Say(text.to_owned());
     vec![
@@ -82,7 +82,7 @@ async fn a_421_before_the_dot_belongs_to_the_host() {
         );
         assert_eq!(fates, [(0, vec![Is::NotSent; 2]), (1, vec![Is::NotSent; 2])], "{at:?}");
     }
-    // To the dot it is a reply to the message; the next is not sent.
+    // After the final dot it is a reply to the message; the next is not sent.
     let (_, fates, seen) = outcome(At::Dot, Act::Say("421 bye\r\n".into())).await;
     assert_eq!(fates, [(0, vec![Is::Deferred(Scope::Accepted); 2]), (1, vec![Is::NotSent; 2])]);
     assert_eq!(seen.kept.len(), 1);

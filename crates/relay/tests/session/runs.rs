@@ -51,7 +51,7 @@ async fn a_refused_message_is_reset_and_the_session_is_used_again() {
         assert!(matches!(session.run(&mut list).await, End::NoMore));
         assert_eq!((session.finished(), list.fates.len()), (2 * round, 2));
         assert!(session.is_open());
-        // Longer than a run may be idle: nobody waits in between.
+        // Longer than a run may be idle: no step waits in between.
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     session.quit().await;
@@ -72,7 +72,7 @@ async fn recipients_above_the_servers_limit_are_told_apart() {
     let fates = &list.fates[0].1;
     assert!(is_delivered(&fates[0]) && matches!(&fates[1], Fate::TooMany(reply) if reply.code() == 452));
     assert!(is_delivered(&fates[2]), "it was said already: {fates:?}");
-    // Where it is offered, no more are said.
+    // If it is offered, no more are sent.
     let mut list = List { messages: [message(0, &["b", "c", "e"])].into(), ..List::default() };
     let script = Script { extensions: vec!["PIPELINING", "LIMITS RCPTMAX=1"], ..Script::default() };
     let (_, seen) = send_all(script, &mut list, &settings()).await;
@@ -183,7 +183,7 @@ async fn an_idle_session_ends_after_its_time_or_when_the_server_leaves() {
         let mut session = session.unwrap();
         theirs.write_all(last.as_bytes()).await.unwrap();
         drop(theirs);
-        // The runtime looks at its sockets when everybody waits.
+        // The runtime polls its sockets once all tasks wait.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let mut list = List::two();
         assert!(matches!(session.run(&mut list).await, End::Lost(_)));

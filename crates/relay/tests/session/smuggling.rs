@@ -45,7 +45,7 @@ impl Handler for Shared {
     }
 }
 
-/// Bare CR and LF as CRLF, and a whole last line.
+/// Turns bare CR and LF into CRLF, and completes the last line.
 pub fn mended(body: &[u8], ends_line: bool) -> Vec<u8> {
     let mut whole = Vec::new();
     for (at, octet) in body.iter().enumerate() {
@@ -93,7 +93,7 @@ async fn nothing_that_is_sent_ends_early() {
             let mut kept = keeper.take().into_iter();
             for (body, (_, fates)) in bodies.iter().zip(&list.fates) {
                 let shown = body.escape_ascii();
-                // NUL is for the server's policy; what matters is that it was refused as one message.
+                // NUL is up to the server's policy; it was refused as one message, which matters here.
                 if body.contains(&0) && matches!(fates[0], Fate::Refused(..)) {
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! A scripted server on the other end of a socket pair, and messages for it. The clock is paused: it moves only when everybody waits.
+//! A scripted server on the other end of a socket pair, and messages for it. The clock is paused: it moves only when
+//! all tasks wait.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -34,22 +35,22 @@ pub enum Act {
     Silence,
 }
 
-/// A message that the server had to its end.
+/// A message that the server had completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
     pub recipients: Vec<String>,
     pub body: Vec<u8>,
-    /// Recipients for whom it said 2yz to it, to the last octet.
+    /// Recipients with a complete 2yz reply to it.
     pub acknowledged: usize,
 }
 
 pub struct Script {
     pub extensions: Vec<&'static str>,
-    /// The reply to the number-th (from 0) of its kind, if it is not the usual one.
+    /// Unusual replies: the kind, its number from 0, and the act.
     pub odd: Vec<(At, usize, Act)>,
-    /// Closes after so many octets were read.
+    /// Closes after this many octets were read.
     pub reads: usize,
-    /// Closes after so many octets were written.
+    /// Closes after this many octets were written.
     pub writes: usize,
 }
 
@@ -66,7 +67,7 @@ pub struct Seen {
     pub lines: Vec<String>,
     pub read: usize,
     pub written: usize,
-    /// The commands that came with each read.
+    /// The commands of each read.
     pub reads: Vec<Vec<u8>>,
     counts: Vec<At>,
 }
@@ -94,7 +95,7 @@ impl Script {
         seen
     }
 
-    /// Until the connection is over.
+    /// Talks until the connection is over.
     pub async fn talk(&self, stream: &mut Stream, seen: &mut Seen, greet: bool) -> Option<()> {
         let mut input = Vec::new();
         if greet {
@@ -179,7 +180,7 @@ impl Script {
         self.odd.iter().find(|odd| (odd.0, odd.1) == (at, number)).map(|odd| &odd.2)
     }
 
-    /// `None`: the connection is over. Otherwise whether the reply was positive.
+    /// Answers; returns true for a positive reply. `None`: the connection is over.
     async fn answer(&self, at: At, usual: &str, stream: &mut Stream, seen: &mut Seen) -> Option<bool> {
         let number = seen.counts.iter().filter(|before| **before == at).count();
         seen.counts.push(at);
@@ -188,7 +189,7 @@ impl Script {
             Some(Act::Say(said)) => said,
             Some(Act::Close) => return None,
             Some(Act::Silence) => {
-                // Until the client goes.
+                // Until the client closes.
                 while stream.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {}
                 return None;
             }
@@ -233,7 +234,7 @@ pub fn message(key: usize, recipients: &[&str]) -> Message<usize> {
     }
 }
 
-/// A list of messages, and what became of them.
+/// A list of messages, and their fates.
 #[derive(Default)]
 pub struct List {
     pub messages: VecDeque<Message<usize>>,

@@ -1,4 +1,4 @@
-//! Traffic that says when it gives a message, and traffic that takes its time for one.
+//! Traffic with timed messages, and slow traffic.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 
 use crate::support::{List, Script, message, settings};
 
-/// Counts what it has given.
+/// Counts the messages given.
 struct Counted {
     list: List,
     given: Arc<AtomicUsize>,

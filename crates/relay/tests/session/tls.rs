@@ -1,4 +1,4 @@
-//! STARTTLS by policy, and passwords that go only where they may.
+//! STARTTLS by policy, and passwords only over permitted channels.
 
 use std::sync::Arc;
 
@@ -77,7 +77,8 @@ impl Site {
         (Stream::Unix(ours), tokio::spawn(serving))
     }
 
-    /// Opens a session, sends two messages and says QUIT. How it was protected, or why there was none, and what the server heard.
+    /// Opens a session, sends two messages and QUIT. Returns its protection or the error, and the commands that the
+    /// server received.
     async fn send(&self, script: Script, settings: &Settings) -> (Result<Channel, OpenError>, Vec<String>) {
         let (stream, server) = self.serve(script);
         let channel = match Session::open_over(stream, settings).await {

@@ -1,4 +1,4 @@
-//! Questions for a recipient: every class of reply at every stage, and sessions that are used again.
+//! Call-ahead questions: every class of reply at every stage, and reused sessions.
 
 use posthaste_relay::session::{End, Loss, Session, Verdict};
 use posthaste_smtp::{ForwardPath, RcptTo};

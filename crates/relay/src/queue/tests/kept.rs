@@ -25,7 +25,7 @@ fn a_message_at_work_in_three_crashes_is_held() {
     assert_eq!(world.waits(lsn, 0), Some(Waits::Held(HoldReason::Quarantine)));
 }
 
-/// Most of a large queue is removed; what is left keeps its lists, and is found.
+/// Removes most of a large queue; the rest keeps its lists, and is found.
 #[test]
 fn a_sparse_table_is_compacted() {
     let mut world = World::new();
@@ -76,7 +76,7 @@ fn a_damaged_snapshot_is_an_error() {
         let mut bytes = whole.clone();
         let at = random.below(bytes.len() as u64) as usize;
         bytes[at] = random.next() as u8;
-        // What is not noticed gives a queue that works: the spool's checksum is what finds damage.
+        // Unnoticed damage gives a working queue: the spool's checksum finds damage.
         if let Ok(mut queue) = restore(&bytes) {
             queue.start(START);
         }

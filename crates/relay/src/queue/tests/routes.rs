@@ -1,4 +1,4 @@
-//! By which site and source what waits leaves.
+//! Sites and sources that waiting mail leaves by.
 
 use super::*;
 
@@ -105,7 +105,7 @@ fn all_routes_can_end_before_their_time() {
     let mut taken = taken.map(|one| one.expect("one").message);
     taken.sort_unstable();
     assert_eq!(taken, [one, two]);
-    // What becomes due while a route is too old asks for another, whether the site takes anything or not.
+    // Mail that becomes due under an expired route asks for another, whether the site takes anything or not.
     world.queue.reroute_site("elsewhere");
     assert_eq!(world.queue.next_unrouted(), None);
     world.queue.reroute_site("example");
@@ -153,7 +153,7 @@ fn a_ready_queue_goes_with_the_last_route_to_it() {
     assert_eq!(world.queue.ready(new), None, "nothing is left");
 }
 
-/// A site that is not served holds up no other, however much waits for it.
+/// A site that is not served holds up no other, whatever waits for it.
 #[test]
 fn what_waits_for_one_site_is_in_the_way_of_no_other() {
     let mut world = World::new();
@@ -187,7 +187,7 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     world.queue.tick(world.queue.now() + 4000);
     let site = |world: &World, number| world.queue.route_of(Key { message: lsn, number }).map(|(_, site)| site);
     assert_eq!((site(&world, 0), site(&world, 1)), (Some("late".into()), Some("usual".into())));
-    // A suspension of the usual site is none of the other.
+    // A suspension of the usual site does not suspend the other.
     let scope = Scope::Site("usual".into());
     world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
     assert_eq!((world.waits(lsn, 0), world.waits(lsn, 1)), (Some(Waits::Due), Some(Waits::Suspended(Secs::MAX))));
@@ -196,7 +196,7 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     assert_eq!((late_one.recipients.len(), late_one.recipients[0].attempts), (1, 1), "the other has another site");
     world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
     world.log(QueueEntry::Resumed(scope));
-    // Another route for the late ones moves what waits.
+    // Another route for the late ones moves their mail.
     let other = route(&mut world, Some(late("elsewhere")));
     assert!(world.queue.next(ready[1], TAKE).is_none() && world.queue.next(other[1], TAKE).is_some());
     world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
