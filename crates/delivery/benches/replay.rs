@@ -36,7 +36,7 @@ fn deliver(whole: bool) {
     for mailbox in 0..mailboxes {
         std::fs::remove_file(dir.join(format!("mail/u{mailbox}/Maildir"))).expect("cleared");
     }
-    // The same spool twice, because opening it finishes what is in it.
+    // The same spool twice, because opening it finishes its deliveries.
     let again = LocalConfig { spool_dir: dir.join("spool-again"), ..config.clone() };
     copy_files(&config.spool_dir, &again.spool_dir);
     for (what, config, missing) in [("all missing", config, messages), ("all there", again, 0)] {
@@ -55,7 +55,7 @@ fn deliver(whole: bool) {
     std::fs::remove_dir_all(&dir).expect("remove scratch");
 }
 
-/// Has a spool full of messages for mailboxes that something lies in the place of.
+/// Fills a spool with messages for mailboxes whose places are occupied by files.
 fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
     for mailbox in 0..mailboxes {
         let path = config.mail_root.join(format!("u{mailbox}"));
@@ -86,7 +86,7 @@ fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
     });
 }
 
-/// Opens a spool with messages that wait, and leaves them waiting.
+/// Opens a spool with waiting messages, and leaves them waiting.
 fn wait(messages: usize) {
     let dir = scratch();
     let mut config = LocalConfig::new(dir.join("spool"), dir.join("mail"));

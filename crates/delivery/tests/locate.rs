@@ -1,4 +1,4 @@
-//! Where a delivered message is, in both modes, and what a path may be.
+//! Finding a delivered message in both modes, and valid paths.
 
 use std::path::Path;
 

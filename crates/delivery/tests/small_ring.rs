@@ -1,4 +1,4 @@
-//! The smallest ring that a server may have, and more mail than it holds.
+//! The smallest allowed ring, with more mail than it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
 
-/// Messages in the order in which they are sent: sizes of their bodies in bytes, and how many of each.
+/// Messages in order: sizes of their bodies in bytes, and the number of each.
 const LOAD: [(usize, usize); 4] = [(1 << 10, 3000), (10 << 10, 150), (100 << 10, 450), (1 << 10, 1000)];
 const SENDERS: usize = 16;
 const MAILBOXES: usize = 20;
@@ -34,7 +34,7 @@ fn message(number: usize, bytes: usize) -> Message {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_smallest_ring_refuses_nothing_while_all_mailboxes_can_be_written() {
     let dir = tempfile::tempdir().unwrap();
-    // By time and by bytes, checkpoints and syncs of the mail are far: 30 s, 256 MiB.
+    // Checkpoints and syncs of the mail are far away by time and by bytes: 30 s, 256 MiB.
     let mut config = LocalConfig::new(dir.path().join("spool"), dir.path().join("mail"));
     (config.spool.ring.segment_bytes, config.spool.ring.max_segments) = (4 << 20, 4);
     let ring_bytes = 16 << 20;

@@ -1,4 +1,4 @@
-//! Standalone mode through its public door.
+//! Standalone mode through its public API.
 
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
@@ -64,7 +64,7 @@ async fn many_tasks_and_mailboxes_share_batches_and_lose_nothing() {
 #[tokio::test]
 async fn a_bad_mailbox_fails_only_its_own_messages() {
     let (_dir, at) = place();
-    // One batch for all: the executor waits until the six messages are there.
+    // One batch for all: the executor waits for six messages.
     let executor = DeliveryExecutor::with_full_config(6, Duration::from_secs(60), 1);
     std::fs::write(at("file"), b"in the way").expect("written");
     std::os::unix::fs::symlink(at("ann"), at("link-base")).expect("link");
@@ -122,7 +122,7 @@ async fn a_read_only_directory_fails_only_its_own_messages() {
     std::fs::set_permissions(at("ann/tmp"), PermissionsExt::from_mode(0o500)).expect("chmod");
     let executor = DeliveryExecutor::spawn();
     let ann = executor.deliver(at("ann"), "body\n").await;
-    // The superuser may write anywhere, so there the mode is no obstacle.
+    // The superuser may write anywhere, so for it the mode is no obstacle.
     if rustix::process::geteuid().is_root() {
         ann.expect("root may write");
     } else {
@@ -155,7 +155,7 @@ async fn shutdown_waits_for_what_nobody_waits_for_and_then_refuses() {
     let executor = DeliveryExecutor::with_full_config(8, Duration::ZERO, 2);
     executor.deliver(at("ann"), "first\n").await.expect("delivered");
     for n in 0..20 {
-        // Polled once, so the message is queued; then its caller goes away.
+        // Polled once, so that the message is queued; then its caller goes away.
         let deliver = executor.deliver(at("ann"), format!("message {n}\n"));
         tokio::select! { biased; _ = deliver => {}, () = std::future::ready(()) => {} }
     }

@@ -1,4 +1,4 @@
-//! Mounts that hang: how many threads they hold, and that others go on.
+//! Hanging mounts: the threads that they hold, and the progress of other mounts.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn a_mount_that_hangs_takes_no_threads_from_others() {
         world.deliver(message(&["ann", "bob"], "in time"));
     }
     world.until("the other mount's mail", || world.texts("ann").len() == 20 && world.texts("bob").len() == 20);
-    // Nothing of it waits in memory, and it is told.
+    // None of it waits in memory, and it is reported.
     world.until_in_time("all of it waits in the spool", || world.waiting() == 80);
     assert!(world.delivery.waiting().iter().all(|waiting| waiting.mailboxes.len() == 1));
     let other = world.delivery.core().mounts.iter().find(|mount| mount.files.point().is_empty()).expect("the root's");
@@ -40,7 +40,7 @@ fn a_mount_that_hangs_holds_a_bounded_number_of_threads_however_many_mailboxes_h
         world.deliver(message(&[name], "late"));
     }
     let slow = world.delivery.core().mounts.iter().find(|mount| **mount.files.point() == *"slow").expect("the mount");
-    // So little time that nothing is given up yet, and enough for one more thread.
+    // Too short to give anything up, and long enough for one more thread.
     let look = || {
         *world.clock.lock().unwrap() += Duration::from_millis(101);
         slow.tick(false);
@@ -62,5 +62,5 @@ fn a_mount_that_hangs_holds_a_bounded_number_of_threads_however_many_mailboxes_h
     world.until_in_time("the mount's mail", || mailboxes.iter().all(|name| world.texts(name).len() == 1));
 }
 
-/// All that a mount may have.
+/// Most threads of a mount.
 const THREADS: usize = 64;

@@ -1,4 +1,5 @@
-//! Mail goes only to the file system that its mount's stream is bound to. Directories that change places stand for file systems.
+//! Mail goes only to the file system that its mount's stream is bound to. Directories that swap places stand for file
+//! systems.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ fn mount(world: &World, point: &str) -> MountStats {
     world.delivery.stats().mounts.into_iter().find(|mount| &*mount.point == point).expect("its mount")
 }
 
-/// A mount at `point` that has had mail, and where its file system is now that an empty one is in its place.
+/// A mount at `point` that has had mail and is now replaced by an empty file system; returns where the old one is.
 fn replaced(point: &str) -> (Place, PathBuf) {
     let world = if point.is_empty() { World::new(&[]) } else { World::new(&[point]) };
     world.deliver(message(&[&format!("{point}/ann"), "bob"].map(|name| name.trim_start_matches('/')), "before"));

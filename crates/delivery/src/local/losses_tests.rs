@@ -1,4 +1,4 @@
-//! Bodies that are damaged in the spool while their mail waits.
+//! Bodies damaged in the spool while their mail waits.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Body, Deliver, LineEnds, Losses, LostMail, Message, Target};
 
 type LostMails = Arc<Mutex<Vec<LostMail>>>;
 
-/// Where the text begins in a file below a directory of the spool.
+/// Position of the text in a file below a directory of the spool.
 fn find(place: &Place, dir: &str, text: &str) -> (PathBuf, u64) {
     for path in std::fs::read_dir(place.config().spool_dir.join(dir)).unwrap().map(|entry| entry.unwrap().path()) {
         let bytes = std::fs::read(&path).unwrap();
@@ -39,7 +39,7 @@ fn world(place: Place, doors: &Arc<Doors>, told: &LostMails) -> World {
     })
 }
 
-/// Mail waits for two mailboxes; one message of it, whose body begins with "BAD", is damaged then, by `damage`.
+/// Has mail wait for two mailboxes; `damage` then damages one message, whose body begins with "BAD".
 fn damaged(body: &str, damage: impl FnOnce(&World)) -> (World, Arc<Doors>, LostMails) {
     let (doors, told) = (Arc::new(Doors::default()), LostMails::default());
     ["ann/Maildir", "bob/Maildir"].iter().for_each(|mailbox| doors.shut(mailbox, Door::Fails));
@@ -65,7 +65,7 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
     let large = format!("BAD{}", "x".repeat(300_000));
     let in_ring = |world: &World| flip(&world.place, "ring", "BAD");
     let in_pack = |world: &World| {
-        // One goes into a pack as a whole segment, once that is full.
+        // A body goes into a pack with its whole segment, once that is full.
         (0..20).for_each(|_| drop(world.deliver(message(&["cy"], &"f".repeat(90_000)))));
         world.until("its other mail has arrived", || world.texts("cy").len() == 20);
         assert!(world.spool.spool.pack_oldest(1).unwrap() > 0);
@@ -93,7 +93,7 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
             assert_eq!((lost.bytes, lost.is_there), (body.len() as u64, false));
             assert_eq!(std::fs::read(lost.kept.as_ref().expect("kept")).unwrap(), expected);
         }
-        // The others' mail may still be on its way.
+        // The others' mail may still be in flight.
         world.until_in_time("no body is needed any more", || {
             world.sync();
             world.held("").1 == 0
@@ -116,7 +116,7 @@ fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill()
     flip(&world.place, "ring", "BAD");
     doors.open("ann/Maildir");
     world.until_in_time("given up", || world.delivery.stats().given_up == 1);
-    // What waits is written down after it, so that the position passes it.
+    // Waiting mail is rewritten after it, so that the position passes it.
     world.until_in_time("passed", || world.held("") == (1, 1) || world.held("") == (2, 1));
     world.spool.spool.checkpoint().unwrap();
     let place = killed(world);
@@ -126,7 +126,7 @@ fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill()
     world.until_in_time("it has arrived", || world.texts("bob").len() == 1);
 }
 
-/// Ends it as a kill does: without a word to the spool.
+/// Ends it like a kill: without a word to the spool.
 fn killed(world: World) -> Place {
     let World { delivery, spool, place, .. } = world;
     let copy = place.config().spool_dir.with_extension("copy");

@@ -82,7 +82,7 @@ fn each_target_is_told_of_once_in_the_batch_that_notes_it() {
     told.sort_unstable();
     assert_eq!(told, ["ann/Maildir", "ann/Maildir", "bob/Maildir"]);
     let place = world.end();
-    // Another life finds all of it there, and nobody is told again.
+    // Another life finds all of it there, and reports nothing again.
     let spool = place.spool();
     assert_eq!(entries(&spool, &log), before);
     assert_eq!(*log.lost.lock().unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Whose the files are that delivery makes.
+//! Owners of delivered files.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn mail_is_written_with_the_owner_of_the_moment_also_when_it_was_accepted_before
     mode.store(0o640, Ordering::Relaxed);
     doors.open("ann/Maildir");
     world.until_in_time("it is delivered", || world.texts("ann").len() == 1);
-    // For what is written from now on, though the mailbox is open already.
+    // For files written from now on, though the mailbox is open already.
     mode.store(0o644, Ordering::Relaxed);
     world.deliver(message(&["ann", "bob"], "it comes later\r\n"));
     world.sync();

@@ -70,7 +70,7 @@ fn a_removal_waits_for_a_thread_that_writes_to_the_mailbox() {
 fn what_was_visible_before_a_removal_does_not_come_back_with_a_power_cut_or_a_failed_sync() {
     let place = Place::new(&[]);
     let now = session(&place);
-    // One in this life of the page cache, one in another; of neither is a file left, for the Maildir was removed.
+    // One in this session of the page cache, one in another; neither has a file left, as the Maildir was removed.
     killed_with(&place, "", &[("ann", "1"), ("ann", "2"), ("bob", "3")], |lsns| {
         let before = visible(SessionTag([9; TAG_BYTES]), &lsns[..1]);
         let begun = LocalEntry::SyncBegun { session: now };
@@ -114,12 +114,12 @@ fn a_removal_holds_as_long_as_earlier_mail_is_there_and_is_written_down_anew_wit
     world.until_in_time("it is dropped for the one", || world.delivery.waiting_mailboxes().len() == 1);
     (0..200).for_each(|_| drop(world.deliver(message(&["good"], "text"))));
     world.sync();
-    // The spool needs the room.
+    // The spool needs the space.
     let mount = world.delivery.mounts()[0].clone();
     posthaste_spool::Consumer::advance_wanted(&*mount, world.spool.stats().published);
     world.until("what waits was written down anew", || world.held("").0 < 20);
     drop(mount);
-    // The Maildir of the later mailbox is there, and the earlier message still is in the spool for the other.
+    // The later mailbox has its Maildir, and the earlier message is still in the spool for the other mailbox.
     world.doors.open("ann/Maildir");
     let place = world.end();
     let world = World::opened(place, Arc::default(), |config| config);

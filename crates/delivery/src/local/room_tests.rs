@@ -1,4 +1,4 @@
-//! Mail for file systems that have little room left.
+//! Mail for file systems with little space left.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use posthaste_fsops::Space;
 use super::test_world::{Place, World, message};
 use super::{LocalConfig, MountStats};
 
-/// A file system that is so many bytes above the usual floor.
+/// A file system with this many bytes above the usual floor.
 fn above(bytes: u64) -> Space {
     Space { bytes: LocalConfig::new("", "").free_bytes_min + bytes, inodes: 1 << 20 }
 }

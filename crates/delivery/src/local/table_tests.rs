@@ -1,4 +1,5 @@
-//! Table and history against a simple world: files that are in the page cache, on the disk or lost, a log that a kill cuts short.
+//! Table and history against a simple world: files in the page cache, on the disk or lost, and a log cut short by a
+//! kill.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,12 +20,12 @@ enum File {
     Absent,
     /// Whole in the page cache.
     Cached,
-    /// It reads well and will never be on the disk: a sync has failed.
+    /// Readable, but never on the disk: a sync has failed.
     Lost,
     Durable,
-    /// Part of it is on the disk, as a power cut has left it.
+    /// Partly on the disk, after a power cut.
     Torn,
-    /// Its owner has taken it away.
+    /// Removed by its owner.
     Taken,
     /// Its mailbox was removed: it must not be written any more.
     Removed,
@@ -33,9 +34,9 @@ enum File {
 struct World {
     random: Random,
     log: Vec<LocalEntry>,
-    /// Of the log's entries.
+    /// Durable entries of the log.
     durable: usize,
-    /// Positions that were given since the last checkpoint, which a kill may go back to.
+    /// Positions returned since the last checkpoint; a kill may go back to one of them.
     positions: Vec<Lsn>,
     session: u8,
     files: BTreeMap<Key, File>,
@@ -46,7 +47,7 @@ struct World {
     unnoted: Vec<Key>,
     /// Targets being written; true if a sync has failed meanwhile.
     writing: HashMap<Key, (Task, bool)>,
-    /// The entry with which a sync began, what it covers, and what was in the page cache then.
+    /// The entry of a sync's beginning, the targets it covers, and the page cache then.
     sync: Option<(Lsn, Vec<Key>, Vec<Key>)>,
 }
 
@@ -135,7 +136,7 @@ impl World {
             (Task::Write, _) => panic!("{key:?} is written without a look: {before:?}"),
             (Task::LookFirst, File::Lost) if !overlapped => panic!("{key:?} reads well and is believed"),
             (Task::LookFirst, File::Cached | File::Durable | File::Lost) => before,
-            // Known to be visible: it was taken away.
+            // It was visible before: its owner has removed it.
             (Task::RenewIfThere, File::Taken) => File::Taken,
             (Task::RenewIfThere, File::Absent) => panic!("{key:?} was never there and is not written"),
             _ => File::Cached,
@@ -143,7 +144,7 @@ impl World {
         let is_new = after == File::Cached && !(task == Task::LookFirst && before == File::Cached);
         let lost = is_new && overlapped && self.chance(2);
         if fails {
-            // It may have been published before something else failed.
+            // It may have been published before another step failed.
             if is_new && self.chance(2) {
                 self.files.insert(key, if lost { File::Lost } else { after });
             }
@@ -204,14 +205,14 @@ impl World {
         if self.chance(3) {
             self.sync_loses();
             self.writing.values_mut().for_each(|(_, overlapped)| *overlapped = true);
-            // A note that was taken before is appended all the same.
+            // A note taken before may still be appended.
             if self.chance(3) {
                 self.note();
             }
             self.unnoted.clear();
             self.queued.extend(self.table.sync_failed(begun));
         } else {
-            // Written again meanwhile is not what the sync has written.
+            // A file rewritten meanwhile was not written by the sync.
             self.sync_writes(&cached);
             self.append(LocalEntry::Synced { begun });
             self.table.synced(&covered);
@@ -239,7 +240,7 @@ impl World {
             after = last.body.expect("it is an older one").lsn;
             for deliver in laggards {
                 let body = deliver.body.expect("it is an older one").lsn;
-                // A thread comes between.
+                // Another thread runs in between.
                 if self.chance(4) {
                     self.take();
                 }
@@ -281,7 +282,7 @@ impl World {
             }
         }
         let kept = self.durable + self.random.below((self.log.len() - self.durable) as u64 + 1) as usize;
-        // What is numbered again later must not be named by what was kept.
+        // Numbers assigned again later must not occur in kept entries.
         for entry in &mut self.log[kept..] {
             *entry = LocalEntry::Synced { begun: Lsn::ZERO };
         }
@@ -318,7 +319,7 @@ impl World {
         }
     }
 
-    /// A visible message is taken away by its owner.
+    /// Removes a visible message, as its owner.
     fn owner_takes(&mut self) {
         let is_visible = |(key, _): &(&Key, &File)| self.table.state(**key).is_none_or(|state| state == State::Visible);
         let visible: Vec<Key> = self.files.iter().filter(is_visible).map(|(key, _)| *key).collect();
@@ -327,7 +328,7 @@ impl World {
         }
     }
 
-    /// A mailbox is removed, once no thread is at it.
+    /// Removes a mailbox, once no thread works at it.
     fn remove(&mut self) {
         let number = self.random.below(2) as u16;
         if self.writing.keys().any(|key| key.1 == number) {
@@ -413,7 +414,7 @@ fn whatever_fails_nothing_is_believed_that_is_lost_and_nothing_is_let_go_that_is
 
 const SEEDS: u64 = 1000;
 
-/// Tells which seed a panic is from.
+/// Prints the seed of a panic.
 struct PrintSeed(u64);
 
 impl Drop for PrintSeed {
@@ -439,7 +440,7 @@ fn laggards_come_in_bounded_steps_and_none_is_left_out() {
     }
     assert_eq!(found, (1..=90).map(Lsn::new).collect::<Vec<_>>());
     assert!(steps > 5, "{steps}");
-    // A message that is larger than a step is one by itself.
+    // A message larger than a step is a step by itself.
     assert_eq!(world.table.laggards(through, Lsn::ZERO, 0).len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Local delivery in a world that does what a test says: mounts, mailboxes and syncs that fail or hang, time that passes.
+//! Local delivery in a simulated world: mounts, mailboxes and syncs that fail or hang, and a clock, as a test directs.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl Doors {
         self.state.lock().unwrap().held.len()
     }
 
-    /// The thread that is held there goes on, and the next one is held.
+    /// Releases the thread held there; the next one is held.
     pub fn let_one_pass(&self, what: &str) {
         let mut state = self.state.lock().unwrap();
         state.held.remove(what);
@@ -106,7 +106,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// File systems begin at these directories below the mail root.
+    /// A machine with file systems at these directories below the mail root.
     pub fn new(mounts: &[&str]) -> Self {
         let mounts: Vec<String> = mounts.iter().map(|point| format!("mail/{point}")).collect();
         let mounts: Vec<&str> = mounts.iter().map(|point| &**point).collect();
@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// Local delivery in a world that does what the test says. Its clock stands still but for what a test lets pass.
+/// Local delivery in a simulated world. Its clock advances only when a test says so.
 pub(super) struct World {
     pub delivery: LocalDelivery,
     pub report: ReplayReport,
@@ -203,7 +203,7 @@ impl World {
         *self.clock.lock().unwrap() += Duration::from_secs(secs);
     }
 
-    /// Waits for what a thread is doing.
+    /// Waits for a thread's work.
     pub fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// Time passes, as fast as it is looked at, until something holds.
+    /// Advances the clock until a condition holds.
     pub fn until_in_time(&self, what: &str, holds: impl Fn() -> bool) {
         self.until(what, || {
             self.pass(1);
@@ -233,7 +233,7 @@ impl World {
         self.delivery.waiting().len()
     }
 
-    /// Entries and bodies that the mount's stream holds.
+    /// Numbers of entries and bodies held by the mount's stream.
     pub fn held(&self, point: &str) -> (u64, u64) {
         let name = super::mounts::stream_of(point);
         let stats = self.spool.streams().into_iter().find(|stream| stream.name == name).expect("its stream");
@@ -270,24 +270,24 @@ pub(super) fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Knows how much was read at once, and refuses entries when a test says so.
+/// Records the largest read, and refuses entries when a test says so.
 #[derive(Default)]
 pub(super) struct Watch {
     pub largest_read: AtomicU64,
     refuses: AtomicBool,
     pub refused: AtomicU64,
-    /// Large bodies that are refused from now on, as by a full disk.
+    /// Refuses large bodies from now on, like a full disk.
     pub uploads_refused: AtomicU64,
     unreadable: Option<StreamId>,
 }
 
 impl Watch {
-    /// The disk does not read the entries of this stream.
+    /// A disk that cannot read the entries of this stream.
     pub fn not_reading(stream: StreamId) -> Self {
         Watch { unreadable: Some(stream), ..Watch::default() }
     }
 
-    /// Refuses every batch from now on, as a full disk does.
+    /// Refuses every batch from now on, like a full disk.
     pub fn refuse_entries(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
     }

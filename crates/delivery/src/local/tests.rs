@@ -1,4 +1,4 @@
-//! Local delivery on a real spool and real directories, of which some hang or fail.
+//! Local delivery on a real spool and real directories, some of which hang or fail.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn an_end_leaves_open_the_intake_of_others() {
     accept(&[&other], &Mail::default()).expect("others are served");
 }
 
-/// Bodies of more bytes go to files.
+/// Sets the size above which bodies go to files.
 fn large_from(inline_bytes_max: u64) -> impl FnOnce(LocalConfig) -> LocalConfig {
     move |mut config| {
         config.intake.inline_bytes_max = inline_bytes_max;
@@ -68,7 +68,7 @@ fn inode(path: &std::path::Path) -> u64 {
     std::fs::metadata(path).expect("there").ino()
 }
 
-/// A spool as a kill leaves it: messages durable, and what was noted of them.
+/// A spool after a kill: durable messages, and their notes.
 pub(super) fn killed_with(
     place: &Place,
     point: &str,
@@ -186,7 +186,7 @@ fn what_was_durable_is_not_delivered_again_after_a_power_cut() {
     let other = SessionTag([9; 24]);
     let lsns = killed_with(&place, "", &[("ann", "durable"), ("bob", "waits")], |lsns| {
         let visible = LocalEntry::Visible(Visible { session: other, targets: vec![(lsns[0], 0)] });
-        // The sync began with the entry after that.
+        // The sync began with the following entry.
         let begun = Lsn::new(lsns[1].get() + 2);
         vec![visible, LocalEntry::SyncBegun { session: other }, LocalEntry::Synced { begun }]
     });
@@ -205,7 +205,7 @@ fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_take
     world.until("all visible", || ["ann", "bob", "cy"].iter().all(|name| world.texts(name).len() == 1));
     let before = inode(&only_file(&world, "ann"));
     let came = std::fs::metadata(only_file(&world, "ann")).expect("there").mtime();
-    // Bob reads his.
+    // Bob reads his message.
     let maildir = Maildir::open(world.place.mail().join("bob/Maildir")).expect("a Maildir");
     let (_, name) = maildir.scan().expect("names").remove(0);
     let moved = maildir.set_flags(&maildir.find(&name).expect("scanned").expect("there"), Flags::SEEN);
@@ -274,12 +274,13 @@ fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     assert_eq!(world.held("bad").1, 0);
 }
 
-/// Syncs of the file system that the mail at `point` is on fail from its own sync on. Why the spool takes no more, if so.
+/// Has syncs of the file system at `point` fail from the mail's own sync on. Returns the spool's refusal, if it takes
+/// no more.
 fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
     let world = World::new(&["other"]);
     world.deliver(message(&[name], "acknowledged"));
     world.until("visible", || world.delivery.stats().delivered == 1);
-    // It is made ready beside the mail, with syncs of its own.
+    // It is prepared concurrently, with syncs of its own.
     let next = world.place.machine().path().join("spool/ring/0000000000000002.seg");
     world.until("the next segment", || next.exists());
     let mailbox = std::fs::File::open(world.place.mail().join(name)).expect("a mailbox");
@@ -288,7 +289,7 @@ fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
     world.doors.shut(&door, Door::Hangs);
     std::thread::scope(|scope| {
         let syncing = scope.spawn(|| world.delivery.sync(PATIENCE));
-        // What comes before it in the spool is durable; the next sync is the mail's.
+        // Earlier batches in the spool are durable; the next sync is the mail's.
         world.doors.wait_until_held(&door);
         world.place.machine().set_faults(Faults { fail_syncs_on: device, ..Faults::default() });
         world.doors.open(&door);
@@ -391,7 +392,7 @@ fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() 
         world.deliver(message(&[name], &text));
         world.until("it waits", || world.waiting() == count + 1);
     }
-    // Each has less than it may, and together they have more.
+    // Each stays below its limit, and together they exceed theirs.
     for name in ["a", "b", "gone-soon/c"] {
         let refused = world.delivery.check_mailbox(&format!("{name}/Maildir")).expect_err("too much waits");
         assert_eq!(refused.bytes, 600);
@@ -421,7 +422,7 @@ fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_ag
     }
     world.until("refused", || world.delivery.check_mailbox("bad/bob/Maildir").is_err());
     world.delivery.check_mailbox("good/Maildir").expect("another mount");
-    // Each of them counts for a sync when it is visible again: that alone is no reason to try once more.
+    // Each counts for a sync once it is visible again, which alone is no reason to retry.
     world.until("all visible", || world.delivery.stats().delivered >= 9);
     let failed = || world.delivery.stats().syncs_failed;
     assert_eq!(failed(), 1);
@@ -441,7 +442,7 @@ fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
         world.deliver(message(&["slow"], "text"));
     }
     world.doors.wait_until_held("slow/Maildir");
-    // One message after the other takes three seconds each, two minutes for all of them.
+    // One message after the other takes three seconds each, two minutes in all.
     world.doors.shut("message slow/Maildir", Door::Hangs);
     world.doors.open("slow/Maildir");
     for count in 0..40 {
@@ -536,7 +537,7 @@ fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
     }
     let largest = world.spool.hooks.largest_read.load(Ordering::Relaxed);
     assert!(largest > 0 && largest <= 1 << 20, "{largest}");
-    // Twice: what the first lets go is removed by one that comes later.
+    // Repeated: a later checkpoint removes what the first releases.
     (0..3).for_each(|_| world.spool.checkpoint().expect("a checkpoint"));
     assert_eq!(world.spool.stats().large_bodies, 0);
 }
@@ -554,7 +555,7 @@ fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
         (0..3).for_each(|_| drop(world.deliver(message(&[name, "good"], &text))));
     }
     world.doors.wait_until_held("hangs/Maildir");
-    // Larger on its mounts together than all the memory that there is: not held in it at all.
+    // Larger on its mounts together than the whole memory budget: not kept in memory at all.
     world.deliver(message(&["good", "big/good"], &"y".repeat(40 << 10)));
     let is_whole = || world.delivery.intake().budget().is_whole();
     world.until_in_time("all of it", is_whole);
@@ -579,14 +580,14 @@ fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
         entries > 200 && bodies == 201,
         "{entries} entries, {bodies} bodies: nothing is forgotten behind what waits"
     );
-    // The spool needs the room.
+    // The spool needs the space.
     let mount = world.delivery.core().mounts[0].clone();
     posthaste_spool::Consumer::advance_wanted(&*mount, world.spool.stats().published);
     world.until("what waits was written down anew", || world.held("").0 < 20);
     assert_eq!(world.held("").1, 1, "its body is where it was");
     drop(mount);
     let place = world.end();
-    // Also seen from outside: what is durable elsewhere is not listed, and why it waits is known.
+    // Visible from outside, too: durable targets are not listed, and the reason of the wait is known.
     let closed = posthaste_spool::ClosedFileSpool::open(&place.config().spool_dir).expect("opens");
     let undelivered = super::inspect::undelivered(&closed).expect("readable");
     drop(closed);
@@ -654,7 +655,7 @@ fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some
         let first = scope.spawn(is_refused);
         world.until_in_time("it has waited", || first.is_finished());
         assert!(first.join().unwrap());
-        // The clock stands still now, so the wait for room has no end.
+        // The clock stands still now, so the wait for space has no end.
         let second = scope.spawn(is_refused);
         world.until("it is refused at once", || second.is_finished());
         assert!(second.join().unwrap());
@@ -716,7 +717,7 @@ fn a_stream_that_cannot_be_read_is_stuck_and_the_others_serve() {
     assert!(world.delivery.is_stuck("big/ann/Maildir") && !world.delivery.is_stuck("bob/Maildir"));
     let refused = world.place.deliver(&world.delivery, message(&["bob", "big/ann"], "no"));
     assert!(matches!(refused, Err(DeliveryError::Intake(IntakeError::Full(_)))), "{refused:?}");
-    // With the note of its failure.
+    // Includes the note of its failure.
     assert_eq!(world.held("big"), (2, 1));
     let world = World::opened(world.end(), Arc::default(), |config| config);
     world.until("its mail", || world.texts("big/ann").len() == 1);

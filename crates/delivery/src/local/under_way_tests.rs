@@ -1,4 +1,4 @@
-//! A disk that hangs, and messages that are given up meanwhile.
+//! A hanging disk, and messages given up meanwhile.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::test_world::{PATIENCE, Place, World, message};
 use super::{Body, LocalDelivery, Message};
 use crate::DeliveryError;
 
-/// Lets syncs hang, from the write of a text until it is dropped: a test that fails ends all the same. Not before, as the ring makes segments in time, and writes
-/// nothing while it has none.
+/// Has syncs hang, from the write of a text until this is dropped, so that even a failing test ends. Not earlier: the
+/// ring makes segments in time, and writes nothing while it has none.
 struct Hang<'w>(&'w World, &'static str);
 
 impl<'w> Hang<'w> {
@@ -21,7 +21,7 @@ impl<'w> Hang<'w> {
         Hang(world, text)
     }
 
-    /// Until the text is written, and waits for its sync.
+    /// Waits until the text is written, and its sync hangs.
     async fn written(&self) {
         let text = self.1.as_bytes();
         let has_it = |event: &Event| match event {
@@ -112,7 +112,7 @@ fn a_message_is_delivered_once_or_cancelled_and_never_both() {
     let world = World::new(&[]);
     let delivery = &world.delivery;
     let (mut kept, mut cancelled) = (Vec::new(), 0);
-    // Given up at every moment of its way: before it is written, while it is, when it is published, and when it was.
+    // Given up at every moment: before its write, during it, at its publication, and after it.
     for number in 0.. {
         if (kept.len() >= 100 && cancelled >= 100) || number >= 20_000 {
             break;
@@ -157,7 +157,7 @@ fn a_kill_before_the_cancellation_is_durable_delivers_it_once_after_all() {
         let hang = Hang::begin(&world, "given up");
         let outcome = world.delivery.deliver_unless(message(&["ann"], "given up"), hang.written()).await;
         assert!(matches!(outcome, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{outcome:?}");
-        // As the page cache has it.
+        // The state of the page cache.
         machine.recording().cached()
     });
     let place = Place::of(&cut, true);

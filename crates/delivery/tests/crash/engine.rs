@@ -1,4 +1,4 @@
-//! The executor under test that delivers from a spool.
+//! The executor under test with a spool.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Engine {
 
 impl Engine {
     /// # Errors
-    /// Why it does not open, or that what was promised is damaged.
+    /// The opening fails, or promised mail is damaged.
     pub fn open(dir: &Path) -> Result<Self, String> {
         let damage = Arc::new(Mutex::new(Vec::new()));
         let told = damage.clone();
@@ -43,21 +43,21 @@ impl Engine {
         Ok(Engine { delivery, spool })
     }
 
-    /// Makes everything durable that is visible, and lets it go.
+    /// Makes all visible mail durable, and releases it.
     pub fn checkpoint(&self) {
-        // Failures are part of the game, and so is that the small ring has no room for an entry until its keeper has made some.
+        // Failures are expected, as is a small ring without space for an entry until its keeper makes some.
         for _ in 0..CHECKPOINTS_MAX {
             drop(self.delivery.sync(Duration::from_secs(60)));
             drop(self.spool.checkpoint());
             if self.held().values().all(|(_, bodies)| *bodies == 0) {
                 break;
             }
-            // The spool's keeper and the mount look again after a second.
+            // The spool's keeper and the mount check again after a second.
             std::thread::sleep(Duration::from_secs(2));
         }
     }
 
-    /// Hands over a message; puts it on record if it is durable, as soon as that is told.
+    /// Hands over a message; records it as durable as soon as that is reported.
     pub async fn send(&self, machine: &Machine, letter: &Letter) {
         let message = letter.message();
         let message = match letter.comes_in_pieces() {
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Entries and bodies that the mounts hold, by the names of their streams.
+    /// Entries and bodies held by the mounts, by stream.
     pub fn held(&self) -> BTreeMap<String, (u64, u64)> {
         let streams = posthaste_spool::Spool::streams(&*self.spool);
         streams.into_iter().map(|stream| (stream.name, (stream.entries, stream.bodies))).collect()
@@ -87,7 +87,7 @@ fn config(dir: &Path) -> LocalConfig {
     let mut config = LocalConfig::new(dir.join("spool"), mail_of(dir));
     config.host = "rig.example".into();
     (config.intake.inline_bytes_max, config.sync_bytes) = (4096, 48 << 10);
-    // So small that what waits for a mailbox moves into packs.
+    // So small that mail for a blocked mailbox moves into packs.
     config.spool.ring.segment_bytes = 32 << 10;
     config.spool.ring.max_segments = 4;
     config.spool.pack_bytes = 48 << 10;
@@ -97,21 +97,21 @@ fn config(dir: &Path) -> LocalConfig {
     config
 }
 
-/// Tries to sync the mail and let it go.
+/// Most tries to sync and release the mail.
 const CHECKPOINTS_MAX: usize = 4;
 
 fn mail_of(dir: &Path) -> PathBuf {
     dir.join("mail")
 }
 
-/// Short or long beside what a commit takes.
+/// Shorter or longer than a commit.
 async fn some_moments(number: u64) {
     for _ in 0..number % 50 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Hands over a body as it comes from a client that is slow.
+/// Hands over a body in pieces, like a slow client.
 async fn in_pieces(delivery: &LocalDelivery, message: Message) -> Result<Message, DeliveryError> {
     let mut writer = delivery.intake().upload(0)?;
     if let Body::Memory(parts) = &message.body {

@@ -17,9 +17,9 @@ use crate::reader::Reader;
 use crate::run::Run;
 
 impl Run {
-    /// A life of the executor, from a start to an end or a kill: mail in so many groups, checkpoints, a reader, and whatever fails.
+    /// A life of the executor, from a start to an end or a kill: mail in `groups`, checkpoints, a reader, and faults.
     pub fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
-        // An opening makes so many syncs that few lives would come to anything else if it were always that which fails.
+        // An opening makes many syncs: if one of them always failed, few lives would get any further.
         let opens_well = random.below(4) != 0;
         let mut faults = match opens_well {
             true => Faults { read_only: self.given_up, ..Faults::default() },
@@ -43,7 +43,7 @@ impl Run {
                     machine.kill();
                 }
                 drop(engine);
-                // With it goes what others still did for the executor.
+                // Ends other tasks' work for the executor.
                 drop(runtime);
                 self.taken.extend(reader.end());
             }
@@ -96,7 +96,7 @@ impl Run {
             return faults;
         }
         let (syncs, changes) = machine.counts();
-        // In one life of three all is well: a spool that closes to writing at the first failure has little in it.
+        // One life of three has no faults: a spool that refuses writes after the first failure holds little.
         if self.has_failing_sync() && random.below(3) > 0 {
             let first = syncs + 1 + random.below(20);
             faults.fail_syncs = (0..1 + random.below(3)).map(|_| first + random.below(8)).collect();
@@ -125,7 +125,7 @@ fn blocked(machine: &Machine) -> PathBuf {
     machine.path().join("mail").join(name_of(0))
 }
 
-/// A file where a mailbox should be: its mail has to wait.
+/// Puts a file in the place of a mailbox: its mail must wait.
 fn block(machine: &Machine) {
     let path = blocked(machine);
     let dirs = [path.parent().unwrap().parent().unwrap(), path.parent().unwrap()];
@@ -141,7 +141,7 @@ pub fn unblock(machine: &Machine) {
     }
 }
 
-/// An executor with a spool under way, for four lives; for two of them a mailbox cannot be written to.
+/// An executor with a spool, for four lives; during two of them one mailbox is unwritable.
 pub fn logged(machine: &Machine, run: &mut Run) {
     let mut random = Random::new(run.seed);
     block(machine);
@@ -160,16 +160,16 @@ pub fn short(machine: &Machine, run: &mut Run) {
         let new = run.more_letters(1);
         send(&runtime(), machine, &engine, &new);
     }
-    // With its end a checkpoint is made.
+    // Its end makes a checkpoint.
     drop(engine);
 }
 
-/// Without the driver of sockets, which would wait in the kernel and not in turn.
+/// A runtime without the driver of sockets, which would wait in the kernel instead of in turn.
 pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
-/// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
+/// Hands over some messages at once, and records the durable ones as soon as they are reported.
 pub fn send(runtime: &Runtime, machine: &Machine, engine: &Engine, letters: &[Arc<Letter>]) {
     let local = tokio::task::LocalSet::new();
     local.block_on(runtime, at_once(letters.iter().map(|letter| engine.send(machine, letter))));
@@ -185,7 +185,7 @@ async fn at_once(all: impl Iterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// Two lives of a standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.
+/// Two lives of a standalone executor: all acknowledged mail is there, whole, without any recovery.
 pub fn standalone(machine: &Machine, run: &mut Run) {
     let mut random = Random::new(run.seed);
     for _ in 0..2 {

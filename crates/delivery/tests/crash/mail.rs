@@ -1,4 +1,4 @@
-//! Mail that follows from a seed, and what of it is in the mailboxes.
+//! Mail that follows from a seed, and its check in the mailboxes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use posthaste_turns::Random;
 /// Mailboxes of a scenario.
 pub const MAILBOXES: u64 = 4;
 
-/// A message and who gets it.
+/// A message and its mailboxes.
 pub struct Letter {
     pub number: u64,
     /// Numbers of mailboxes, each once.
@@ -21,7 +21,8 @@ pub struct Letter {
 }
 
 impl Letter {
-    /// Sizes of some bytes to 12 KiB, one in three to several mailboxes, one in eight with line ends that must stay as they are.
+    /// A message of some bytes to 12 KiB; one in three goes to several mailboxes, one in eight has line ends that must
+    /// stay.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut random = Random::new(seed.wrapping_mul(1 << 20) + number);
         let first = random.below(MAILBOXES);
@@ -62,7 +63,7 @@ impl Letter {
         self.number % 5 == 2
     }
 
-    /// The bytes that the executor is given where nothing is put in front.
+    /// The bytes for the executor, without a prefix.
     pub fn body(&self) -> Bytes {
         Bytes::copy_from_slice(&self.body)
     }
@@ -105,14 +106,15 @@ pub struct Expected {
     /// Letters handed over, by number.
     pub letters: Arc<[Arc<Letter>]>,
     pub acknowledged: BTreeSet<u64>,
-    /// Entries, number and mailbox, that other programs had taken away or were about to; and whether they have to be elsewhere then.
+    /// Entries, by number and mailbox, that other programs had removed or were about to; true if they must then be
+    /// elsewhere.
     pub taken: BTreeMap<(u64, u64), bool>,
-    /// The disk has failed: then of what was not acknowledged some mailboxes may have a copy, and others not.
+    /// True if the disk has failed: unacknowledged messages may then be in some of their mailboxes only.
     pub has_failed: bool,
 }
 
 impl Expected {
-    /// Every visible file and its bytes, if they are as they must be.
+    /// Checks every visible file; returns them with their bytes.
     pub fn check(&self, mail: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
         let mut files = BTreeMap::new();
         let mut elsewhere = BTreeSet::new();
@@ -141,7 +143,7 @@ impl Expected {
             let is_promised = self.acknowledged.contains(&number);
             let must_be_whole = is_promised || (self.kind != Kind::Standalone && !self.has_failed && !there.is_empty());
             let is_gone = |entry| match self.taken.get(&entry) {
-                // What a sync has lost of it is rewritten where it was delivered, and nowhere else.
+                // Files lost by a sync are rewritten in their place, and nowhere else.
                 Some(true) => self.has_failed || elsewhere.contains(&entry),
                 taken => taken.is_some(),
             };

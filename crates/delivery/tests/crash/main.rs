@@ -1,4 +1,4 @@
-//! The executors, the spool and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
+//! The executors, the spool and the Maildirs on a machine that loses power at every sync, and again during recovery.
 //!
 //! `posthaste_fsops::recording` defines the possible results of a cut. Threads take turns that follow from the seed
 //! (`posthaste_turns`), and so does a whole run. `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery
@@ -23,14 +23,14 @@ use posthaste_fsops::{Choice, Cut};
 use posthaste_turns::Random;
 use run::{Run, Scenario};
 
-/// All choices are tried where at most this many changes are pending.
+/// Pending changes up to which all choices are tried.
 const PENDING_ALL: usize = 6;
-/// Otherwise this many seeds right before and after a sync.
+/// Seeds tried otherwise, right before and after a sync.
 const SEEDS: u64 = 8;
 
-/// Of each run so many cuts, rather than many of few runs.
+/// Cuts of each run: few cuts of many runs find more than many of few.
 const CUTS_OF_A_RUN: usize = 25;
-/// Where one that finds something is looked for.
+/// Cuts in a search for one that finds something.
 const CUTS_TO_FIND_ONE: usize = 50;
 
 /// Cuts of all short runs together, if not all of about 5000 are made.
@@ -74,7 +74,7 @@ fn sample(mut cuts: Vec<Cut>, count: usize, random: &mut Random) -> Vec<Cut> {
     cuts
 }
 
-/// Cuts a run and each recovery once more, some of those again, on as many threads as there are processors; says how many cuts that were.
+/// Cuts a run and each recovery once more, and some of those again, on all processors; returns the number of cuts.
 fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
                         continue;
                     }
                     let mut random = Random::new(run.seed ^ cut.position as u64);
-                    // Now and then once more still.
+                    // Sometimes once more.
                     let mut left = 1 + random.below(4) / 3;
                     while left > 0 || recovery.given_up.is_some() {
                         left = left.saturating_sub(1);
@@ -198,7 +198,7 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
 
 #[test]
 fn a_build_without_any_one_kind_of_sync_would_be_found_out() {
-    // Those of the spool have tests of their own.
+    // Those of the spool have their own tests.
     for kind in ["file system", "message", "new", "way"] {
         assert!(is_missed(kind), "{kind}");
     }
@@ -243,8 +243,8 @@ fn same([one, other]: &[Run; 2]) {
     assert_eq!(one.taken, other.taken);
 }
 
-/// An event without what the kernel has chosen for the program, past the C library: salts in the spool, checksums over them, and random parts of
-/// file names.
+/// An event without random values from the kernel: salts in the spool, checksums over them, and random parts of file
+/// names.
 fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
     let len = |text: &str| text.len() as u64;
     let numbers = match event {
@@ -265,7 +265,7 @@ fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
 
 #[test]
 fn a_finding_can_be_made_again() {
-    // With nothing to make again, a cut in which there is nothing to be found.
+    // Without a run to repeat, a cut that finds nothing.
     let token = std::env::var("POSTHASTE_REPLAY").unwrap_or_else(|_| "local:1/100:s5/10:s6".into());
     match token.contains('/') {
         true => run::again(&token).unwrap_or_else(|what| panic!("{what}")),
@@ -292,7 +292,7 @@ fn the_runs_have_what_a_cut_may_hit() {
             wanted.extend(["sync failed", "file system given up"]);
         }
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        // Of some there is one in many runs.
+        // Some occur in one of many runs.
         for seed in 1..=RUNS_WITH_ALL {
             let run = Run::record(scenario, seed);
             let events = &run.recording.events;
@@ -322,5 +322,6 @@ fn the_runs_have_what_a_cut_may_hit() {
     }
 }
 
-/// Among so many runs there is all that is wanted: the rarest, a segment adopted where syncs fail, is in one of a hundred. They end when all was seen.
+/// Runs in which all wanted events occur: the rarest, a segment adopted where syncs fail, is in one of a hundred. Ends
+/// when all were seen.
 const RUNS_WITH_ALL: u64 = 2000;

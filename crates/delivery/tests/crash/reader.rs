@@ -1,4 +1,4 @@
-//! Other programs at work on the mailboxes: they mark mail, move it, remove it, with its mailbox or alone.
+//! Other programs on the mailboxes: they mark, move and remove mail, with its mailbox or alone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::mail::{Kind, Letter, MAILBOXES, files_below, name_of, number_of};
 pub struct Taken {
     pub number: u64,
     pub mailbox: u64,
-    /// From this event on.
+    /// The event from which on it was gone.
     pub since: usize,
-    /// It was moved to another directory, where it has to be if it does not come back.
+    /// True if it was moved to another directory, where it must be unless it comes back.
     pub is_kept: bool,
 }
 
 /// Messages taken in one life of the executor.
 #[derive(Default)]
 pub struct Reader {
-    /// All that may be in the mailboxes.
+    /// All messages that may be in the mailboxes.
     pub letters: Arc<[Arc<Letter>]>,
     taken: Vec<Taken>,
-    /// Mailboxes that were renamed: where they are now, which they were, and from which event on.
+    /// Renamed mailboxes: their present path, their number, and the event of the renaming.
     away: Vec<(PathBuf, u64, usize)>,
 }
 
 impl Reader {
-    /// Does something to a mailbox. Whatever fails is left at that.
+    /// Does something to a mailbox. Ignores failures.
     pub fn act(&mut self, machine: &Machine, random: &mut Random) {
         let mailbox = random.below(MAILBOXES);
         let path = machine.path().join("mail").join(name_of(mailbox));
@@ -46,7 +46,8 @@ impl Reader {
                 }
             }
             1 => {
-                // From now on any of it may be gone: a name that was moved within the mailbox, of which the disk knows nothing yet, goes with the directory it was in.
+                // Any of it may be gone from now on: a name moved within the mailbox, not yet on the disk, goes with
+                // its old directory.
                 let numbers: Vec<u64> = all_below(&path).filter_map(|bytes| self.number(mailbox, &bytes)).collect();
                 let taken = |number| Taken { number, mailbox, since, is_kept: false };
                 self.taken.extend(numbers.into_iter().map(taken));
@@ -71,7 +72,7 @@ impl Reader {
     ) {
         let choice = random.below(6);
         let Ok(Some(found)) = maildir.find(name) else { return };
-        // What a start could not mend yet he takes for damaged and leaves alone.
+        // A message not yet repaired by a start looks damaged to the reader, who leaves it alone.
         let Some(number) = self.number(mailbox, &maildir.read(found.dir, &found.name).expect("a message")) else {
             return;
         };
@@ -105,7 +106,7 @@ impl Reader {
                 self.remove_all(machine, &path, mailbox)?;
                 continue;
             }
-            // A mailbox that is a mount of its own has the mount's id: its disk would be another one.
+            // A mailbox with a mount of its own holds the mount's id: without it the disk would be another one.
             if path.ends_with(".posthaste-mount") {
                 continue;
             }
@@ -118,7 +119,7 @@ impl Reader {
         Ok(posthaste_fsops::unlinkat(CWD, dir, AtFlags::REMOVEDIR)?)
     }
 
-    /// All that was taken, once nobody writes any more.
+    /// All removed messages, once nobody writes any more.
     pub fn end(mut self) -> Vec<Taken> {
         for (dir, mailbox, since) in std::mem::take(&mut self.away) {
             // It may have been half removed before.
@@ -142,7 +143,7 @@ fn all_below(mailbox: &Path) -> impl Iterator<Item = Vec<u8>> {
     files.filter_map(|path| std::fs::read(path).ok())
 }
 
-/// Durable before anything is moved there: that is the mail program's business.
+/// Makes a folder durable before anything is moved there, as is the mail program's duty.
 fn make_folder(mailbox: &Path) -> std::io::Result<()> {
     let folder = mailbox.join(FOLDER);
     if !folder.join("new").exists() {

@@ -13,7 +13,7 @@ use crate::mail::{Expected, Kind, Letter, name_of};
 
 /// Longest delivery, in turns.
 const TURNS_MAX: u64 = 100_000;
-/// Of each cut.
+/// Seeds of each cut.
 const SEEDS: u64 = 4;
 
 #[test]

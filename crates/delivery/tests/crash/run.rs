@@ -1,4 +1,4 @@
-//! Scenarios on a watched machine, and what recovers from their cuts.
+//! Scenarios on a recorded machine, and recoveries from their cuts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::reader::Taken;
 pub enum Scenario {
     /// Deliveries from the spool, for several lives.
     Local,
-    /// One life in which two messages come and nothing fails: so short that all cuts can be made.
+    /// One life with two messages and no faults: so short that all cuts can be made.
     Short,
     /// In each life and each recovery some syncs fail, or all of a file system.
     FailingSync,
-    /// In each life and each recovery some changes fail, of bytes or names, as on a full disk or a bad one.
+    /// In each life and each recovery some changes of bytes or names fail, as on a full or bad disk.
     FailingWrite,
     /// With every third seed syncs fail, with another third changes.
     Standalone,
-    /// As they would be without any sync.
+    /// `Local` without any sync.
     LocalWithoutSyncs,
     StandaloneWithoutSyncs,
 }
@@ -39,11 +39,11 @@ const SCENARIOS: [(&str, Scenario); 7] = [
     ("standalone-without-syncs", Scenario::StandaloneWithoutSyncs),
 ];
 
-/// A run on record, with all that is needed to judge a cut of it.
+/// A recorded run, with everything needed to judge a cut of it.
 pub struct Run {
     pub scenario: Scenario,
     pub seed: u64,
-    /// If it is a recovery: the cut that it recovers from, and those before.
+    /// For a recovery: the cut that it recovers from, and the earlier ones.
     pub cuts: Vec<Cut>,
     /// Letters handed over, by number.
     pub letters: Arc<[Arc<Letter>]>,
@@ -52,7 +52,7 @@ pub struct Run {
     pub acknowledged: BTreeSet<u64>,
     /// Messages that other programs took away.
     pub taken: Vec<Taken>,
-    /// A file system that was given up, and from which change on: nothing but a cut mounts it again.
+    /// A file system that was given up, and the change from which on: only a cut mounts it again.
     pub given_up: Option<(u64, u64)>,
 }
 
@@ -61,7 +61,7 @@ pub struct Run {
 pub struct Disk {
     pub syncfs_trusted: bool,
     pub ordered_log: bool,
-    /// Where other file systems begin than the one that the spool is on.
+    /// Mount points of file systems other than the spool's.
     pub mounts: &'static [&'static str],
 }
 
@@ -77,7 +77,7 @@ impl Disk {
     }
 }
 
-/// Tells how a panic, wherever it came from, can be had again.
+/// Prints how to repeat a panic, wherever it came from.
 struct PrintReplayToken(String);
 
 impl Drop for PrintReplayToken {
@@ -89,7 +89,7 @@ impl Drop for PrintReplayToken {
 }
 
 impl Run {
-    /// Makes it and puts it on record.
+    /// Makes a run and records it.
     pub fn record(scenario: Scenario, seed: u64) -> Run {
         let disk = Disk::of(seed);
         let machine = disk.boot(&Tree::with_mounts(disk.mounts));
@@ -154,7 +154,7 @@ impl Run {
     fn expected(&self, position: usize) -> Expected {
         let mut taken = BTreeMap::new();
         for entry in self.taken.iter().filter(|taken| taken.since <= position) {
-            // Of what was first moved and then removed nothing needs to be there.
+            // A message first moved and then removed need not be there.
             *taken.entry((entry.number, entry.mailbox)).or_insert(true) &= entry.is_kept;
         }
         Expected {
@@ -171,7 +171,7 @@ impl Run {
         }
     }
 
-    /// Makes a cut and looks at what it has left; `Ok` with the recovery on record, `Err` with what is wrong and how to have it again.
+    /// Makes a cut and examines the result; `Ok` with the recorded recovery, `Err` with the fault and how to repeat it.
     pub fn examine(&self, cut: Cut) -> Result<Run, String> {
         let expected = self.expected(cut.position);
         let machine = Disk::of(self.seed).boot(&self.recording.cut(cut));
@@ -199,7 +199,8 @@ impl Run {
         Ok(recovery)
     }
 
-    /// The server starts on what a cut has left, ends, and starts again, which must change nothing. One life before these is like any other.
+    /// Starts the server after a cut, ends it, and starts it again, which must change nothing. Before that, one
+    /// ordinary life.
     fn recover(&mut self, machine: &Machine, seed: u64) -> Result<(), String> {
         let mail = machine.path().join("mail");
         let mut random = Random::new(seed);
@@ -208,7 +209,7 @@ impl Run {
             self.live(machine, &mut random, 1);
             self.recording = machine.recording();
             if self.given_up.is_some() {
-                // What is on that disk the next cut shows.
+                // The next cut shows the content of that disk.
                 return Ok(());
             }
         }
@@ -219,7 +220,7 @@ impl Run {
             let engine = opened.map_err(|error| format!("opens not: {error}"))?;
             let now = expected.check(&mail)?;
             engine.checkpoint();
-            // What nobody needs any more must not stay.
+            // Bodies that nobody needs must not stay.
             if let Some((stream, held)) = engine.held().into_iter().find(|(_, (_, bodies))| *bodies > 0) {
                 return Err(format!("{stream} holds {held:?} for nothing"));
             }
@@ -234,7 +235,7 @@ impl Run {
     }
 }
 
-/// Records the run that a token names, or the recovery.
+/// Records the run, or the recovery, named by a token.
 pub fn recorded(token: &str) -> Result<Run, String> {
     let mut parts = token.split('/');
     let parse = |text: &str| {
@@ -247,7 +248,7 @@ pub fn recorded(token: &str) -> Result<Run, String> {
     parts.try_fold(Run::record(scenario, seed), |run, cut| run.examine(cut.parse()?))
 }
 
-/// Makes the very cut that a token names.
+/// Makes the cut named by a token.
 pub fn again(token: &str) -> Result<(), String> {
     recorded(token).map(drop)
 }
