@@ -80,7 +80,7 @@ struct Session {
 }
 
 impl Session {
-    /// Copying into the buffer stands for the kernel's copy and is part of what is measured.
+    /// Copying into the buffer stands for the kernel's copy and is part of the measurement.
     fn read(&mut self, bytes: &[u8]) {
         self.input.reserve(bytes.len());
         self.input.extend_from_slice(bytes);

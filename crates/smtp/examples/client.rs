@@ -1,8 +1,8 @@
 //! Sends the message on standard input: `cargo run --features tls --example client -- HOST:PORT FROM TO...`.
 //!
-//! With `TLS_NAME` in the environment the session is encrypted by STARTTLS, and the server has to show a certificate of that name, signed
-//! by an authority in the file `TLS_ROOTS` (default `/etc/ssl/certs/ca-certificates.crt`). With `SMTP_USER` and `SMTP_PASSWORD` it
-//! authenticates, which needs TLS.
+//! With `TLS_NAME` in the environment the session is encrypted by STARTTLS. The server must show a certificate of that
+//! name, signed by an authority in the file `TLS_ROOTS` (default `/etc/ssl/certs/ca-certificates.crt`). With
+//! `SMTP_USER` and `SMTP_PASSWORD` it authenticates, which needs TLS.
 
 use std::error::Error;
 use std::io::Read;
@@ -25,7 +25,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns whether the message was taken for all.
+/// Returns true if the message was accepted for all.
 async fn send() -> Result<bool, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [server, from, to @ ..] = arguments.as_slice() else { return Err("give HOST:PORT FROM TO...".into()) };
@@ -42,7 +42,7 @@ async fn send() -> Result<bool, Box<dyn Error>> {
 
     let mut message = Vec::new();
     std::io::stdin().read_to_end(&mut message)?;
-    // What is read from a file has LF; on the wire lines end in CRLF, which the client sees to.
+    // Text from a file has LF; the client sends CRLF.
     let mail = MailFrom::new(from.parse::<ReversePath>()?);
     let recipients =
         to.iter().map(|to| Ok(RcptTo::new(to.parse::<ForwardPath>()?))).collect::<Result<Vec<_>, Box<dyn Error>>>()?;

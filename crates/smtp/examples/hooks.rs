@@ -1,4 +1,4 @@
-//! A server that says on standard output what its handler is asked and told: `cargo run --features tls --example hooks`.
+//! A server that prints the questions and events of its handler: `cargo run --features tls --example hooks`.
 //!
 //! Mail goes to `anybody@example.org`; AUTH takes `ann` with the password `secret`.
 
@@ -9,14 +9,14 @@ use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 
 struct Show;
 
-/// Kept from the connection to its end.
+/// State of a connection.
 #[derive(Debug, Default)]
 struct Seen {
     messages: usize,
     aborted: usize,
 }
 
-/// Kept from MAIL to the message.
+/// State from MAIL to the message.
 #[derive(Default)]
 struct Mail {
     refused: usize,
@@ -120,7 +120,7 @@ impl Handler for Show {
         while let Some(chunk) = body.chunk().await {
             match chunk {
                 Ok(bytes) => octets += bytes.len(),
-                // The client is told so in any case.
+                // The client gets the error in any case.
                 Err(error) => {
                     say(session, format_args!("no message: {error}"));
                     return error.reply().into();
@@ -148,7 +148,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:2525".into());
     let auth_mechanisms = vec!["PLAIN".into(), "LOGIN".into()];
-    // For a trial on this machine; with a certificate passwords wait for TLS.
+    // For a trial on this machine; with a certificate passwords need TLS.
     let mut config = Config { auth_mechanisms, auth_needs_tls: false, ..Config::new("mx.example.org") };
     let mut builder = Server::builder();
     if let (Some(chain), Some(key)) = (arguments.next(), arguments.next()) {

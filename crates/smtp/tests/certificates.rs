@@ -1,4 +1,4 @@
-//! Clients that show certificates, and what the handler is told of handshakes.
+//! Clients with certificates, and a handler's events of handshakes.
 #![cfg(feature = "tls")]
 
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Tells what it is told, and wants nothing of mallory.
+/// Reports its events, and refuses mallory.
 struct Noting(mpsc::UnboundedSender<String>);
 
 impl Noting {
     fn note(&self, text: impl Into<String>) {
-        // The test may be over before its last session is.
+        // The test may end before its last session.
         let _ = self.0.send(text.into());
     }
 }
@@ -63,7 +63,7 @@ impl Handler for Noting {
     }
 }
 
-/// A signature is at the end of each.
+/// Each ends with a signature.
 fn described(chain: &[Vec<u8>]) -> String {
     chain.iter().map(|der| format!("{} octets with {:x?}", der.len(), &der[der.len() - 16..])).collect()
 }
@@ -143,7 +143,7 @@ async fn a_certificate_of_the_client_is_an_identity_and_may_be_refused() {
         relay.quit().await.unwrap();
         fixture.told(&[before, &["tls with relay.example", "hello over tls", "Quit"]].concat()).await;
 
-        // Of another authority: there is no session where TLS was to come first.
+        // From another authority: no session with implicit TLS.
         let (_, stranger, _) = with_client_certificate("relay.example");
         let mut stranger = (*stranger).clone();
         stranger.dangerous().set_certificate_verifier(Arc::new(Anyone));
@@ -153,7 +153,7 @@ async fn a_certificate_of_the_client_is_an_identity_and_may_be_refused() {
             false => fixture.told(&["connect", "hello", "tls failed", "Tls"]).await,
         }
 
-        // Of the same, and refused by the handler.
+        // From the same authority, and refused by the handler.
         let (server, trust, _) = with_client_certificate("mallory.example");
         let mut fixture = Fixture::start(server, implicit).await;
         let error = fixture.connect(trust).await.unwrap_err().to_string();
@@ -162,7 +162,7 @@ async fn a_certificate_of_the_client_is_an_identity_and_may_be_refused() {
     }
 }
 
-/// Takes every server's certificate.
+/// Accepts every server's certificate.
 #[derive(Debug)]
 struct Anyone;
 

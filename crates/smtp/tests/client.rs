@@ -1,4 +1,4 @@
-//! The client's state machine against servers of every temper, as a script of what each side says.
+//! The client's state machine against all kinds of servers, as a script of both sides.
 
 use bytes::Bytes;
 use posthaste_smtp::client::{ClientError, Event, MessageBody, RecipientOutcome, Stage, Step, Transfer};
@@ -33,7 +33,7 @@ fn a_transaction_given_up_is_reset_before_the_next() {
     script.send(&["c"], "x\r\n");
     script.said("RSET\r\n");
     script.server("250 ok\r\n", "MAIL FROM:<a@d>\r\nRCPT TO:<c@d>\r\nDATA\r\n");
-    // A sender refused: the rest was said already and its replies belong to nothing.
+    // A refused sender: the rest was sent already, and its replies belong to nothing.
     let outcome = script.sent("450 later\r\n503 no\r\n503 no\r\n");
     assert_eq!(fates(&outcome), [(450, Stage::Mail)]);
     assert!(!script.machine.is_closed());
@@ -157,7 +157,7 @@ fn only_what_was_offered_is_said() {
     let mut script = Script::open(Transfer::Bdat, &["PIPELINING"]);
     script.machine.send(full.clone(), vec![to.clone()], whole("x"));
     script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nDATA\r\n");
-    // Values from elsewhere cannot bring commands with them.
+    // Values from elsewhere cannot carry commands.
     full.envid = Some("id\r\nRCPT TO:<evil@d>".into());
     to.orcpt = Some("rfc822;b\r\nDATA".into());
     let mut script = Script::open(Transfer::Data, &["DSN", "PIPELINING"]);
@@ -188,7 +188,7 @@ fn a_domain_in_u_labels_goes_in_a_labels_without_smtputf8() {
         fates(&script.sent("250 kept\r\n")),
         [(250, Stage::Verdict), (550, Stage::Local), (250, Stage::Verdict)]
     );
-    // Where it is offered, addresses go as they are.
+    // If it is offered, addresses are sent unchanged.
     let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
     script.machine.send(of("a@grün.example"), recipients(), whole("x\r\n"));
     script.said(
@@ -207,7 +207,7 @@ fn smtputf8_is_said_where_an_address_needs_it() {
     let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
     script.machine.send(mail("jürgen"), vec![rcpt("b")], whole("x"));
     script.said("MAIL FROM:<jürgen@d> SMTPUTF8\r\nRCPT TO:<b@d>\r\nDATA\r\n");
-    // Without it the others are still reached, unless the sender or the message itself needs it.
+    // Without it the other recipients are still reached, unless the sender or the message itself needs it.
     let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
     script.send(&["b", "jürgen", "c"], "x\r\n");
     script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nRCPT TO:<c@d>\r\nDATA\r\n");
@@ -259,7 +259,7 @@ fn without_a_body_each_recipient_has_the_reply_to_its_rcpt() {
         script.said("RSET\r\n");
         let rest = if extension == "PIPELINING" { "RCPT TO:<b@d>\r\nBDAT 3 LAST\r\nx\r\n" } else { "" };
         script.server("250 ok\r\n", &format!("MAIL FROM:<a@d>\r\n{rest}"));
-        // A refused sender decides, whatever is said of recipients.
+        // A refused sender decides, whatever the replies about recipients.
         let mut script = Script::open(Transfer::Data, &[extension]);
         ask(&mut script, &["b"]);
         let outcome = script.sent(if extension == "PIPELINING" { "550 no\r\n250 ok\r\n" } else { "550 no\r\n" });

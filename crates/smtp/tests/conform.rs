@@ -158,7 +158,7 @@ mod over_a_socket {
                             if index > 0 {
                                 tokio::time::sleep(Duration::from_millis(2)).await;
                             }
-                            // A server that has closed within the step is found out by what the trace expects next.
+                            // If the server has closed within the step, the trace's next expectation shows it.
                             let _ = stream.write_all(packet).await;
                         }
                     }

@@ -1,4 +1,4 @@
-//! A server that has run out of file descriptors still tells its clients so. Alone in its process, whose limit it lowers.
+//! A server without free file descriptors still tells its clients. Alone in its process, whose limit it lowers.
 #![cfg(feature = "tokio")]
 
 #[path = "common/nobody.rs"]
@@ -33,7 +33,7 @@ async fn the_last_descriptors_say_421() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let mut clients = Vec::new();
     let mut refused = 0;
-    // The sockets of clients are made before the limit is met; then each accept finds no descriptor.
+    // The clients' sockets are made before the limit is met; then each accept finds no descriptor.
     let sockets: Vec<_> = (0..30).map(|_| tokio::net::TcpSocket::new_v4().unwrap()).collect();
     for socket in sockets {
         let mut client = socket.connect(server.local_addrs()[0]).await.unwrap();

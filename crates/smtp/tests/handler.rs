@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Notes what it is asked, and panics where the client's name says so.
+/// Notes its questions, and panics if the client's name says so.
 struct Noting {
     ends: mpsc::UnboundedSender<(Vec<String>, SessionEnd)>,
     /// The number of the session whose connection hook panics.
@@ -82,7 +82,7 @@ impl Handler for Noting {
         assert_ne!(session.helo.as_deref(), Some("panic-abort"), "as the client wished");
     }
     fn ended(&self, session: Session<Vec<String>>, end: SessionEnd) {
-        // The test may be over before its last session is.
+        // The test may end before its last session.
         let _ = self.ends.send((session.state, end));
     }
 }
@@ -116,7 +116,7 @@ impl Fixture {
     }
 }
 
-/// Says all of it, closes the sending side, and returns the codes of the replies.
+/// Sends all of it, closes the sending side, and returns the codes of the replies.
 async fn dialogue(server: &RunningServer, text: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
@@ -158,7 +158,7 @@ async fn a_session_that_says_nothing_times_out() {
     assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::TimedOut));
 }
 
-/// Never returns from `message`; tells when it is there, when that future is dropped, and when the session ends.
+/// Never returns from `message`; reports the call, the drop of its future, and the end of the session.
 struct Stuck(mpsc::UnboundedSender<&'static str>);
 
 struct Dropped<'a>(&'a Stuck);
@@ -223,7 +223,7 @@ const DIALOGUES: [(&str, &str, SessionEnd); 14] = [
     ("HI refuse-rcpt\nMAIL\nRCPT\nDATA\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SessionEnd::Quit),
     ("HI refuse-data\nMAIL\nRCPT\nDATA\nRSET\nQUIT\n", "hello mail rcpt data", SessionEnd::Quit),
     ("HI refuse-hello\nMAIL\nQUIT\n", "hello", SessionEnd::Quit),
-    // From the first octet of the message on it is told in the body.
+    // From the first octet of the message on, the body reports it.
     ("HI c\nMAIL\nRCPT\nDATA\nx\n", "hello mail rcpt data message", SessionEnd::Disconnected),
     ("HI c\nMAIL\nRCPT\nBDAT 1\nxRSET\nQUIT\n", "hello mail rcpt message", SessionEnd::Quit),
     (
@@ -305,7 +305,7 @@ async fn chunks_behind_a_refusal_are_refused_and_the_session_goes_on() {
         expected.push("221 2.0.0");
         let codes = dialogue(&server, &said("c.example")).await;
         assert_eq!(codes[2..], expected, "{protocol:?}");
-        // A 421 closes the session, so it is said at the end.
+        // A 421 closes the session, so it is sent at the end.
         let codes = dialogue(&server, &said("leave")).await;
         assert_eq!(codes[4..], ["250 2.0.0", "250 2.0.0", "421 4.3.2"], "{protocol:?}");
     }
@@ -315,7 +315,7 @@ async fn chunks_behind_a_refusal_are_refused_and_the_session_goes_on() {
 async fn a_panic_costs_its_own_session_only() {
     let mut fixture = start_with(8, |_| {}).await;
     for (method, replies) in [("hello", 1), ("mail", 2), ("rcpt", 3), ("data", 4), ("message", 5)] {
-        // Also where the handler had not read all of the message.
+        // Even if the handler had not read all of the message.
         let codes = fixture.dialogue(&format!("{}QUIT\r\n", message(&format!("panic-{method}"), 600_000))).await;
         assert_eq!(codes.len(), replies + 1, "{codes:?}");
         assert_eq!(codes[replies], "451 4.3.0", "{method}");
@@ -355,7 +355,7 @@ async fn server_that_leaves(replies: &'static [&'static str]) -> std::net::Socke
         let (mut stream, _) = listener.accept().await.unwrap();
         for reply in replies {
             stream.write_all(reply.as_bytes()).await.unwrap();
-            // All of the command: what is unread would reset the connection.
+            // The whole command: unread input would reset the connection.
             let mut heard = Vec::with_capacity(1 << 10);
             stream.read_buf(&mut heard).await.unwrap();
         }
@@ -375,7 +375,7 @@ async fn a_lost_session_says_where_it_was_lost() {
         let error = open(server_that_leaves(replies).await).await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    // Bound to it, it does not listen, and nobody else gets the port.
+    // Bound without listening, so that nobody else gets the port.
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let nobody = held.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Listeners of one server that differ, clients that differ by their network, and those that a proxy passes on.
+//! Listeners of one server that differ, clients that differ by network, and clients behind a proxy.
 #![cfg(feature = "tokio")]
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Tells who was turned away where, and says to each client where it is, unless that asks for the size.
+/// Reports clients turned away, and tells each client its listener, or the size limit if asked.
 struct Here(mpsc::UnboundedSender<(usize, Refusal)>);
 
 impl Handler for Here {
@@ -46,12 +46,12 @@ fn config(bytes: u64) -> Config {
     Config { limits: Limits { message_bytes: bytes, ..Limits::default() }, ..Config::new("mx.example.org") }
 }
 
-/// All that the server says until it closes the connection.
+/// All replies of the server until it closes the connection.
 async fn dialogue(address: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut heard = Vec::new();
-    // Who sends on after it was turned away may be reset.
+    // A client that sends more after it was turned away may be reset.
     let _ = timeout(LONG, stream.read_to_end(&mut heard)).await.expect("closed in time");
     String::from_utf8(heard).unwrap()
 }
@@ -80,7 +80,7 @@ async fn each_listener_and_each_network_has_its_settings() {
     assert_eq!(size(at[0], "EHLO").await, 1000);
     assert_eq!(size(at[1], "EHLO").await, 3000);
     assert_eq!(size(at[2], "LHLO").await, 4000);
-    // A listener keeps its protocol, whatever a configuration says later.
+    // A listener keeps its protocol, whatever a later configuration says.
     server.reconfigure_each([1, 2, 3].map(|bytes| config(bytes).into()).to_vec()).unwrap();
     assert_eq!(size(at[1], "EHLO").await, 2);
     assert_eq!(size(at[2], "LHLO").await, 3);

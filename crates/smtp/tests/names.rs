@@ -1,4 +1,4 @@
-//! Everything of this crate may be imported at once without taking a name away from another crate.
+//! A glob import of this crate takes no name away from another crate.
 #![cfg(feature = "tokio")]
 
 use posthaste_smtp::*;

@@ -1,4 +1,5 @@
-//! The next message after the one in flight, what is refused before anything is sent, and what is known of a message when its connection is lost.
+//! Pipelining of the next message, local refusals before anything is sent, and the outcome of a message when its
+//! connection is lost.
 
 #[path = "common/script.rs"]
 mod script;
@@ -14,7 +15,7 @@ fn lost() -> Reply {
     Reply::new(451, "4.4.2", "lost")
 }
 
-/// Two messages: the dot of the first is out, and with it the commands of the second.
+/// Two messages: the final dot of the first is sent, and with it the commands of the second.
 fn two() -> Script {
     let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
     script.send(&["b"], "one\r\n");
@@ -92,7 +93,7 @@ fn bdat_is_followed_once_a_recipient_is_good() {
     script.server("250 ok\r\n", "");
     script.server("250 ok\r\n", "MAIL FROM:<a@d>\r\nRCPT TO:<c@d>\r\nBDAT 3 LAST\r\ntwo");
     assert_eq!(fates(&script.sent("452 full\r\n")), [(452, Stage::Verdict)]);
-    // With nobody accepted the transaction is open until RSET.
+    // Without an accepted recipient the transaction is open until RSET.
     script.send(&["e"], "three");
     assert_eq!(fates(&script.sent("250 ok\r\n550 no\r\n503 nobody\r\n")), [(550, Stage::Rcpt)]);
     script.said("RSET\r\n");
@@ -163,7 +164,7 @@ fn replies_that_fit_no_command_are_not_believed() {
         assert!(matches!(heard, Err(ClientError::Unexpected { step, .. }) if step == at), "{replies}");
         assert!(script.machine.abort(&lost())[0].recipients[0].lost);
     }
-    // A recipient accepted for a sender that was refused gets nothing.
+    // A recipient accepted for a refused sender gets nothing.
     let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
     script.send(&["b"], "one\r\n");
     script.said(ENVELOPE);
@@ -184,9 +185,9 @@ fn recipients_above_a_limit_are_for_another_transaction() {
     };
     let kept = (250, Stage::Verdict);
     too_many("250 ok\r\n452 4.5.3 many\r\n552 many\r\n", &[kept, (452, Stage::TooMany), (552, Stage::TooMany)]);
-    // Before an acceptance it is no such limit, nor if it speaks of the mailbox.
+    // Before an acceptance it is no such limit, nor if its code is about the mailbox.
     too_many("452 full\r\n250 ok\r\n452 4.2.2 full\r\n", &[(452, Stage::Rcpt), kept, (452, Stage::Rcpt)]);
-    // Those who have not been asked are not.
+    // Recipients not asked yet are not included.
     let mut script = Script::open(Transfer::Data, &[]);
     script.send(&["b", "c", "e"], "x\r\n");
     script.server("250 ok\r\n", "MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\n");
@@ -233,7 +234,7 @@ fn a_message_above_the_size_offered_is_not_sent() {
     assert_eq!(fates(&script.sent("")), [(552, Stage::Local)]);
     script.send(&["b"], "12345");
     script.said("MAIL FROM:<a@d> SIZE=5\r\nRCPT TO:<b@d>\r\nDATA\r\n");
-    // Behind one in flight its turn comes after it.
+    // After one in flight, its turn comes later.
     let mut script = Script::open(Transfer::Data, &["PIPELINING", "SIZE 5"]);
     script.send(&["b"], "1234\n");
     script.send(&["b"], "123456");

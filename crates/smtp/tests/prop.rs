@@ -14,7 +14,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// Pieces that sessions are made of: good, bad and ugly.
+/// Pieces of sessions: good, bad and ugly.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let fixed: Vec<&[u8]> = vec![
         b"EHLO client.example\r\n",
@@ -104,7 +104,7 @@ fn split<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
     at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Text that is likely to look like an end of data.
+/// Text that often looks like an end of data.
 fn body_chunks() -> impl Strategy<Value = Vec<Bytes>> {
     let tokens: Vec<&'static [u8]> =
         vec![b"\r\n", b".", b"\r", b"\n", b"a", b"Subject: x", b"..", b"\r\n.\r\n", b"\r\n."];
@@ -130,7 +130,7 @@ fn mended(chunks: &[Bytes], complete_last_line: bool) -> Vec<u8> {
     out
 }
 
-/// A few seconds' worth, or as many as `PROPTEST_CASES` says.
+/// Cases for a few seconds, or the number in `PROPTEST_CASES`.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000)
 }
@@ -198,7 +198,7 @@ proptest! {
             let any_kept = names.iter().any(|name| matches!(*name, "b" | "c"));
             let kept = match *name {
                 "b" | "c" => true,
-                // SMTP has one verdict for all, and it is positive if anybody's is.
+                // SMTP has one verdict for all, positive if any is.
                 "broken" => !lmtp && any_kept,
                 _ => false,
             };

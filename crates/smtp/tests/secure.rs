@@ -1,4 +1,4 @@
-//! TLS and AUTH between the two tokio drivers, and against those who play foul.
+//! TLS and AUTH between the two tokio drivers, and against hostile peers.
 #![cfg(feature = "tls")]
 
 #[path = "common/nobody.rs"]
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Takes mail from those who authenticate as ann, and tells what came and how sessions ended.
+/// Accepts mail from clients authenticated as ann, and reports messages and ends of sessions.
 struct Strict {
     messages: mpsc::UnboundedSender<(Session, Vec<u8>)>,
     ends: mpsc::UnboundedSender<(Session, SessionEnd)>,
@@ -62,7 +62,7 @@ impl Handler for Strict {
         assert!(session.helo.is_some());
         Ok((user == "ann").then(|| ScramKeys::new("secret", 0).unwrap()))
     }
-    /// A wrong proof is let in: it must not help.
+    /// Accepts a wrong proof, which must not help.
     async fn scram_proof(&self, _: &mut Session, proof: &ScramProof) -> Result<String, Reply> {
         Ok(format!("{}@example.org", proof.user()))
     }
@@ -87,7 +87,7 @@ impl Handler for Strict {
         MessageOutcome::accepted("kept")
     }
     fn ended(&self, session: Session, end: SessionEnd) {
-        // The test may be over before its last session is.
+        // The test may end before its last session.
         let _ = self.ends.send((session, end));
     }
 }
@@ -169,7 +169,7 @@ fn envelope() -> (MailFrom, Vec<RcptTo>) {
     (MailFrom::new(address("ann@example.org")), vec![RcptTo::new(address("bob@example.org"))])
 }
 
-/// A conversation in octets, encrypted or not.
+/// A dialogue in octets, encrypted or not.
 struct Talk<S = TcpStream>(S);
 
 impl<S: AsyncReadExt + AsyncWriteExt + Unpin> Talk<S> {
@@ -294,7 +294,7 @@ fn a_server_that_does_not_know_the_password_is_not_believed() {
     assert!(matches!(after(&["535 5.7.8 no\r\n"]), ClientError::Auth(reply) if reply.code() == 535));
 }
 
-/// A client that has read the reply to EHLO with these lines.
+/// A client that has read an EHLO reply with these lines.
 fn greeted(lines: &[&str]) -> client::Machine {
     let mut machine = client::Machine::new(client::Config::new("c.example")).unwrap();
     let lines: String = lines.iter().map(|line| format!("250-{line}\r\n")).collect();
@@ -325,7 +325,8 @@ fn auth_with_an_equals_sign_offers_mechanisms_too() {
     assert!(is_ready && said[0] == "AUTH LOGIN", "{said:?}");
 }
 
-/// The commands of a client in AUTH to a server that offers mechanisms in this line of EHLO and says these replies, and whether the session goes on.
+/// The client's commands in AUTH, given the mechanisms in the EHLO reply and the server's replies; true if the session
+/// continues.
 fn auth_dialogue(offered: &str, replies: &[&str]) -> (Vec<String>, bool) {
     let mut machine = greeted(&[offered]);
     assert!(machine.authenticate(&ann()));
@@ -392,7 +393,7 @@ async fn tls_can_begin_at_once() {
     assert_eq!(fixture.messages.recv().await.unwrap().0.with_keyword(true), "UTF8SMTPSA");
     client.quit().await.unwrap();
     assert_eq!(fixture.end().await, SessionEnd::Quit);
-    // Who speaks in the clear there is no session at all.
+    // A client in the clear gets no session at all.
     let mut talk = fixture.talk().await;
     talk.say("EHLO client.example\r\n").await;
     let mut rest = Vec::new();
@@ -436,7 +437,7 @@ async fn what_comes_with_starttls_in_the_clear_is_never_executed() {
     talk.say("STARTTLS\r\nMAIL FROM:<forged@example.org>\r\n").await.hear("554").await;
     talk.hear_close().await;
     assert_eq!(fixture.end().await, SessionEnd::Closed);
-    // A moment later it is part of a handshake, and not a good one.
+    // A moment later it is part of a handshake, and an invalid one.
     let mut talk = fixture.talk().await;
     talk.hear("220").await;
     talk.say("EHLO client.example\r\n").await.hear("250").await;
@@ -483,7 +484,7 @@ async fn a_listener_has_a_certificate_of_its_own_and_another_one_later() {
     assert!(first.connect(first.client()).await.is_err(), "the old one is not shown any more");
     let own = std::mem::replace(&mut first.certificate, other_der);
     first.connect(first.client()).await.unwrap().quit().await.unwrap();
-    // A session that was open before has the newest one, too.
+    // A session that was already open has the newest one, too.
     before.say("STARTTLS\r\n").await.hear("220").await;
     shake_hands(&first, before).await;
     // STARTTLS is no longer offered, but was.
@@ -493,7 +494,7 @@ async fn a_listener_has_a_certificate_of_its_own_and_another_one_later() {
     first.server.reconfigure_each(settings(Config::new("mx.example.org"), None)).unwrap();
     assert!(matches!(first.connect(first.client()).await, Err(ConnectError::NoStartTls)));
     before.say("STARTTLS\r\n").await.hear("220").await;
-    // That of the server, which is what a listener has without one of its own.
+    // The server's certificate, for a listener without its own.
     first.certificate = own;
     shake_hands(&first, before).await;
 }
@@ -511,7 +512,7 @@ async fn passwords_do_not_go_in_the_clear() {
     assert_eq!(fixture.end().await, SessionEnd::Disconnected);
     let in_the_clear = || Client::builder("client.example").credentials(ann());
     assert!(matches!(fixture.connect(in_the_clear()).await, Err(ConnectError::PlaintextAuth)));
-    // Told to, the client would; this server does not offer it.
+    // The client would, if told; this server does not offer it.
     let told_to = in_the_clear().allow_plaintext_auth(true);
     assert!(matches!(fixture.connect(told_to).await, Err(ConnectError::NoMechanism)));
     let open = start(Config { auth_needs_tls: false, ..offering(&["PLAIN"]) }, false).await;
@@ -527,7 +528,7 @@ async fn refusals_of_tls_and_auth_are_told_apart() {
         assert_eq!(reply.code(), code);
         fixture.end().await;
     }
-    // A certificate for another name, and one that nobody vouches for.
+    // A certificate for another name, and one from an unknown authority.
     let other = Client::builder("c.example").starttls(fixture.trust(), "other.example".try_into().unwrap());
     let untrusted = start(offering(&[]), false).await;
     for refused in [fixture.connect(other).await, untrusted.connect(fixture.client()).await] {
@@ -596,7 +597,7 @@ async fn settings_that_cannot_be_kept_to_are_refused() {
     assert_eq!(refused(Server::builder().config(auth(&["PLAIN"])).tls(identity().0)).await, SetupError::AuthWithoutTls);
     let in_vain = Config { requires_tls: true, starttls: false, ..offering(&[]) };
     assert_eq!(refused(Server::builder().config(in_vain).tls(identity().0)).await, SetupError::NoTls);
-    // Nor is it there in silence: a program that calls `tls` wants it.
+    // Nor is an unused one accepted silently: a program that calls `tls` wants it.
     assert_eq!(refused(Server::builder().tls(identity().0)).await, SetupError::CertificateUnused);
     let own = ListenerSettings { certificate: Certificate::new(identity().0), ..offering(&[]).into() };
     assert_eq!(refused(Server::builder().tls(identity().0).settings(own)).await, SetupError::CertificateUnused);
@@ -628,7 +629,7 @@ fn certificates_come_from_files() {
     assert!(server_config(&folder.path().join("none"), &key).unwrap_err().to_string().contains("none"));
 }
 
-/// The name is checked before anybody is connected to, and a lost session says where it was lost.
+/// The name is checked before the connection, and the error of a lost session names the step.
 #[tokio::test]
 async fn a_client_has_errors_and_no_panics() {
     let fixture = start(Config::new("mx.example.org"), false).await;

@@ -1,6 +1,6 @@
-//! Octets as traces and matrices write them.
+//! Escapes of octets in traces and matrices.
 
-/// `\r`, `\n`, `\t`, `\0`, `\\` and `\xNN`; everything else as it stands.
+/// Decodes `\r`, `\n`, `\t`, `\0`, `\\` and `\xNN`; keeps everything else.
 pub fn unescape(text: &str) -> Vec<u8> {
     let mut octets = Vec::new();
     let mut rest = text;

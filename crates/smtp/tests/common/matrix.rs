@@ -1,4 +1,5 @@
-//! Tables of what each command is answered in each state, replayed on anything that speaks SMTP: each cell in a session of its own.
+//! Tables of the reply to each command in each state, replayed on anything that speaks SMTP: each cell in a session of
+//! its own.
 //!
 //! After the reply of a cell the session is probed for its state: with DATA, which only a transaction with a recipient
 //! takes, and with MAIL, which only a session without one takes.
@@ -68,7 +69,7 @@ fn cell(text: &str) -> Cell {
 }
 
 impl Matrix {
-    /// Replays every cell on a session that `connect` opens, and returns how many there were.
+    /// Replays every cell on a session opened by `connect`; returns the number of cells.
     pub fn replay(&self, mut connect: impl FnMut() -> Box<dyn Talk>) -> usize {
         for (command, cells) in &self.rows {
             for (state, cell) in self.states.iter().zip(cells) {

@@ -34,7 +34,7 @@ pub fn judge_message(envelope: &Envelope) -> MessageOutcome {
     MessageOutcome::Each(envelope.recipients.iter().map(judge).collect())
 }
 
-/// The password of `ann` is `secret`; there is nobody else.
+/// The password of `ann` is `secret`; there are no other users.
 pub fn judge_credentials(credentials: &Credentials) -> Result<String, Reply> {
     match (credentials.user.as_str(), credentials.password.as_str()) {
         ("ann", "secret") => Ok("ann".into()),
@@ -49,15 +49,15 @@ fn local_part(rcpt: &RcptTo) -> &str {
     }
 }
 
-/// A message that was given out by the machine.
+/// A message received by the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub envelope: Envelope,
-    /// The body, if it was complete. What came before an abort depends on the reads and is left out.
+    /// The body, if complete. Its part before an abort depends on the reads and is left out.
     pub body: Result<Vec<u8>, ()>,
 }
 
-/// The state machine with its owner.
+/// The state machine with an owner.
 pub struct Host {
     pub machine: Machine,
     pub input: BytesMut,
@@ -85,7 +85,7 @@ impl Host {
         }
     }
 
-    /// Hands the machine one read and does all that it asks for.
+    /// Gives the machine one read and answers all its questions.
     pub fn read(&mut self, bytes: &[u8]) {
         if self.closed {
             return;

@@ -1,4 +1,4 @@
-//! A handler for tests that look at everything else: takes all and keeps nothing.
+//! A handler for tests of everything else: accepts all and keeps nothing.
 
 use posthaste_smtp::driver::{Body, Handler, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};

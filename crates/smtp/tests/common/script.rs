@@ -1,11 +1,11 @@
-//! A client's state machine with a script of what each side says.
+//! A client's state machine with a script of both sides.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bytes::{Bytes, BytesMut};
 use posthaste_smtp::client::{ClientError, Config, Event, Machine, MessageBody, Outcome, Stage, Transfer};
 use posthaste_smtp::{ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
 
-/// A client, and what its server says.
+/// A client, and its server's replies.
 pub struct Script {
     pub machine: Machine,
     pub input: BytesMut,
@@ -17,7 +17,7 @@ impl Script {
         Self { machine, input: BytesMut::new() }
     }
 
-    /// A session that is open, with the extensions given.
+    /// An open session with the given extensions.
     pub fn open(transfer: Transfer, extensions: &[&str]) -> Self {
         let mut script = Self::new(Protocol::Smtp, transfer);
         script.server("220 x\r\n", "EHLO c.example\r\n");
@@ -31,7 +31,7 @@ impl Script {
         self.machine.step(&mut self.input)
     }
 
-    /// The server says something, and the client answers exactly this.
+    /// The server sends a text, and the client must answer exactly this.
     pub fn server(&mut self, text: &str, answer: &str) {
         let event = self.hear(text).unwrap();
         assert!(matches!(event, Event::NeedInput), "{text:?}: {event:?}");

@@ -39,7 +39,7 @@ fn a_chunk_whose_size_cannot_be_read_ends_the_session() {
             });
         }
     }
-    // What only looks alike is a command like any other.
+    // A line that only looks alike is an ordinary command.
     let mut host = Host::new(Config::new("mx.example.org"));
     host.read(b"BDATA 5\r\nBDA\r\nQUIT\r\n");
     assert_eq!(codes(&host), ["220", "500", "500", "221"]);

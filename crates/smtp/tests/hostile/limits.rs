@@ -63,7 +63,7 @@ fn what_comes_behind_a_refusal_is_bounded() {
         config.limits.discard_bytes = 100;
         config
     };
-    // The limit on messages has nothing to do with it: there is none, or it is far away.
+    // The limit on messages does not matter: there is none, or it is far away.
     for message_bytes in [0, 1 << 20] {
         for (behind, expected) in [(94, &["354", "550", "250"][..]), (95, &["354", "552"])] {
             let text = format!("a: b\r\n\r\nsome text\n{}\r\n.\r\nNOOP\r\n", "x".repeat(behind));
@@ -74,7 +74,7 @@ fn what_comes_behind_a_refusal_is_bounded() {
             });
         }
         for (size, closed) in [(100, false), (101, true)] {
-            // Nobody asked for it at all, and after a chunk that was refused.
+            // Without any transaction, and after a refused chunk.
             for before in ["EHLO client.example\r\n".to_owned(), format!("{OPEN}BDAT 1\r\n\n")] {
                 let size = if before.contains("BDAT") { size - 1 } else { size };
                 let wire = format!("{before}BDAT {size}\r\n");
@@ -144,7 +144,7 @@ fn a_session_of_nothing_ends() {
     at_every_cut(&config, b"NOOP\r\nRSET\r\nHELP\r\nNOOP\r\nNOOP\r\n", |host, _| {
         assert_eq!(codes(host), ["220", "250", "250", "214", "421"]);
     });
-    // Mail makes up for it.
+    // An accepted message resets the count.
     let wire = format!("{OPEN}DATA\r\n.\r\nNOOP\r\nNOOP\r\nNOOP\r\nNOOP\r\n");
     at_every_cut(&config, wire.as_bytes(), |host, _| {
         assert_eq!(codes(host)[5..], ["250", "250", "250", "250", "421"]);

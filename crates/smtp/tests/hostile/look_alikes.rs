@@ -128,7 +128,7 @@ fn octets_behind_starttls_are_never_executed() {
     host.read(b"EHLO c\r\nSTARTTLS\r\nRSET\r\n");
     assert_eq!(codes(&host), ["220", "250", "554"]);
     assert!(host.closed);
-    // In a read of its own it belongs to the handshake. What was said in the clear is forgotten.
+    // In a read of its own it belongs to the handshake. Facts from the clear are forgotten.
     let mut host = Host::new(config);
     host.read(b"EHLO c\r\nSTARTTLS\r\n");
     host.read(b"MAIL FROM:<a@b.example>\r\nEHLO c\r\nSTARTTLS\r\n");

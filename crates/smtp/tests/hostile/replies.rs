@@ -76,7 +76,8 @@ fn hello_and_data_are_asked_about_where_the_owner_wants_to_be() {
     host.read(b"EHLO unwelcome.example\r\nMAIL FROM:<a@example.org>\r\nEHLO client.example\r\n");
     assert_eq!(codes(&host), ["220", "550", "503", "250"]);
     host.output.clear();
-    // The test's judge refuses DATA after SIZE=4. The next transaction is not disturbed, though the client says no RSET.
+    // The test's judge refuses DATA after SIZE=4. The next transaction is not disturbed, though the client sends no
+    // RSET.
     host.read(b"MAIL FROM:<a@example.org> SIZE=4\r\nRCPT TO:<b@example.org>\r\nDATA\r\nDATA\r\n");
     assert_eq!(codes(&host), ["250", "250", "451", "503"]);
     host.output.clear();
@@ -84,7 +85,7 @@ fn hello_and_data_are_asked_about_where_the_owner_wants_to_be() {
     assert_eq!(codes(&host), ["250", "250", "354", "250"]);
     assert_eq!(host.messages.len(), 1);
     host.output.clear();
-    // A hello that cuts a body off: first the body's end is told, then the question comes.
+    // A hello that cuts a body off: first the event of the body's end, then the question.
     host.read(b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT 2\r\nxxEHLO unwelcome.example\r\n");
     assert_eq!(codes(&host), ["250", "250", "250", "550"]);
     assert!(host.messages[1].body.is_err());

@@ -1,4 +1,4 @@
-//! The client against servers that stop, refuse or go away in the middle of a message.
+//! The client against servers that hang, refuse or disconnect within a message.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -66,11 +66,11 @@ async fn a_client_sends_no_more_messages_than_the_server_takes() {
     client.quit().await.unwrap();
 }
 
-/// Takes one message to where its body begins.
+/// The dialogue up to a message's body.
 const TO_THE_BODY: [(&str, &str); 4] =
     [("EHLO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n"), ("DATA", "354 x\r\n")];
 
-/// Hears each command of the dialogue, gives its reply, and then does what `then` does.
+/// Reads each command of the dialogue, gives its reply, and then runs `then`.
 async fn half_a_server<F: Future<Output = ()> + Send, const N: usize>(
     dialogue: [(&'static str, &'static str); N],
     then: impl FnOnce(TcpStream) -> F + Send + 'static,
@@ -99,8 +99,8 @@ fn patient(write: Duration) -> ClientTimeouts {
 #[tokio::test]
 async fn a_client_waits_for_each_block_and_not_for_all() {
     const BODY_BYTES: usize = 24 << 20;
-    // The clock goes on where this says so and nowhere else, so that a slow machine is not taken for a slow server. While a blocking
-    // task runs, a clock that was stopped is not moved on by itself.
+    // The clock advances only where this says so: a slow machine must not look like a slow server. While a blocking
+    // task runs, a stopped clock does not advance by itself.
     tokio::time::pause();
     let (_clock_stands, moves) = std::sync::mpsc::channel::<()>();
     tokio::task::spawn_blocking(move || moves.recv());
@@ -110,7 +110,7 @@ async fn a_client_waits_for_each_block_and_not_for_all() {
         while read < BODY_BYTES {
             let before = read >> 20;
             read += stream.read(&mut sink).await.unwrap();
-            // A second for each MiB: all take longer than a block may, and none does.
+            // A second for each MiB: all of it takes longer than the limit for a block, and no block does.
             if read >> 20 > before {
                 tokio::time::advance(Duration::from_secs(1)).await;
             }

@@ -23,12 +23,12 @@ async fn too_many_connections_are_told_so() {
     }
     for _ in 0..50 {
         let mut outside = Talk::to(&server).await;
-        // What a client says meanwhile must not reset the connection before it has read why.
+        // Input from a client meanwhile must not reset the connection before it has read the reason.
         outside.say("EHLO client.example\r\n").await;
         assert!(outside.hear("421").await.starts_with("421 4.7.0 "));
         outside.hear_close().await;
     }
-    // Those inside are served, and a place that comes free is given out again.
+    // Clients inside are served, and a free place is given out again.
     inside[0].say("NOOP\r\n").await.hear("250").await;
     inside.pop().unwrap().say("QUIT\r\n").await.hear("221").await;
     while server.connections() > 1 {
@@ -78,7 +78,7 @@ async fn ipv4_and_ipv6_are_listened_on_side_by_side() {
         eprintln!("left out, there is no IPv6 here: {error}");
         return;
     }
-    // A port that is free in both; somebody else may take it in between, so a few are tried.
+    // A port that is free in both; another process may take it in between, so a few are tried.
     for _ in 0..20 {
         let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
         let builder = Server::builder().listen(format!("[::]:{port}")).listen(format!("0.0.0.0:{port}"));
@@ -118,7 +118,7 @@ async fn two_protocols_share_one_count() {
 #[tokio::test]
 async fn a_socket_that_is_passed_in_gets_the_same_backlog() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    // The giver's own choice; `ss` and this table tell the limit of a listening socket nowhere but in the queue itself.
+    // The caller's own choice; `ss` and this table show the limit of a listening socket only in the queue itself.
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     let (server, _events) = start(Server::builder().listener(listener)).await;
@@ -134,7 +134,7 @@ async fn the_backlog_is_what_the_kernel_grants() {
     let (server, _events) = start(local().max_connections(usize::MAX)).await;
     let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     assert_eq!(server.backlog().granted.to_string(), somaxconn.trim());
-    // However many there may be, 4096 that wait are enough.
+    // Whatever the system's limit, a backlog of 4096 is enough.
     let is_less: bool = somaxconn.trim().parse::<u32>().unwrap() < 4096;
     assert_eq!(server.backlog().is_limited_by_somaxconn(), is_less);
     let (server, _events) = start(local().max_connections(1)).await;

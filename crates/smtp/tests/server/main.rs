@@ -1,4 +1,4 @@
-//! The server on real sockets: limits on connections, back-pressure, time, shutdown.
+//! The server on real sockets: limits of connections, back-pressure, timeouts, shutdown.
 #![cfg(feature = "tokio")]
 
 mod client;

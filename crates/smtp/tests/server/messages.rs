@@ -72,7 +72,7 @@ async fn what_comes_behind_quit_costs_no_reply() {
     let (server, _events) = start(local()).await;
     let mut talk = Talk::to(&server).await;
     talk.hear("220").await;
-    // More than is read at once, so that some of it is unread when the session ends: closing then would reset the connection.
+    // More than one read, so that some is unread when the session ends: closing then would reset the connection.
     let behind = "x".repeat(1 << 20);
     talk.say(&format!("EHLO client.example\r\nQUIT\r\n{behind}")).await.hear("221").await;
     talk.hear_close().await;
@@ -123,7 +123,7 @@ async fn a_handler_that_is_impatient_repeats_no_reply() {
             }
         }
     }
-    // Small buffers, so that the kernel takes a part of what is written.
+    // Small buffers, so that the kernel takes only a part of the output.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_send_buffer_size(4096).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -147,7 +147,7 @@ async fn a_handler_that_is_impatient_repeats_no_reply() {
     let mut heard = String::new();
     timeout(LONG, replies.read_to_string(&mut heard)).await.expect("to the end").unwrap();
     writing.await.unwrap();
-    // What stands before these may have been heard with the reply to EHLO.
+    // Earlier replies may have come with the reply to EHLO.
     let heard = heard.trim_start_matches("250 2.1.0 Sender OK\r\n").trim_start_matches("250 2.1.5 Recipient OK\r\n");
     let rest = heard.trim_start_matches("250 2.0.0 1 octets received\r\n");
     assert_eq!(rest, format!("250 2.0.0 {CHUNKS} in all\r\n221 2.0.0 mx.example.org Bye\r\n"));
@@ -175,7 +175,7 @@ async fn replies_do_not_wait_for_the_handler() {
 
 #[tokio::test]
 async fn what_is_remembered_ends_with_the_transaction() {
-    /// Counts those that live.
+    /// Counts the live ones.
     struct Remembered(Arc<AtomicUsize>);
     impl Default for Remembered {
         fn default() -> Self {

@@ -76,6 +76,6 @@ async fn shutdown_does_not_wait_for_ever() {
     received.recv().await.unwrap().2.unwrap();
     assert!(!timeout(LONG, server.shutdown(Duration::from_millis(50))).await.expect("ends"));
     assert_eq!(received.recv().await.unwrap().2, Err(BodyError::ShuttingDown));
-    // Nothing was promised: a handler that was dropped never made a reply.
+    // Nothing was promised: a dropped handler gives no reply.
     stalled.hear_close().await;
 }

@@ -16,12 +16,12 @@ use tokio::time::timeout;
 /// Far longer than any step takes unless it hangs.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Tells what arrived, and waits where it is told to.
+/// Reports the messages that arrive, and waits on request.
 pub struct RecordingHandler {
     pub events: mpsc::UnboundedSender<(Session, Envelope, Result<Vec<u8>, BodyError>)>,
-    /// After the first piece of a body.
+    /// Waits after the first piece of a body.
     pub hold: Option<Arc<Notify>>,
-    /// After the body was read.
+    /// Stalls after the body was read.
     pub stall: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Silence, trickles, and clients that take nothing: every wait ends.
+//! Silence, trickles, and clients that read nothing: every wait ends.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn silence_and_trickle_end_a_session() {
     let mut trickle = Talk::to(&server).await;
     trickle.hear("220").await;
     let mut octets = 0;
-    // Octets that end no line do not buy time.
+    // Octets without an end of line do not extend the time.
     while timeout(Duration::from_millis(20), trickle.stream.readable()).await.is_err() {
         trickle.say("x").await;
         octets += 1;
@@ -44,7 +44,7 @@ async fn a_refused_chunk_has_the_time_of_a_body() {
     let mut talk = Talk::to(&server).await;
     talk.hear("220").await;
     talk.say("EHLO client.example\r\n").await.hear("250").await;
-    // Nobody asked for it, and its octets come in a packet of their own.
+    // Without a transaction, and with its octets in a packet of their own.
     talk.say("BDAT 6 LAST\r\n").await;
     assert!(timeout(Duration::from_millis(50), talk.stream.readable()).await.is_err(), "answered before it came");
     assert!(talk.say("QUIT\r\n").await.hear("503").await.starts_with("503 5.5.1 "));
