@@ -1,4 +1,5 @@
-//! Measures how fast messages are taken apart: MB/s of parsing, with all address fields, subject, date, ids and texts decoded, beside mail-parser, in turns.
+//! Measures parsing of messages: MB/s with all address fields, subject, date, ids and texts decoded, compared with
+//! mail-parser, in turns.
 //!
 //! `cargo bench -p posthaste-message --bench mime -- DIR [ROUNDS]` reads the `.eml` files below DIR into memory first. Without arguments, and under
 //! `cargo test`, one round over `tests/corpus`, so that it cannot rot. `-- ours DIR 20` or `-- theirs DIR 20` runs one alone: for counting instructions.

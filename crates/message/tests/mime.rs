@@ -7,7 +7,7 @@ use posthaste_message::mime::{
 };
 use proptest::prelude::*;
 
-/// A message as it is written.
+/// A message to write.
 #[derive(Debug, Clone)]
 enum Written {
     Leaf { encoding: Encoding, body: Vec<u8> },
@@ -27,7 +27,7 @@ fn written() -> impl Strategy<Value = Written> {
     })
 }
 
-/// Writes a message; bodies in `Identity` are made harmless first, since nothing protects them.
+/// Writes a message; first makes bodies in `Identity` harmless, since nothing protects them.
 fn write(message: &mut Written, level: &mut usize, line_end: &str, closes: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("X-Level: {level}{line_end}").as_bytes());
     match message {
@@ -141,7 +141,7 @@ fn check_places(bytes: &[u8], message: &Message<'_>, limits: &Limits) {
     }
 }
 
-/// Octets of which much looks like a message.
+/// Octets that often look like a message.
 fn mail_like() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just("\n"),

@@ -3,7 +3,7 @@
 use posthaste_message::{DateTime, Encryption, HeaderScan, Received, Summary, write_delivered_to, write_return_path};
 use proptest::prelude::*;
 
-/// Any text, with the characters that end lines made common.
+/// Any text, often with characters that end lines.
 fn hostile() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         prop_oneof![Just('\r'), Just('\n'), Just('\0'), Just('\u{85}'), Just('<'), Just('('), Just(' '), any::<char>()],
@@ -26,7 +26,7 @@ fn assert_one_field(written: &[u8], lines: usize) {
     assert_eq!(fields(written).len(), 1);
 }
 
-/// The header's fields, name and value with its folds, read the plain way: the whole message at hand, line by line.
+/// The header's fields, name and folded value, by a plain reading of the whole message, line by line.
 fn fields(message: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     let mut at = 0;
@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn days_follow_each_other(day in -700_000i64..2_900_000) {
-        // The weekday advances by one each day, whatever the month does.
+        // The weekday advances by one each day, in every month.
         let weekday = |day: i64| DateTime::from_unix(day * 86_400).to_string()[..3].to_owned();
         let week: Vec<String> = (0..7).map(|n| weekday(day + n)).collect();
         let mut unique = week.clone();

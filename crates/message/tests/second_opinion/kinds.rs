@@ -1,4 +1,4 @@
-//! The kinds of differences, each judged once. The first that fits counts.
+//! Kinds of differences, each judged once. The first that fits counts.
 
 use posthaste_message::mime::{Encoding, Header, Kind, Part};
 

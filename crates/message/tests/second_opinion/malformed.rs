@@ -1,10 +1,12 @@
-//! Mail that is not as its RFC says, where readers may differ. For the fuzz target, which makes more of it than anybody can judge.
+//! Mail that violates its RFC, where readers may differ. For the fuzz target, which makes more of it than anybody can
+//! judge.
 
 use posthaste_message::mime::{Header, Part};
 
 use super::readers::Case;
 
-/// True if what `case` is about is damaged. Each test is strict, so that nothing obsolete or odd passes as well formed.
+/// True if the subject of `case` is damaged. Each test is strict, so that nothing obsolete or odd counts as well
+/// formed.
 pub fn is_malformed(case: &Case<'_>) -> bool {
     let values = |names: &[&str]| -> Vec<Vec<u8>> {
         let header = Header::new(case.bytes);
@@ -29,7 +31,7 @@ fn unfolded(value: &[u8]) -> Vec<u8> {
     value.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect()
 }
 
-/// Octets that no line of text holds: controls but tabs and line ends, and CR alone.
+/// True for octets that no line of text holds: controls except tabs and line ends, and lone CR.
 fn has_control(bytes: &[u8]) -> bool {
     let next = bytes.iter().skip(1).chain([&b'\n']);
     bytes.iter().zip(next).any(|(byte, next)| match byte {
@@ -115,7 +117,7 @@ fn is_date(text: &str) -> bool {
     };
     let times: Vec<_> = time.split(':').map(|part| number(part, 2)).collect();
     let sign = zone.strip_prefix(['+', '-']).and_then(|zone| number(zone, 4));
-    // The 29th and later days are not there in every month.
+    // Not every month has a 29th or later days.
     number(day, day.len().min(2)).is_some_and(|day| (1..=28).contains(&day))
         && MONTHS.contains(&month)
         && number(year, 4).is_some_and(|year| (1970..2100).contains(&year))
@@ -123,7 +125,7 @@ fn is_date(text: &str) -> bool {
         && sign.is_some_and(|zone| zone <= 1400 && zone % 100 < 60)
 }
 
-/// A part with one type, of tokens, and one encoding that there is.
+/// True for a part with one type, made of tokens, and one known encoding.
 fn is_plain_part(part: &Part<'_, '_>) -> bool {
     let header = part.header();
     let values = |name: &str| -> Vec<String> {

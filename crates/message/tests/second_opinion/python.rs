@@ -1,4 +1,4 @@
-//! The kinds of differences from Python's `email`, and messages of the kinds that the project's corpus does not have.
+//! Kinds of differences from Python's `email`, and messages of kinds missing in the project's corpus.
 
 use posthaste_message::mime::{Header, Kind};
 
@@ -61,7 +61,7 @@ pub(super) const PYTHON_KINDS: [KindOf; 13] = [
     ),
 ];
 
-/// Messages of the kinds that the project's corpus does not have.
+/// Messages of kinds missing in the project's corpus.
 pub(super) const OWN: [&[u8]; 20] = [
     b"From: root\n\nx\n",
     b"Subject: x\nCc: a@x.example, \"b@x.example\"@y.example\n\nx\n",

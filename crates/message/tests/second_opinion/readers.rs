@@ -1,4 +1,4 @@
-//! Two readers of a message, and how they differ.
+//! Two readers of a message, and their differences.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub struct Read {
     pub addresses: BTreeSet<String>,
     pub date: Option<i64>,
     pub message_id: String,
-    /// Media type and octets of all leaves; of text without white space, in which readers differ.
+    /// Media type and octets of all leaves; text without white space, in which readers differ.
     pub leaves: Vec<(String, Vec<u8>)>,
 }
 
@@ -83,7 +83,7 @@ pub fn mail_parsers(bytes: &[u8]) -> Option<Read> {
     Some(read)
 }
 
-/// A kind of difference: its name, why ours is right or as good, and whether a difference is of it.
+/// A kind of difference: its name, the reason why ours is right or as good, and its test.
 pub type KindOf = (&'static str, &'static str, fn(&Case<'_>) -> bool);
 
 /// A difference.
