@@ -198,7 +198,7 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
 
 #[test]
 fn a_build_without_any_one_kind_of_sync_would_be_found_out() {
-    // Those of the spool have their own tests.
+    // The spool's syncs have their own tests.
     for kind in ["file system", "message", "new", "way"] {
         assert!(is_missed(kind), "{kind}");
     }

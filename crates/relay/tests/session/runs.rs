@@ -37,7 +37,7 @@ async fn a_session_may_move_between_threads() {
         assert!(matches!(session.run(&mut list).await, End::NoMore));
         session.quit().await;
     };
-    // Which demands a future that is `Send`.
+    // `spawn` demands a future that is `Send`.
     tokio::spawn(sending).await.unwrap();
     assert_eq!(server.await.unwrap().kept.len(), 2);
 }
