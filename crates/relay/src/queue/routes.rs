@@ -36,8 +36,8 @@ pub struct LateHop<'a> {
 }
 
 impl Queue {
-    /// The next queue with due mail whose route is missing or expired. It is returned once: [`route`](Self::route) it, or
-    /// [`take`](Self::take) its mail. `None` also while [diversions have changed](Self::have_diversions_changed).
+    /// The next queue with due mail whose route is missing or expired. It is returned once: [`route`](Self::route) it,
+    /// or [`take`](Self::take) its mail. `None` also while [diversions have changed](Self::have_diversions_changed).
     pub fn next_unrouted(&mut self) -> Option<QueueId> {
         if self.have_diversions_changed() {
             return None;

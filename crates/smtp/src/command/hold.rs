@@ -27,8 +27,8 @@ pub(super) fn parse_secs(text: &str) -> Option<u32> {
     fits.then(|| text.parse().ok()).flatten()
 }
 
-/// Parses a date and time of RFC 3339, such as `2027-01-02T03:04:05Z` or `2027-01-02T03:04:05+01:00`, as seconds since
-/// 1970. Drops fractions of a second.
+/// Parses a date and time of RFC 3339 as seconds since 1970, and drops fractions of a second. Examples:
+/// `2027-01-02T03:04:05Z`, `2027-01-02T03:04:05+01:00`.
 pub fn parse_date_time(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<i64> {
