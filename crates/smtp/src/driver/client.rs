@@ -57,7 +57,7 @@ pub enum ConnectError {
     /// Credentials were given for a connection without TLS; see [`ClientBuilder::allow_plaintext_auth`].
     #[error("no password is sent without TLS")]
     PlaintextAuth,
-    /// Credentials were given, but the server offers neither PLAIN nor LOGIN.
+    /// Credentials were given, but the server offers no mechanism of [`MECHANISMS`](crate::sasl::MECHANISMS).
     #[error("the server offers neither AUTH PLAIN nor AUTH LOGIN")]
     NoMechanism,
 }
@@ -147,7 +147,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Authenticates by AUTH PLAIN, or by LOGIN where only that is offered.
+    /// Authenticates by the first offered of SCRAM-SHA-256 (feature `scram`), PLAIN and LOGIN.
     pub fn credentials(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(credentials);
         self
