@@ -1,21 +1,23 @@
 //! Open and silent connections: the server's memory for each.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_loadgen::resources::{Sampler, anonymous_octets};
 use posthaste_loadgen::server::ScratchServer;
+use rustls::ClientConfig;
 
 use crate::peers::SmtpSink;
 use crate::published;
 use crate::run::{sample, wait_until_idle};
 use crate::sink::Sink;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
+use crate::tls::start::{Session, client_config};
 
 pub const SUITE: Suite = Suite {
     name: "idle",
-    about: "Connections that are open and silent after EHLO, without TLS: what each costs the server in memory",
+    about: "Connections that are open and silent after EHLO: what each costs the server in memory",
     workloads,
 };
 
@@ -36,7 +38,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         start: Box::new(move |settings, dir| {
             let server =
                 ScratchServer::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
-            Ok(Box::new(Rounds { connections, pid: server.pid(), address: server.address, _holds: server }))
+            Ok(Box::new(Rounds { connections, pid: server.pid(), address: server.address, tls: None, _holds: server }))
         }),
     };
     let sink = Side {
@@ -45,7 +47,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         durability: Sink::DURABILITY,
         start: Box::new(move |settings, dir| {
             let sink = Sink::start(&settings.program, dir)?;
-            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, _holds: sink }))
+            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, tls: None, _holds: sink }))
         }),
     };
     let smtp_sink = Side {
@@ -54,25 +56,40 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         durability: SmtpSink::DURABILITY,
         start: Box::new(move |_, dir| {
             let sink = SmtpSink::start(dir, connections as usize + 1)?;
-            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, _holds: sink }))
+            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, tls: None, _holds: sink }))
         }),
     };
-    vec![Workload {
-        name: "connections".into(),
+    let encrypted = Side {
+        name: "posthaste with TLS",
+        is_ours: true,
+        durability: ScratchServer::DURABILITY,
+        start: Box::new(move |settings, dir| {
+            let server = crate::tls::server(settings, dir)?;
+            let tls = Some(client_config()?);
+            Ok(Box::new(Rounds { connections, pid: server.pid(), address: server.address, tls, _holds: server }))
+        }),
+    };
+    let workload = |name: &str, how: &str, sides| Workload {
+        name: name.into(),
         what: format!(
-            "{connections} connections, one after the other; growth of the memory that the server asked for over the second half"
+            "{connections} connections{how}, one after the other; growth of the memory that the server asked for over the second half"
         ),
         figures: FIGURES,
-        published: published::about("connections"),
+        published: published::about(name),
         writes_octets: 0,
-        sides: vec![ours, sink, smtp_sink],
-    }]
+        sides,
+    };
+    vec![
+        workload("connections", "", vec![ours, sink, smtp_sink]),
+        workload("connections-tls", ", encrypted after STARTTLS", vec![encrypted]),
+    ]
 }
 
 struct Rounds<S> {
     connections: u64,
     pid: u32,
     address: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
     _holds: S,
 }
 
@@ -89,7 +106,7 @@ impl<S> Running for Rounds<S> {
         for until in [self.connections / 2, self.connections] {
             while (held.len() as u64) < until && !settings.is_stopped() {
                 let failed = SideError::failed(&format!("connection {}", held.len() + 1));
-                held.push(connect(self.address).map_err(failed)?);
+                held.push(Session::open(self.address, self.tls.as_ref()).map_err(failed)?);
             }
             memory.push((held.len(), memory_octets(self.pid)?));
         }
@@ -98,36 +115,6 @@ impl<S> Running for Rounds<S> {
         drop(held);
         wait_until_idle(&mut Sampler::new(&[self.pid], Instant::now()), REST_MAX);
         Ok(sample([("octets_each", growth as f64 / weighed.max(1) as f64), ("opened_rate", count / seconds)]))
-    }
-}
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A connection after EHLO.
-fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
-    let mut reader = BufReader::new(stream);
-    read_reply(&mut reader)?;
-    reader.get_mut().write_all(b"EHLO idle.invalid\r\n")?;
-    read_reply(&mut reader)?;
-    Ok(reader.into_inner())
-}
-
-/// Reads a whole reply, which must be positive.
-fn read_reply(reader: &mut BufReader<TcpStream>) -> std::io::Result<()> {
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        if !line.starts_with('2') {
-            return Err(std::io::Error::other(line.trim_end().to_owned()));
-        }
-        if line.as_bytes().get(3) == Some(&b' ') {
-            return Ok(());
-        }
     }
 }
 

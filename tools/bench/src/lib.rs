@@ -17,10 +17,12 @@ pub mod checks;
 mod engines;
 pub mod executor;
 pub mod idle;
+pub mod inject;
 pub mod kinds;
 pub mod mailbox;
 mod maildirs;
 mod memory;
+pub mod pages;
 pub mod peers;
 pub mod published;
 pub mod receive;
@@ -32,11 +34,21 @@ pub mod search;
 mod sink;
 pub mod spool;
 pub mod suite;
+pub mod tls;
 
 use suite::Suite;
 
 /// The suites that `all` runs, in order.
-pub const SUITES: &[Suite] =
-    &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, mailbox::SUITE, scan::SUITE, search::SUITE];
+pub const SUITES: &[Suite] = &[
+    receive::SUITE,
+    inject::SUITE,
+    tls::SUITE,
+    executor::SUITE,
+    spool::SUITE,
+    idle::SUITE,
+    mailbox::SUITE,
+    scan::SUITE,
+    search::SUITE,
+];
 /// Suites that only run when named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, kinds::SUITE];
+pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE];

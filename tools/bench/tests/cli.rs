@@ -93,12 +93,52 @@ fn executor_and_spool_run_in_this_process() {
 #[test]
 fn idle_connections_cost_memory() {
     let dir = disk();
-    let output = bench(dir.path(), &["idle", "--side", "posthaste", "--json"]);
+    let output = bench(dir.path(), &["idle", "--side", "posthaste,posthaste with TLS", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let ours = &rows(&report, "connections")[0];
-    let each = ours["summary"]["octets_each"]["median"].as_f64().unwrap();
-    assert!((100.0..1_000_000.0).contains(&each), "{ours}");
+    let each = |workload| rows(&report, workload)[0]["summary"]["octets_each"]["median"].as_f64().unwrap();
+    assert!((100.0..1_000_000.0).contains(&each("connections")), "{report}");
+    assert!((100.0..1_000_000.0).contains(&each("connections-tls")), "{report}");
+}
+
+#[test]
+fn mail_is_injected_and_accounted_for() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "60s", &["inject", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in rows(&report, "inject-10k") {
+        let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
+        let recipients = if row["side"].as_str().unwrap().contains("many") { 20.0 } else { 1.0 };
+        assert!((of("recipient_rate") / of("rate") - recipients).abs() < 1e-6, "{row}");
+        assert!(row["notes"].to_string().contains("each found once and unaltered"), "{row}");
+    }
+}
+
+#[test]
+fn mail_over_tls_is_accounted_for_and_handshakes_are_counted() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "60s", &["tls", "--side", "posthaste*", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let handshakes = &rows(&report, "tls-handshakes")[0]["summary"];
+    assert!(handshakes["rate"]["median"].as_f64().unwrap() > 0.0, "{handshakes}");
+    for workload in ["tls-10k", "tls-10k-new"] {
+        let ours = &rows(&report, workload)[0];
+        assert!(ours["notes"].to_string().contains("each found once and unaltered"), "{ours}");
+    }
+}
+
+#[test]
+fn open_pages_and_a_scrape_are_measured() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "1s", &["pages", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in rows(&report, "pages-10m") {
+        let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
+        assert!(of("first_us") > 0.0 && of("scrape_lines") > 50.0, "{row}");
+    }
 }
 
 #[test]
@@ -118,13 +158,23 @@ fn mail_is_sent_on_and_accounted_for() {
 #[test]
 fn bad_destinations_and_a_queue_that_waits_are_accounted_for_and_pictured() {
     let dir = disk();
-    let only =
-        ["relay", "--only", "relay-domains,relay-deferred-1m", "--side", "posthaste", "--json", "--report", "out"];
+    let only = [
+        "relay",
+        "--only",
+        "relay-domains,relay-deferred-1m",
+        "--side",
+        "posthaste,posthaste with five*",
+        "--json",
+        "--report",
+        "out",
+    ];
     let output = bench_within(dir.path(), "2s", &only);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let figure = |workload, key: &str| rows(&report, workload)[0]["summary"][key]["median"].as_f64().unwrap();
+    let with_pages = &rows(&report, "relay-deferred-1m")[1];
+    assert!(with_pages["summary"]["rate"]["median"].as_f64().unwrap() > 0.0, "{with_pages}");
     assert!(figure("relay-domains", "good_p99_us") > 0.0 && figure("relay-domains", "bad_rate") > 0.0, "{text}");
     assert!(figure("relay-domains", "sink_opened") >= figure("relay-domains", "sink_most"), "{text}");
     let is_noted = |workload, said: &str| rows(&report, workload)[0]["notes"].to_string().contains(said);

@@ -192,15 +192,15 @@ impl ScratchServer {
         Ok(Self { server, address, http, mail, program, dir, config, starts })
     }
 
-    /// Creates a token for mail by HTTP, and returns its secret.
+    /// Creates a token `name` with these scopes, separated by commas, and returns its secret.
     ///
     /// # Errors
     /// [`StartError::Program`] when the program does not create one.
-    pub fn inject_token(&self) -> Result<String, StartError> {
+    pub fn token(&self, name: &str, scopes: &str) -> Result<String, StartError> {
         let failed = |source| StartError::Program { program: self.program.clone(), source };
-        let file = self.dir.join("load.token");
+        let file = self.dir.join(format!("{name}.token"));
         let mut command = Command::new(&self.program);
-        command.current_dir(&self.dir).args(["token", "add", "load", "--scope", "inject", "--config"]);
+        command.current_dir(&self.dir).args(["token", "add", name, "--scope", scopes, "--config"]);
         let made = command.arg(&self.config).arg("--output").arg(&file).output().map_err(failed)?;
         if !made.status.success() {
             return Err(failed(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim_end().to_owned())));

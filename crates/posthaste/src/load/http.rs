@@ -50,7 +50,7 @@ pub fn injecting(session: &SessionOptions, own: Option<&ScratchServer>) -> Resul
     let named = session.token_file.as_deref().map(read).transpose()?;
     let token = match (named.or_else(|| std::env::var("POSTHASTE_LOAD_TOKEN").ok()), own) {
         (Some(token), _) => Some(token),
-        (None, Some(server)) => Some(server.inject_token()?),
+        (None, Some(server)) => Some(server.token("load", "inject")?),
         (None, None) => None,
     };
     if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|octet| octet.is_ascii_graphic())) {

@@ -42,6 +42,15 @@ impl Postfix {
         Self::start_with(dir, mailboxes, "")
     }
 
+    /// Like [`start`](Self::start), with STARTTLS: `pair` has a key and its certificate. It resumes no sessions.
+    ///
+    /// # Errors
+    /// Errors of [`start`](Self::start).
+    pub fn start_with_tls(dir: &Path, mailboxes: u64, pair: &Path) -> Result<Self, SideError> {
+        let tls = format!("smtpd_tls_security_level = may\nsmtpd_tls_chain_files = {}\n", pair.display());
+        Self::start_with(dir, mailboxes, &tls)
+    }
+
     /// Starts it on a free port; all mail goes on to `next_hop`.
     ///
     /// # Errors

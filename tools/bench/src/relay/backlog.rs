@@ -14,7 +14,7 @@ use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Repl
 
 use crate::suite::SideError;
 
-/// Number of destinations in the queue.
+/// Usual number of destinations in the queue.
 pub const DOMAINS: u64 = 100_000;
 /// A short ring, so that most waiting messages are in packs, as with bodies of the usual size and other mail among
 /// them.
@@ -25,11 +25,12 @@ const UNDER_WAY: usize = 8192;
 const NEXT_SECS_LEAST: Secs = 6 * 3600;
 const NEXT_SECS_SPREAD: u64 = 12 * 3600;
 
-/// Writes `count` messages of one recipient each into the spool in `dir`, each deferred once.
+/// Writes `count` messages of one recipient each, to `domains` destinations in turn, into the spool in `dir`, each
+/// deferred once.
 ///
 /// # Errors
 /// Errors of the spool.
-pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
+pub fn write(dir: &Path, count: u64, domains: u64) -> Result<(), SideError> {
     let mut config = Config::default();
     config.ring.max_segments = RING_SEGMENTS;
     let (spool, _) = FileSpool::open(dir, config).map_err(SideError::failed("spool"))?;
@@ -39,7 +40,7 @@ pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
     let mut random = Random::new(count);
     let (tell, told) = sync_channel(UNDER_WAY);
     let mut kept = |number: u64, lsn: Lsn| {
-        queue.apply(lsn, &QueueEntry::Queued(message(number, now)));
+        queue.apply(lsn, &QueueEntry::Queued(message(number, domains, now)));
         let next = now + NEXT_SECS_LEAST + random.below(NEXT_SECS_SPREAD) as Secs;
         let what = What::Deferred { attempts: 1, next, status: Status { code: 450, enhanced: 2001 } };
         let changes = vec![Change { key: Key { message: lsn, number: 0 }, what }];
@@ -48,11 +49,11 @@ pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
     let (mut sent, mut done) = (0, 0);
     while done < count {
         if sent < count && sent - done < UNDER_WAY as u64 {
-            let payload = QueueEntry::Queued(message(sent, now)).encode().into();
+            let payload = QueueEntry::Queued(message(sent, domains, now)).encode().into();
             let entries = vec![Entry { stream, needs_body: true, payload }];
             let tell = tell.clone();
             spool.append(
-                Batch { entries, body: Body::inline(vec![body(sent)]) },
+                Batch { entries, body: Body::inline(vec![body(sent, domains)]) },
                 Box::new(move |outcome| drop(tell.send(outcome))),
             );
             sent += 1;
@@ -109,8 +110,8 @@ pub fn count(dir: &Path) -> Result<u64, SideError> {
     }
 }
 
-fn message(number: u64, now: Secs) -> Queued {
-    let address = format!("user{number}@domain-{}.example", number % DOMAINS).into();
+fn message(number: u64, domains: u64, now: Secs) -> Queued {
+    let address = format!("user{number}@domain-{}.example", number % domains).into();
     Queued {
         received: now,
         not_before: 0,
@@ -130,10 +131,10 @@ fn message(number: u64, now: Secs) -> Queued {
 }
 
 /// A small body: ten million of them are on the disk.
-fn body(number: u64) -> Bytes {
+fn body(number: u64, domains: u64) -> Bytes {
     format!(
         "From: <bench@here.example>\r\nTo: <user{number}@domain-{}.example>\r\nSubject: {number}\r\n\r\nThis waits.\r\n",
-        number % DOMAINS
+        number % domains
     )
     .into()
 }
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn what_was_written_waits() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), 300).unwrap();
+        write(dir.path(), 300, 7).unwrap();
         assert_eq!(count(dir.path()).unwrap(), 300);
     }
 }

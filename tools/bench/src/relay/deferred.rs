@@ -14,6 +14,7 @@ use super::machine::Machine;
 use super::ours::{self, Ours};
 use super::outcomes::{Counts, Outcomes};
 use super::{DELIVERY_MAX, DESTINATION, LOOK, REST_MAX, TIME_LEAST, Timeline, accounting, backlog};
+use crate::pages::OpenPages;
 use crate::published;
 use crate::run::wait_until_idle;
 use crate::sink::Sink;
@@ -46,8 +47,9 @@ pub(super) fn workloads(settings: &Settings) -> Vec<Workload> {
 
 fn workload(name: &str, recipients: u64, settings: &Settings) -> Workload {
     let time = time(settings);
-    let side = |name, recipients| {
-        let start: Start = Box::new(move |settings, dir| Ok(Box::new(Deferred::start(recipients, settings, dir)?)));
+    let side = |name, recipients, pages| {
+        let start: Start =
+            Box::new(move |settings, dir| Ok(Box::new(Deferred::start(recipients, pages, settings, dir)?)));
         Side { name, is_ours: true, durability: ScratchServer::DURABILITY, start }
     };
     Workload {
@@ -61,7 +63,11 @@ fn workload(name: &str, recipients: u64, settings: &Settings) -> Workload {
         figures: FIGURES,
         published: published::about(name),
         writes_octets: (time.as_secs_f64() * super::FAST_RATE) as u64 * 10_240 + recipients * WAITING_BYTES,
-        sides: vec![side("posthaste", recipients), side("posthaste with an empty queue", 0)],
+        sides: vec![
+            side("posthaste", recipients, false),
+            side("posthaste with five pages open", recipients, true),
+            side("posthaste with an empty queue", 0, false),
+        ],
     }
 }
 
@@ -72,6 +78,8 @@ fn time(settings: &Settings) -> Duration {
 /// Each round restarts the server on the same data.
 struct Deferred {
     recipients: u64,
+    /// True if five browsers have the page open while mail comes.
+    pages: bool,
     dir: PathBuf,
     sink: Sink,
     account: PathBuf,
@@ -82,14 +90,15 @@ struct Deferred {
 }
 
 impl Deferred {
-    fn start(recipients: u64, settings: &Settings, dir: &Path) -> Result<Self, SideError> {
+    fn start(recipients: u64, pages: bool, settings: &Settings, dir: &Path) -> Result<Self, SideError> {
         if recipients > 0 {
-            backlog::write(&Ours::spool(dir), recipients)?;
+            backlog::write(&Ours::spool(dir), recipients, backlog::DOMAINS)?;
         }
         let account = dir.join("sink.jsonl");
         let sink = Sink::start_with_account(&settings.program, dir, &account)?;
         let (before, timeline) = (Counts::default(), Timeline::default());
-        Ok(Self { recipients, dir: dir.to_owned(), sink, account, before, acked: 0, timeline, notes: Vec::new() })
+        let dir = dir.to_owned();
+        Ok(Self { recipients, pages, dir, sink, account, before, acked: 0, timeline, notes: Vec::new() })
     }
 
     /// Waits until `acked` more messages than before are recorded as delivered.
@@ -170,6 +179,7 @@ impl Running for Deferred {
         accounting::check_when_written(&one.ledger, &self.account)?;
         let idle = sampler.sample().memory_octets;
 
+        let pages = if self.pages { Some(OpenPages::open(&ours.server)?) } else { None };
         (self.before, self.timeline) = (outcomes.read()?, Timeline::default());
         let (begun, machine) = (Instant::now(), Machine::now());
         let mut sampler = Sampler::new(&[ours.server.pid()], Instant::now());
@@ -177,6 +187,7 @@ impl Running for Deferred {
         let (whole, machine) = (begun.elapsed(), Machine::now().since(machine));
         wait_until_idle(&mut sampler, REST_MAX.min(settings.round_max));
         accounting::check_when_written(&outcome.ledger, &self.account)?;
+        pages.map(OpenPages::close).transpose()?;
         let mut sample = figures(&outcome, &sampler.finish(), machine, whole, Duration::ZERO)?;
         sample.retain(|key, _| FIGURES.iter().any(|figure| figure.key == key));
         for (key, value) in [

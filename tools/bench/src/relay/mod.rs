@@ -5,13 +5,13 @@
 //! log has it, which is in the batch of the record; Postfix's queue is empty.
 
 mod accounting;
-mod backlog;
+pub(crate) mod backlog;
 mod deferred;
 mod destinations;
 mod domains;
 mod loaded;
 mod machine;
-mod ours;
+pub(crate) mod ours;
 mod outcomes;
 mod silent;
 pub(crate) mod timeline;

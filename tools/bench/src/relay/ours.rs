@@ -69,6 +69,9 @@ fn configuration(events: &Path, segments: u64) -> String {
         "host_name = \"relay.example\"
 [[listener]]
 address = \"127.0.0.1:0\"
+[[listener]]
+address = \"127.0.0.1:0\"
+protocol = \"http\"
 [[domain]]
 name = \"here.example\"
 [storage]
