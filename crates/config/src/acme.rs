@@ -9,6 +9,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Listener, ListenerTls};
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Certificates from an authority, such as Let's Encrypt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,12 @@ impl Default for Acme {
 
 impl Table for Acme {
     const NAME: &str = "acme";
+}
+
+impl Reload for Acme {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 /// Top-level names that no authority signs for.

@@ -9,6 +9,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Listener, ListenerProtocol, ListenerTls, Network, Rates};
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Who may log in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,6 +41,12 @@ pub enum ListenerAuth {
 
 impl Table for Auth {
     const NAME: &str = "auth";
+}
+
+impl Reload for Auth {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Auth {

@@ -11,6 +11,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::values;
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// SPF, DKIM and DMARC of mail from strangers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +61,12 @@ pub enum OnTempError {
 
 impl Table for Checks {
     const NAME: &str = "checks";
+}
+
+impl Reload for Checks {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Default for Checks {

@@ -8,6 +8,7 @@ use posthaste_units::{A_YEAR, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use super::values;
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Signatures of mail from domains that have a key, made by `posthaste dkim new`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,12 @@ pub struct Dkim {
 
 impl Table for Dkim {
     const NAME: &str = "dkim";
+}
+
+impl Reload for Dkim {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Default for Dkim {

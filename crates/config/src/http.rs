@@ -7,6 +7,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Listener, ListenerProtocol, ListenerTls, Networks, default_listeners};
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Settings that all HTTP listeners share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,12 @@ impl Default for Http {
 
 impl Table for Http {
     const NAME: &str = "http";
+}
+
+impl Reload for Http {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Http {

@@ -8,7 +8,7 @@ use posthaste_units::{A_YEAR, check_bounds};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::reload::Reload;
+use super::reload::{NeedsRestart, Reload, part_of};
 use super::values::{self, SpoolShare, Table};
 
 /// How much of anything is accepted. The reply at each bound is in `docs/smtp.md`.
@@ -71,9 +71,9 @@ impl Table for Limits {
 }
 
 impl Reload for Limits {
-    fn merged(&self, new: &Self) -> Self {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
         let process = ProcessLimits { memory_bytes: self.process.memory_bytes, ..new.process.clone() };
-        Self { process, ..new.clone() }
+        part_of(Self { process, ..new.clone() }, new)
     }
 }
 

@@ -13,6 +13,7 @@ use super::limits::LimitOverrides;
 use super::tls::{ListenerTls, PemFiles};
 use super::values::Table;
 use crate::identity;
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -152,6 +153,12 @@ impl Table for Listener {
 
 impl Table for Network {
     const NAME: &str = "network";
+}
+
+impl Reload for Vec<Network> {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Keys for Listener {

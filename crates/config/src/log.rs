@@ -5,7 +5,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
-use super::reload::Reload;
+use super::reload::{NeedsRestart, Reload, none_of};
 
 /// The log, written to standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,11 @@ impl Table for Log {
     const NAME: &str = "log";
 }
 
-impl Reload for Log {}
+impl Reload for Log {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        none_of(self, new)
+    }
+}
 
 impl Default for Log {
     fn default() -> Self {

@@ -9,6 +9,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::values;
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// How much mail each account may have.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -48,6 +49,12 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
 
 impl Table for Quota {
     const NAME: &str = "quota";
+}
+
+impl Reload for Quota {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Quota {

@@ -6,7 +6,9 @@ use posthaste_units::values::Table;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Config, Events, Listener, ListenerTls, Pickup, Relay, Search, Socket, Storage, Transport};
+use super::{
+    Config, Dns, Domain, Events, Listener, ListenerTls, Pickup, Policy, Relay, Search, Socket, Storage, Transport,
+};
 
 /// A change that a running server cannot take, by its key: `storage.mail`, or `tls of listener 127.0.0.1:25`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,32 +32,140 @@ impl fmt::Display for NeedsRestart {
     }
 }
 
-/// A section of which a running server does not take all.
-pub(super) trait Reload: Table + Serialize + Clone {
-    /// The section in force once `new` was read. The default is `self`: all of it takes a restart.
-    fn merged(&self, new: &Self) -> Self {
-        let _ = new;
-        self.clone()
-    }
-
+/// A section of the configuration, which knows what a running server takes of a change. Each one has its own, in the file of its type where that is here.
+pub(super) trait Reload: Sized {
     /// The section in force once `new` was read, and the keys of `new` that are not: these are named again at the next reload.
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>);
+}
+
+/// A running server takes all of the section.
+pub(super) fn all_of<S: Clone>(new: &S) -> (S, Vec<NeedsRestart>) {
+    (new.clone(), Vec::new())
+}
+
+/// A running server takes nothing of the section.
+pub(super) fn none_of<S: Table + Serialize + Clone>(running: &S, new: &S) -> (S, Vec<NeedsRestart>) {
+    part_of(running.clone(), new)
+}
+
+/// A running server takes the keys of `new` that `merged` has.
+pub(super) fn part_of<S: Table + Serialize>(merged: S, new: &S) -> (S, Vec<NeedsRestart>) {
+    let mut restart = Vec::new();
+    differing(S::NAME, &json(&merged), &json(new), &mut restart);
+    (merged, restart)
+}
+
+impl Reload for Storage {
     fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
-        let merged = self.merged(new);
-        let mut restart = Vec::new();
-        differing(Self::NAME, &json(&merged), &json(new), &mut restart);
+        none_of(self, new)
+    }
+}
+
+impl Reload for Transport {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        none_of(self, new)
+    }
+}
+
+impl Reload for Search {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        none_of(self, new)
+    }
+}
+
+impl Reload for Events {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        none_of(self, new)
+    }
+}
+
+impl Reload for Pickup {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        none_of(self, new)
+    }
+}
+
+impl Reload for Relay {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        part_of(self.merged_with(new), new)
+    }
+}
+
+impl Reload for Policy {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
+}
+
+impl Reload for Dns {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
+}
+
+impl Reload for Vec<Domain> {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
+}
+
+/// Listeners keep their order, as sessions and sockets name them by number. Sockets are neither opened nor closed.
+impl Reload for Vec<Listener> {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        let (mut merged, mut restart, mut left) =
+            (Vec::with_capacity(self.len()), Vec::new(), new.iter().collect::<Vec<_>>());
+        for old in self {
+            let is_same =
+                |new: &&Listener| (&new.socket.address, &new.socket.unix) == (&old.socket.address, &old.socket.unix);
+            let Some(found) = left.iter().position(is_same) else {
+                restart.push(NeedsRestart::new(format!("listener {old} (removed)")));
+                merged.push(old.clone());
+                continue;
+            };
+            let (listener, changed) = old.reloaded(left.remove(found));
+            restart.extend(changed);
+            merged.push(listener);
+        }
+        restart.extend(left.iter().map(|new| NeedsRestart::new(format!("listener {new} (added)"))));
         (merged, restart)
     }
 }
 
-impl Reload for Storage {}
-impl Reload for Transport {}
-impl Reload for Search {}
-impl Reload for Events {}
-impl Reload for Pickup {}
+/// The settings of `new` that the socket can take, and those of its protocol that do not last as long as it.
+impl Reload for Listener {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        // IMAP and POP3 say at the start whether they offer TLS, and whether passwords need it.
+        let is_read = self.is_for_reading() && new.is_for_reading();
+        let has_other_tls = new.is_implicit() != self.is_implicit() || is_read && new.tls_mode() != self.tls_mode();
+        let has_other_proxy = is_read && new.socket.proxy_protocol != self.socket.proxy_protocol;
+        let changed = [
+            ("protocol", new.protocol != self.protocol),
+            ("mode", new.socket.mode != self.socket.mode),
+            ("group", new.socket.group != self.socket.group),
+            ("tls", has_other_tls),
+            ("proxy_protocol", has_other_proxy),
+        ];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        let restart = changed.map(|(key, _)| NeedsRestart::new(format!("{key} of listener {self}"))).collect();
+        let Socket { mode, group, proxy_protocol, .. } = self.socket.clone();
+        let mut socket = Socket { mode, group, ..new.socket.clone() };
+        if has_other_proxy {
+            let proxies = self.socket.proxies.clone();
+            socket = Socket { proxy_protocol, proxies, ..socket };
+        }
+        let mut listener = Self { socket, protocol: self.protocol, ..new.clone() };
+        if has_other_tls {
+            let Self { tls, certificate, key, .. } = self.clone();
+            listener = Self { tls, certificate, key, ..listener };
+        }
+        (listener, restart)
+    }
+}
 
-impl Reload for Relay {
-    fn merged(&self, new: &Self) -> Self {
-        self.merged_with(new)
+impl Listener {
+    /// True if TLS begins with the first octet.
+    fn is_implicit(&self) -> bool {
+        self.tls_mode() == ListenerTls::Implicit
     }
 }
 
@@ -98,10 +208,13 @@ impl Reloading {
 }
 
 impl Config {
-    /// The configuration in force after a reload of `new`, and the changes that need a restart. Listeners keep their order, as sessions and sockets name them by number.
-    pub fn reloaded(&self, new: Self) -> (Self, Vec<NeedsRestart>) {
+    /// The configuration in force after a reload of `new`, and the changes that need a restart.
+    pub fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
         let mut at = Reloading::default();
+        // Each section by its name, so that one which is added has its place here.
         let merged = Self {
+            // In names of mail files, in greetings and in what other hosts are told: at no time two names at once.
+            host_name: at.key("host_name", &self.host_name, &new.host_name),
             user: at.key("user", &self.user, &new.user),
             group: at.key("group", &self.group, &new.group),
             storage: at.section(&self.storage, &new.storage),
@@ -112,69 +225,21 @@ impl Config {
             pickup: at.section(&self.pickup, &new.pickup),
             log: at.section(&self.log, &new.log),
             limits: at.section(&self.limits, &new.limits),
-            listeners: merged_listeners(&self.listeners, new.listeners, &mut at.0),
-            // Read for each connection, message or look-up. Named one by one, so that a section which is added has its place here.
-            host_name: new.host_name,
-            policy: new.policy,
-            tls: new.tls,
-            acme: new.acme,
-            auth: new.auth,
-            quota: new.quota,
-            http: new.http,
-            checks: new.checks,
-            dkim: new.dkim,
-            dns: new.dns,
-            networks: new.networks,
-            webhooks: new.webhooks,
-            domains: new.domains,
+            listeners: at.section(&self.listeners, &new.listeners),
+            policy: at.section(&self.policy, &new.policy),
+            tls: at.section(&self.tls, &new.tls),
+            acme: at.section(&self.acme, &new.acme),
+            auth: at.section(&self.auth, &new.auth),
+            quota: at.section(&self.quota, &new.quota),
+            http: at.section(&self.http, &new.http),
+            checks: at.section(&self.checks, &new.checks),
+            dkim: at.section(&self.dkim, &new.dkim),
+            dns: at.section(&self.dns, &new.dns),
+            networks: at.section(&self.networks, &new.networks),
+            webhooks: at.section(&self.webhooks, &new.webhooks),
+            domains: at.section(&self.domains, &new.domains),
         };
         (merged, at.0)
-    }
-}
-
-/// The running listeners, with the new settings of those that are still configured. Sockets are neither opened nor closed.
-fn merged_listeners(running: &[Listener], mut new: Vec<Listener>, restart: &mut Vec<NeedsRestart>) -> Vec<Listener> {
-    let mut merged = Vec::with_capacity(running.len());
-    for old in running {
-        let is_same =
-            |new: &Listener| (&new.socket.address, &new.socket.unix) == (&old.socket.address, &old.socket.unix);
-        let Some(found) = new.iter().position(is_same) else {
-            restart.push(NeedsRestart::new(format!("listener {old} (removed)")));
-            merged.push(old.clone());
-            continue;
-        };
-        let (listener, changed) = old.reloaded(new.remove(found));
-        restart.extend(changed);
-        merged.push(listener);
-    }
-    restart.extend(new.iter().map(|new| NeedsRestart::new(format!("listener {new} (added)"))));
-    merged
-}
-
-impl Listener {
-    /// This listener with the settings of `new` that its socket can take, and the keys that it cannot.
-    fn reloaded(&self, new: Self) -> (Self, Vec<NeedsRestart>) {
-        let changed = [
-            ("protocol", new.protocol != self.protocol),
-            ("mode", new.socket.mode != self.socket.mode),
-            ("group", new.socket.group != self.socket.group),
-            ("tls", new.is_implicit() != self.is_implicit()),
-        ];
-        let changed = changed.into_iter().filter(|(_, changed)| *changed);
-        let restart = changed.map(|(key, _)| NeedsRestart::new(format!("{key} of listener {self}"))).collect();
-        let (mode, group) = (self.socket.mode.clone(), self.socket.group.clone());
-        let socket = Socket { mode, group, ..new.socket.clone() };
-        let mut listener = Self { socket, protocol: self.protocol, ..new };
-        if listener.is_implicit() != self.is_implicit() {
-            let Self { tls, certificate, key, .. } = self.clone();
-            listener = Self { tls, certificate, key, ..listener };
-        }
-        (listener, restart)
-    }
-
-    /// True if TLS begins with the first octet.
-    fn is_implicit(&self) -> bool {
-        self.tls_mode() == ListenerTls::Implicit
     }
 }
 
@@ -186,7 +251,7 @@ mod tests {
         Config::parse(std::path::Path::new("test.toml"), text).unwrap()
     }
 
-    fn reloaded(running: &Config, new: Config) -> (Config, Vec<String>) {
+    fn reloaded(running: &Config, new: &Config) -> (Config, Vec<String>) {
         let (merged, restart) = running.reloaded(new);
         (merged, restart.iter().map(ToString::to_string).collect())
     }
@@ -196,7 +261,7 @@ mod tests {
         let running = config("[relay]\nport = 2525\n[[relay.route]]\nhost = \"a.example\"\n");
         let new =
             config("[relay]\nport = 2526\n[[relay.source]]\nname = \"s\"\n[[relay.tls_policy]]\npolicy = \"off\"\n");
-        let (merged, restart) = reloaded(&running, new.clone());
+        let (merged, restart) = reloaded(&running, &new);
         assert_eq!((restart, merged.relay.port), (vec!["relay.port".to_owned()], 2525));
         assert!(merged.relay.route.is_empty() && merged.relay.source == new.relay.source);
         assert_eq!(merged.relay.tls_policy, new.relay.tls_policy);
@@ -213,7 +278,7 @@ mod tests {
              [[listener]]\naddress = \"127.0.0.1:2503\"\n[[listener]]\nunix = \"s\"\nmode = \"0600\"\n\
              [[listener]]\naddress = \"127.0.0.1:2501\"\nallow = \"192.0.2.2\"\n",
         );
-        let (merged, restart) = reloaded(&running, new.clone());
+        let (merged, restart) = reloaded(&running, &new);
         assert_eq!(
             restart,
             [
@@ -232,15 +297,52 @@ mod tests {
     #[test]
     fn each_key_that_needs_a_restart_is_named_until_it_is_back() {
         let running = config("");
-        let text = "[storage]\nmail_free_bytes_min = \"1G\"\n[log]\nlevel = \"warn\"\n[relay.bounces]\nsuppress_bounces = true\n\
+        let text = "host_name = \"other.example\"\n[storage]\nmail_free_bytes_min = \"1G\"\n[log]\nlevel = \"warn\"\n[relay.bounces]\nsuppress_bounces = true\n\
                     [search]\nindex = true\n[policy]\nbare_newlines = \"fix\"\n[limits]\nshutdown_secs = 7\n";
-        let (merged, restart) = reloaded(&running, config(text));
-        let expected = ["storage.mail_free_bytes_min", "relay.bounces.suppress_bounces", "search.index", "log.level"];
+        let (merged, restart) = reloaded(&running, &config(text));
+        let expected = [
+            "host_name",
+            "storage.mail_free_bytes_min",
+            "relay.bounces.suppress_bounces",
+            "search.index",
+            // It is the host's name where the file has none.
+            "pickup.origin",
+            "log.level",
+        ];
         assert_eq!(restart, expected);
         assert_eq!((&merged.storage, &merged.log, &merged.search), (&running.storage, &running.log, &running.search));
+        assert_eq!(merged.host_name, running.host_name);
         assert_eq!((&merged.policy, merged.limits.process.shutdown_secs), (&config(text).policy, 7));
-        assert_eq!(reloaded(&merged, config(text)).1, expected);
-        assert_eq!(reloaded(&merged, running.clone()), (running, Vec::new()));
+        assert_eq!(reloaded(&merged, &config(text)).1, expected);
+        assert_eq!(reloaded(&merged, &running), (running.clone(), Vec::new()));
+    }
+
+    #[test]
+    fn tls_of_a_reading_listener_changes_at_a_restart_and_that_of_smtp_at_once() {
+        let text = |tls: &str, proxy: bool| {
+            let tls = format!("tls = \"{tls}\"\ncertificate = \"c\"\nkey = \"k\"\n");
+            let proxy = if proxy { "proxy_protocol = true\nproxies = \"127.0.0.1\"\n" } else { "" };
+            format!(
+                "[auth]\nfile = \"p\"\n[[listener]]\naddress = \"127.0.0.1:2501\"\n{tls}\
+                 [[listener]]\naddress = \"127.0.0.1:2502\"\nprotocol = \"imap\"\n{tls}{proxy}"
+            )
+        };
+        let running = config(&text("starttls", false));
+        let new = config(&text("required", true));
+        let (merged, restart) = reloaded(&running, &new);
+        assert_eq!(restart, ["tls of listener 127.0.0.1:2502", "proxy_protocol of listener 127.0.0.1:2502"]);
+        assert_eq!(merged.listeners, [new.listeners[0].clone(), running.listeners[1].clone()]);
+        assert_eq!(reloaded(&merged, &running).1, [] as [String; 0]);
+    }
+
+    #[test]
+    fn sections_that_are_read_for_each_message_or_connection_apply_at_once() {
+        let text = "[policy]\nlong_lines = \"reject\"\n[auth]\nrecipient_rate = \"5/hour\"\nfile = \"p\"\n[quota]\nbytes = 1\n\
+                    [http]\nnames = [\"a.example\"]\n[dkim]\nexpire = 7200\n[dns]\ntimeout_secs = 7\n[tls]\ncertificate = \"c\"\n\
+                    [[network]]\ncidr = \"192.0.2.0/24\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n";
+        let listener = "[[listener]]\naddress = \"127.0.0.1:2501\"\n";
+        let (running, new) = (config(listener), config(&format!("{text}{listener}")));
+        assert_eq!(reloaded(&running, &new), (new, Vec::new()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Listener, ListenerProtocol};
+use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// The certificates of listeners that name none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -64,6 +65,12 @@ pub enum ListenerTls {
 
 impl Table for Tls {
     const NAME: &str = "tls";
+}
+
+impl Reload for Tls {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 impl Tls {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use crate::reload::{NeedsRestart, Reload, all_of};
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,12 @@ pub struct Webhook {
 
 impl Table for Webhook {
     const NAME: &str = "webhook";
+}
+
+impl Reload for Vec<Webhook> {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        all_of(new)
+    }
 }
 
 fn batch() -> usize {

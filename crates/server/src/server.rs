@@ -113,7 +113,7 @@ impl Server {
 
     /// As [`reload`](Self::reload), with the directory of `config`.
     pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Reloaded {
-        let (config, mut restart) = self.config.reloaded(config);
+        let (config, mut restart) = self.config.reloaded(&config);
         // It was not opened, as nothing could come to it.
         if !self.receiver.remote().is_open()
             && config.lets_clients_relay()

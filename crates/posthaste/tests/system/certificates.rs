@@ -193,14 +193,20 @@ fn a_tls_listener_without_a_certificate_uses_a_self_made_one() {
     server.stop();
     let server = Server::start_as_it_is(dir.path());
     assert_eq!(shown(server.addresses[0], None), made);
-    server.reload(&EACH_PROTOCOL.replace("mx.example.org", "mail.example.org"));
+    let other = EACH_PROTOCOL.replace("mx.example.org", "mail.example.org");
+    server.reload(&other);
+    let line = server.wait_for_log("these changes need a restart");
+    assert!(line.contains("host_name"), "{line}");
+    assert_eq!(shown(server.addresses[0], None), made, "one name for all until then");
+    server.stop();
+    let server = Server::start_as_it_is(dir.path());
     server.wait_for_log("made a certificate");
     assert_ne!(shown(server.addresses[0], None), made);
 
     // A better one takes its place at once.
     let better = one_file(&dir.path().join("mx.pem"), &["mail.example.org"]);
-    server.reload(&format!("{EACH_PROTOCOL}[tls]\ncertificate = \"mx.pem\"\n"));
-    server.wait_for_log_again("configuration reloaded", 2);
+    server.reload(&format!("{other}[tls]\ncertificate = \"mx.pem\"\n"));
+    server.wait_for_log("configuration reloaded");
     implicit(&server).into_iter().for_each(|at| assert_eq!(shown(at, Some("elsewhere.example")), better));
     server.stop();
 }
