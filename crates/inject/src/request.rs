@@ -87,11 +87,11 @@ struct RequestBody {
     substitutions: Map<String, Value>,
     #[serde(default)]
     template_dialect: Dialect,
-    /// KumoMTA's ways to answer before mail is safe. `false` is what is done here; `true` is refused.
-    #[serde(default)]
-    deferred_generation: bool,
-    #[serde(default)]
-    deferred_spool: bool,
+    /// KumoMTA's ways to answer before mail is safe. They change nothing: mail is durable before each answer.
+    #[serde(default, rename = "deferred_generation")]
+    _deferred_generation: bool,
+    #[serde(default, rename = "deferred_spool")]
+    _deferred_spool: bool,
     trace_headers: Option<Object<TraceBody>>,
 }
 
@@ -169,11 +169,6 @@ impl InjectRequest {
             return Err(InvalidRequest("the request has too many values".to_owned()));
         }
         let body: RequestBody = json::read(body).map_err(InvalidRequest)?;
-        let deferred = [("deferred_generation", body.deferred_generation), ("deferred_spool", body.deferred_spool)];
-        if let Some((key, _)) = deferred.into_iter().find(|(_, is_set)| *is_set) {
-            let why = "true is not taken: mail is durable before the answer";
-            return Err(InvalidRequest(format!("{key}: {why}")));
-        }
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
             return Err(InvalidRequest(format!("recipients: 1 to {RECIPIENTS_MAX}")));
         }

@@ -42,7 +42,7 @@ fn documented_requests_of_kumomta_have_their_answers() {
         assert_eq!((status(&head), &found), (expected, &answer), "request {number}");
         successes += found["success_count"].as_u64().unwrap_or(0) as usize;
     }
-    let (to_ann, to_bob) = (9, 3);
+    let (to_ann, to_bob) = (10, 3);
     assert_eq!(successes, to_ann + to_bob);
     let texts: Vec<String> =
         server.wait_for_mail("example.org", "ann", to_ann).iter().map(|found| found.text()).collect();
