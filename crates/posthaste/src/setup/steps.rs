@@ -291,3 +291,15 @@ fn call(command: &mut Command) -> Result<(), AnyError> {
 }
 
 const UNIT_TEXT: &str = include_str!("posthaste.service");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_writes_no_core_dumps_and_gains_no_rights() {
+        for line in ["LimitCORE=0", "NoNewPrivileges=true", "ProtectSystem=strict"] {
+            assert!(UNIT_TEXT.lines().any(|given| given == line), "{line}");
+        }
+    }
+}
