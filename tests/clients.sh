@@ -466,6 +466,36 @@ the_first_minute() {
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$(cat posthaste-data/password)" | grep -x $'\''world\r'\''
     ' - "$dir/first" "$POSTHASTE"
 }
+# The four lines of a terminal, with a port that another program has: what they name works.
+the_first_minute_on_a_terminal() {
+    mkdir "$dir/terminal" && unshare -n bash -euo pipefail -c '
+        cd "$1"
+        ip link set lo up
+        /usr/bin/python3 -c "import signal, socket; kept = socket.create_server((\"127.0.0.1\", 8025)); print(flush=True); signal.pause()" >busy &
+        busy=$!
+        trap "kill $busy" EXIT
+        for _ in $(seq 600); do [ -s busy ] && break; sleep 0.1; done
+        script -qefc "\"$2\" serve 2>log & echo \$! >pid; wait" banner >shown 2>&1 </dev/null &
+        terminal=$!
+        trap "kill $busy; kill \$(cat pid); wait $terminal" EXIT
+        for _ in $(seq 600); do grep -q "search  posthaste find" shown && break; sleep 0.1; done
+        tr -d "\r" <shown >lines
+        [ "$(wc -l <lines)" = 4 ]
+        grep -F "(port 8025 is busy; once" lines
+        grep -F "127.0.0.1:8025 is busy" log
+        send=$(sed -n "s/^ *send *//p" lines)
+        eval "$send -sS"
+        for _ in $(seq 300); do ls posthaste-data/mail/localhost/me/Maildir/new/* && break; sleep 0.1; done
+        read=$(sed -n "s/^ *read *//p" lines)
+        address=${read%% *} password=$(sed "s/.*password \([^ ]*\) .*/\1/" <<<"$read")
+        curl -sS "$address/INBOX;MAILINDEX=1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
+        page=$(sed -n "s/^ *page *//p" lines)
+        page=${page%% *}
+        curl -sS "${page%%#*}api/session/v1" --json "{\"link\":\"${page##*#k=}\"}" | grep -F mail:read
+        search=$(sed -n "s/^ *search *posthaste *//p" lines)
+        eval "\"$2\" $search" | grep -F hello
+    ' - "$dir/terminal" "$POSTHASTE"
+}
 # A message of a login has a signature by each key, and dkimpy verifies both.
 dkimpy_verifies() {
     local new="$dir/posthaste-data/mail/example.org/signed/Maildir/new"
@@ -596,8 +626,9 @@ check "dkimpy verifies the signatures of a login's mail" dkimpy_verifies
 check "openssl knows the keys" openssl_knows_the_keys
 if unshare -n true 2>/dev/null; then
     check "the first minute: IMAP and POP3 with the password that the server made" the_first_minute
+    check "the first minute: the four lines of a terminal" the_first_minute_on_a_terminal
 else
-    skip "the first minute" "this machine gives no network of one's own"
+    skip "the first minute, two checks" "this machine gives no network of one's own"
 fi
 check "SIGTERM ends the server well" stops
 check "the sink starts" start_sink

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 
 use posthaste_directory::{Place, Route};
 use posthaste_units::{count, wrapped};
@@ -28,6 +29,43 @@ impl Server {
         format!("{banner}\n")
     }
 
+    /// The four lines of the first minute: send, read, page, search. `None`: the configuration has listeners or logins,
+    /// or standard output is no terminal, and may be a log.
+    pub fn first_minute_banner(&self) -> Option<String> {
+        let password = self.receiver.first_password().filter(|_| std::io::stdout().is_terminal())?;
+        let (smtp, imap) = (self.addresses.smtp?, self.reading_at(ListenerProtocol::Imap)?);
+        let link = self.page.as_ref()?.link(&[], SESSION_SECS)?;
+        let domain = self.config.domains.first()?.names().next()?.to_owned();
+        let displaced = self.displaced();
+        let busy = |taken: SocketAddr, after: &str| {
+            let wanted = displaced.iter().find(|(_, now)| *now == taken);
+            wanted.map_or_else(String::new, |(wanted, _)| format!("port {} is busy{after}", wanted.port()))
+        };
+        let lines = FirstMinute {
+            smtp,
+            to: format!("{}@{domain}", example_user(&self.config)),
+            domain,
+            imap,
+            imap_busy: busy(imap, ", "),
+            password: password.reveal(),
+            file: password.file().display().to_string(),
+            page: link,
+            page_busy: self.addresses.http.first().map_or_else(String::new, |(at, _)| busy(*at, "; ")),
+            mail: self.config.storage.mail.display().to_string(),
+        };
+        Some(lines.text())
+    }
+
+    /// Remarks of a start that [`first_minute_banner`](Self::first_minute_banner) leaves out.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        self.notes().into_iter().chain(damaged(&self.replayed)).collect()
+    }
+
+    /// The mail that the start restored; `None`: the spool was empty.
+    pub(crate) fn restored(&self) -> Option<String> {
+        (self.replayed.messages > 0).then(|| restored(&self.replayed))
+    }
+
     /// The text that a start prints: where it listens, what it receives, how to try it.
     pub fn banner(&self) -> String {
         let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
@@ -48,15 +86,7 @@ impl Server {
         }
         if let Some(password) = self.receiver.first_password() {
             let file = password.file().display();
-            let _ = match std::io::stdout().is_terminal() {
-                true => writeln!(
-                    out,
-                    "  password   {} (opens the mail of any account, and the page; also in {file})",
-                    password.reveal()
-                ),
-                // Standard output may be a log.
-                false => writeln!(out, "  password   in {file} (opens the mail of any account, and the page)"),
-            };
+            let _ = writeln!(out, "  password   in {file} (opens the mail of any account, and the page)");
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));
@@ -74,7 +104,21 @@ impl Server {
 }
 
 impl Server {
-    /// Limits of the system that are lower than those of the configuration.
+    /// Default addresses that others have, each with the one in its place.
+    fn displaced(&self) -> Vec<(SocketAddr, SocketAddr)> {
+        if !self.config.has_default_listeners() {
+            return Vec::new();
+        }
+        let http = self.config.http_listeners().zip(self.addresses.http.iter().map(|(address, _)| *address));
+        let reading = self.config.reading_listeners().zip(self.addresses.reading.iter().map(|(_, address)| *address));
+        let displaced = http.chain(reading).filter_map(|(listener, now)| {
+            let wanted = listener.socket.address.as_deref()?.parse().ok()?;
+            (wanted != now).then_some((wanted, now))
+        });
+        displaced.collect()
+    }
+
+    /// Limits of the system that are lower than those of the configuration, and ports that others have.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let backlog = self.addresses.backlog;
@@ -82,6 +126,9 @@ impl Server {
             let (granted, wanted) = (backlog.granted, backlog.wanted);
             notes
                 .push(format!("{granted} connections may wait to be accepted, not {wanted}: raise net.core.somaxconn"));
+        }
+        for (wanted, now) in self.displaced() {
+            notes.push(format!("{wanted} is busy: {now} is in its place"));
         }
         let connections = self.config.limits.connections.connections;
         if let Some(files) = files_max().filter(|&files| files < connections as u64) {
@@ -121,6 +168,11 @@ impl Server {
         out
     }
 
+    /// The first TCP address where mail is read by a protocol.
+    fn reading_at(&self, protocol: ListenerProtocol) -> Option<SocketAddr> {
+        self.addresses.reading.iter().find(|(spoken, _)| *spoken == protocol).map(|(_, address)| *address)
+    }
+
     /// The addresses where mail is read by a protocol.
     fn readers(&self, protocol: ListenerProtocol) -> Vec<String> {
         let of_protocol = self.addresses.reading.iter().filter(|(spoken, _)| *spoken == protocol);
@@ -129,13 +181,8 @@ impl Server {
         of_protocol.map(|(_, address)| address.to_string()).chain(unix).collect()
     }
 
-    /// Where the page is. In the first minute a terminal gets a link that opens it; standard output may also be a log.
+    /// Where the page is. Standard output may be a log: no link.
     fn page_lines(&self) -> String {
-        let is_first_minute = self.receiver.first_password().is_some() && std::io::stdout().is_terminal();
-        let link = self.page.as_ref().filter(|_| is_first_minute).and_then(|page| page.link(&[], SESSION_SECS));
-        if let Some(link) = link {
-            return format!("  page       {link} (once, within 10 minutes; again: posthaste page)\n");
-        }
         let pages = self.pages();
         let mut lines: String = pages.iter().map(|page| format!("  page       {page}\n")).collect();
         if !pages.is_empty() {
@@ -150,6 +197,34 @@ impl Server {
             format!("{}://{address}/", if *is_encrypted { "https" } else { "http" })
         };
         self.addresses.http.iter().map(page).collect()
+    }
+}
+
+/// The parts of the four lines.
+struct FirstMinute {
+    smtp: SocketAddr,
+    domain: String,
+    to: String,
+    imap: SocketAddr,
+    /// Empty, or that the usual port is busy.
+    imap_busy: String,
+    password: String,
+    file: String,
+    page: String,
+    page_busy: String,
+    mail: String,
+}
+
+impl FirstMinute {
+    fn text(&self) -> String {
+        let Self { smtp, domain, to, imap, imap_busy, password, file, page, page_busy, mail } = self;
+        format!(
+            "  send    printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{smtp} --mail-from you@{domain} --mail-rcpt {to} -T -
+  read    imap://{imap} as {to}, password {password} ({imap_busy}also in {file})
+  page    {page} ({page_busy}once, within 10 minutes; again: posthaste page)
+  search  posthaste find --scan {mail} hello
+"
+        )
     }
 }
 
@@ -197,5 +272,33 @@ fn example_user(config: &Config) -> String {
     match config.domains.first().map(|domain| &domain.users) {
         Some(posthaste_config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
         _ => "me".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_minute_has_four_lines() {
+        let lines = FirstMinute {
+            smtp: ([127, 0, 0, 1], 2525).into(),
+            domain: "localhost".into(),
+            to: "me@localhost".into(),
+            imap: ([127, 0, 0, 1], 1144).into(),
+            imap_busy: "port 1143 is busy, ".into(),
+            password: "abc".into(),
+            file: "posthaste-data/password".into(),
+            page: "http://127.0.0.1:8025/#k=phl_x".into(),
+            page_busy: String::new(),
+            mail: "posthaste-data/mail".into(),
+        };
+        let text = lines.text();
+        let names: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(names, ["send", "read", "page", "search"]);
+        assert!(text.contains(r"printf 'Subject: hello\r\n\r\nworld\r\n' | curl smtp://127.0.0.1:2525 --mail-from you@localhost --mail-rcpt me@localhost -T -"), "{text}");
+        let read =
+            "imap://127.0.0.1:1144 as me@localhost, password abc (port 1143 is busy, also in posthaste-data/password)";
+        assert!(text.contains(read) && text.contains("#k=phl_x (once, within 10 minutes; "), "{text}");
     }
 }

@@ -247,11 +247,19 @@ impl StopSignals {
 /// Prints the banner, logs warnings about this configuration, and reports readiness.
 fn announce(server: &Server, directory: &Directory, supervisor: &mut Supervisor) {
     // With JSON, every line of output is JSON.
-    print(&match server.config.log.format {
-        LogFormat::Plain => server.banner(),
-        LogFormat::Json => server.banner_json(),
-    });
+    let is_plain = server.config.log.format == LogFormat::Plain;
+    let first_minute = if is_plain { server.first_minute_banner() } else { None };
+    let is_first_minute = first_minute.is_some();
+    print(&first_minute.unwrap_or_else(|| if is_plain { server.banner() } else { server.banner_json() }));
     supervisor.ready();
+    if is_first_minute {
+        for remark in server.remarks() {
+            tracing::warn!("{remark}");
+        }
+        if let Some(restored) = server.restored() {
+            tracing::info!(restored, "mail of the spool");
+        }
+    }
     let owners = OwnerRules::of(&server.config.domains);
     if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
         tracing::warn!("running as root: set `user`, so that the server drops privileges after binding its sockets");
