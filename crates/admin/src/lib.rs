@@ -42,6 +42,6 @@ pub use token_bounds::{TokenBounds, TokenBoundsError};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
     AskRefusal, Attention, CertificateEnd, DestinationCount, DiskRoom, Distribution, DnsStatus, FollowEvents, Guess,
-    InjectCall, InjectReply, PublicFile, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus,
-    Urgency, WebhookStatus,
+    InjectCall, InjectReply, PageSelection, PublicFile, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView,
+    StreamStatus, Urgency, WebhookStatus,
 };

@@ -11,7 +11,7 @@ use crate::{CHECK_METHODS, CHECK_RESULTS, Counters, QueueStatus, RelayStatus, Se
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 38] = [
+pub(crate) static METRICS: [Metric; 39] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -50,11 +50,12 @@ pub(crate) static METRICS: [Metric; 38] = [
     Metric("posthaste_queue_oldest_timestamp_seconds", "gauge", "When the oldest of them was received; 0 for none."),
     Metric("posthaste_queue_destination_recipients", "gauge", "Recipients that wait, by destination."),
     Metric("posthaste_queue_destinations", "gauge", "Destinations that recipients wait for."),
+    Metric("posthaste_queue_tenant_recipients", "gauge", "Recipients that wait, by tenant."),
 ];
 
 /// The latency of a 250, which the page shows as well.
 pub(crate) const ACCEPT: &str = "posthaste_accept_seconds";
-/// The name of the destination for all that have no name here.
+/// The name of a destination or tenant for all that have no name here.
 const OTHER: &str = "other";
 
 /// Lines for all that can be told. Without a status or a queue, their metrics are missing: they are not 0.
@@ -121,13 +122,11 @@ pub(crate) fn text(
     if let Some(queue) = queue {
         out.one("posthaste_queue_recipients", queue.recipients as f64);
         out.one("posthaste_queue_oldest_timestamp_seconds", queue.oldest.unwrap_or(0) as f64);
-        // A domain of that name would be told twice.
-        let named = queue.destinations.iter().filter(|of| of.domain != OTHER);
-        let in_named: u64 = named.clone().map(|of| of.recipients).sum();
-        let others = (("destination", OTHER), queue.recipients.saturating_sub(in_named) as f64);
-        let named = named.map(|of| (("destination", &*of.domain), of.recipients as f64));
-        out.labelled("posthaste_queue_destination_recipients", named.chain([others]));
+        let destinations = queue.destinations.iter().map(|of| (&*of.domain, of.recipients));
+        out.shares("posthaste_queue_destination_recipients", "destination", queue.recipients, destinations);
         out.one("posthaste_queue_destinations", queue.destinations.len() as f64 + queue.others as f64);
+        let tenants = queue.tenants.iter().map(|(name, recipients)| (&**name, *recipients));
+        out.shares("posthaste_queue_tenant_recipients", "tenant", queue.recipients, tenants);
     }
     out.0
 }
@@ -146,6 +145,25 @@ impl Lines {
     fn one(&mut self, name: &'static str, value: f64) {
         self.head(name);
         let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// Parts of a whole by name, and the rest as [`OTHER`].
+    fn shares<'a>(
+        &mut self,
+        name: &'static str,
+        label: &'static str,
+        whole: u64,
+        parts: impl Iterator<Item = (&'a str, u64)>,
+    ) {
+        let mut rest = whole;
+        // One of that name would be told twice.
+        let named = parts.filter(|(part, _)| *part != OTHER).map(|(part, count)| {
+            rest = rest.saturating_sub(count);
+            ((label, part), count as f64)
+        });
+        let mut lines: Vec<_> = named.collect();
+        lines.push(((label, OTHER), rest as f64));
+        self.labelled(name, lines);
     }
 
     fn labelled<'a>(&mut self, name: &'static str, lines: impl IntoIterator<Item = ((&'static str, &'a str), f64)>) {
@@ -270,6 +288,7 @@ mod tests {
             oldest: Some(1_700_000_000),
             destinations: vec![destination("a\"\\\n.example", 7), destination("other", 2)],
             others: 999,
+            tenants: vec![("acme".to_owned(), 400_000), ("other".to_owned(), 5), ("shop".to_owned(), 0)],
             ..QueueStatus::default()
         };
         let mut checks = CheckCounts::default();
@@ -320,6 +339,9 @@ mod tests {
             "posthaste_queue_destination_recipients{destination=\"a\\\"\\\\\\n.example\"} 7",
             "posthaste_queue_destination_recipients{destination=\"other\"} 999993",
             "posthaste_queue_destinations 1001",
+            "posthaste_queue_tenant_recipients{tenant=\"acme\"} 400000",
+            "posthaste_queue_tenant_recipients{tenant=\"shop\"} 0",
+            "posthaste_queue_tenant_recipients{tenant=\"other\"} 600000",
             "posthaste_dns_questions_total{type=\"mx\",outcome=\"timeout\"} 3",
             "posthaste_dns_lookups_total{cache=\"hit\"} 5",
             "posthaste_dns_pending_questions{state=\"waiting\"} 7",
@@ -339,7 +361,7 @@ mod tests {
         };
         let destinations = named("posthaste_sent_age_seconds", "destination", 51);
         let distributions = destinations.chain(named("posthaste_stream_lag_batches", "stream", 100)).collect();
-        let of_queue = (0..20).map(|number| DestinationCount {
+        let of_queue = (0..50).map(|number| DestinationCount {
             domain: format!("d{number}.example"),
             recipients: 5,
             deferred: 0,
@@ -347,7 +369,9 @@ mod tests {
             suspended: 0,
             oldest: 0,
         });
-        let queue = QueueStatus { destinations: of_queue.collect(), others: 999_980, ..QueueStatus::default() };
+        let tenants = (0..200).map(|number| (format!("t{number}"), 5)).collect();
+        let destinations = of_queue.collect();
+        let queue = QueueStatus { destinations, tenants, others: 999_950, ..QueueStatus::default() };
         let work = Work { counters: Counters::default(), distributions };
         let many = text(&Readiness::Ready, &work, None, Some(&queue));
         let lines = few.lines().count() + many.lines().count();

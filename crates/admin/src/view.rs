@@ -1,5 +1,6 @@
 //! The state of a server that is shown by HTTP.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use posthaste_control::Request;
@@ -311,14 +312,31 @@ pub struct Attention {
     pub what: String,
     /// The remedy, as a command or a hint.
     pub help: String,
+    /// Where the page shows it, if it does.
+    pub link: Option<PageSelection>,
     /// When it was first seen, in seconds since 1970. The API fills it in.
     pub since: Option<u64>,
+}
+
+/// A page, and what is selected there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PageSelection {
+    /// Its name in the address, such as `queue`.
+    pub page: &'static str,
+    /// Keys and values of the address.
+    pub query: BTreeMap<&'static str, String>,
 }
 
 impl Attention {
     /// Seen now for the first time.
     pub fn new(urgency: Urgency, about: &str, what: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { urgency, about: about.to_owned(), what: what.into(), help: help.into(), since: None }
+        Self { urgency, about: about.to_owned(), what: what.into(), help: help.into(), link: None, since: None }
+    }
+
+    /// Shown on the page Queue, with this selection.
+    pub fn in_queue<const N: usize>(self, query: [(&'static str, &str); N]) -> Self {
+        let query = query.into_iter().map(|(key, value)| (key, value.to_owned())).collect();
+        Self { link: Some(PageSelection { page: "queue", query }), ..self }
     }
 }
 
@@ -345,6 +363,9 @@ pub struct QueueStatus {
     pub destinations: Vec<DestinationCount>,
     /// Destinations beyond those.
     pub others: u64,
+    /// Recipients of each tenant of the configuration. For metrics alone.
+    #[serde(skip)]
+    pub tenants: Vec<(String, u64)>,
     /// Things that need somebody.
     pub attention: Vec<Attention>,
 }

@@ -34,6 +34,7 @@ mod values;
 mod webhooks;
 mod words;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -188,6 +189,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Tenants that are named here. Logins and a header field may name others.
+    pub fn tenants(&self) -> BTreeSet<&str> {
+        let sections = self.relay.tenant.iter().map(|section| &*section.name);
+        let listeners = self.listeners.iter().filter_map(|listener| listener.tenant.as_deref());
+        let networks = self.networks.iter().filter_map(|network| network.tenant.as_deref());
+        sections.chain(listeners).chain(networks).collect()
+    }
+
     /// Reads `file`; without one, that of [`FoundFile::find`]; without that, the defaults.
     ///
     /// # Errors

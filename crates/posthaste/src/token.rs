@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use posthaste_admin::{Scope, Secret, Token, TokenBounds, TokenFile};
-use posthaste_config::Config;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
@@ -93,7 +92,7 @@ impl AddArgs {
         let token = Token::new(&self.name, &secret, self.scope.iter().copied().collect::<BTreeSet<_>>(), until)?;
         let token = token.within(bounds)?;
         if let Some(tenant) = &self.tenant
-            && !names_tenant(&self.config.load()?.config, tenant)
+            && !self.config.load()?.config.tenants().contains(&**tenant)
         {
             complain(&format!("warning: the configuration names no tenant {tenant}"));
         }
@@ -110,14 +109,6 @@ impl AddArgs {
         complain(&format!("token {}: its secret is in {}", self.name, path.display()));
         Ok(())
     }
-}
-
-/// True if the configuration names the tenant. Logins and a header field may name others.
-fn names_tenant(config: &Config, tenant: &str) -> bool {
-    let sections = config.relay.tenant.iter().map(|section| &section.name);
-    let listeners = config.listeners.iter().filter_map(|listener| listener.tenant.as_ref());
-    let networks = config.networks.iter().filter_map(|network| network.tenant.as_ref());
-    sections.chain(listeners).chain(networks).any(|name| name == tenant)
 }
 
 /// Parses the lifetime of a token, at least a second.

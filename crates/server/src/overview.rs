@@ -1,7 +1,8 @@
 //! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
@@ -15,7 +16,7 @@ use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::Trouble;
 use posthaste_relay::queue::{QueueEntry, Secs, Selection};
-use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
+use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE};
 use serde_json::{Value, json};
 
 use crate::disks::{Disks, FileSystem};
@@ -49,7 +50,9 @@ struct Shown {
 /// The time between two looks at certificates.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(600);
 /// Destinations in a list.
-const DESTINATIONS_MAX: usize = 20;
+const DESTINATIONS_MAX: usize = 50;
+/// Tenants of the configuration in a list.
+const TENANTS_MAX: usize = 200;
 /// Suspensions that are named.
 const SUSPENSIONS_MAX: usize = 10;
 
@@ -87,6 +90,16 @@ impl Overview {
         let (warnings, ends) =
             expiring.as_ref().map(|(_, warnings, ends)| (warnings.clone(), ends.clone())).unwrap_or_default();
         (config.storage.clone(), config.host_name.clone(), warnings, ends)
+    }
+}
+
+impl Overview {
+    /// Recipients of each tenant of the configuration: any word can be a tenant where a header field names it.
+    fn tenants(&self, counts: &[(Arc<str>, Count)]) -> Vec<(String, u64)> {
+        let counts: HashMap<&str, u64> = counts.iter().map(|(name, count)| (&**name, count.recipients)).collect();
+        let shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = shown.config.tenants().into_iter().take(TENANTS_MAX);
+        named.map(|name| (name.to_owned(), counts.get(name).copied().unwrap_or(0))).collect()
     }
 }
 
@@ -186,8 +199,10 @@ impl ServerView for Overview {
     fn queue(&self, tenant: Option<&str>) -> QueueStatus {
         let Some(relay) = self.receiver.relay() else { return QueueStatus::default() };
         let selection = Selection { tenant: tenant.map(Into::into), ..Selection::default() };
-        let all = relay.summary(&Filter { selection, ..Filter::default() }, CountBy::Domain);
-        let destination = |(name, count): &(std::sync::Arc<str>, posthaste_relay::sender::Count)| DestinationCount {
+        let filter = Filter { selection, ..Filter::default() };
+        let by = [(CountBy::Domain, DESTINATIONS_MAX), (CountBy::Tenant, usize::MAX)];
+        let [all, by_tenant] = relay.summaries(&filter, by);
+        let destination = |(name, count): &(Arc<str>, Count)| DestinationCount {
             domain: name.to_string(),
             recipients: count.recipients,
             deferred: count.deferred,
@@ -196,10 +211,11 @@ impl ServerView for Overview {
             oldest: relay.wall(count.oldest),
         };
         QueueStatus {
-            recipients: all.iter().map(|(_, count)| count.recipients).sum(),
-            oldest: all.iter().map(|(_, count)| count.oldest).min().map(|oldest| relay.wall(oldest)),
-            destinations: all.iter().take(DESTINATIONS_MAX).map(destination).collect(),
-            others: all.len().saturating_sub(DESTINATIONS_MAX) as u64,
+            recipients: all.recipients,
+            oldest: all.oldest.map(|oldest| relay.wall(oldest)),
+            destinations: all.busiest.iter().map(destination).collect(),
+            others: all.names.saturating_sub(DESTINATIONS_MAX) as u64,
+            tenants: self.tenants(&by_tenant.busiest),
             attention: of_queue(relay, tenant),
         }
     }
@@ -357,12 +373,11 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
         };
         let what =
             format!("{whose} is full: {} of {} recipients wait, and more are refused", room.recipients, room.max);
-        attention.push(Attention::new(
-            Urgency::Broken,
-            &format!("room {}", room.tenant),
-            what,
-            "posthaste queue summary",
-        ));
+        let full = Attention::new(Urgency::Broken, &format!("room {}", room.tenant), what, "posthaste queue summary");
+        attention.push(match &*room.tenant {
+            "" => full.in_queue([]),
+            tenant => full.in_queue([("tenant", tenant)]),
+        });
     }
     let stats = relay.stats();
     if stats.unreachable > 0 && tenant.is_none() {
@@ -371,7 +386,7 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
             many => format!("{many} destinations cannot be reached now"),
         };
         let help = "they are tried again by themselves: posthaste queue summary --by site";
-        attention.push(Attention::new(Urgency::Note, "unreachable", what, help));
+        attention.push(Attention::new(Urgency::Note, "unreachable", what, help).in_queue([("by", "site")]));
     }
     let mut suspensions = relay.suspensions();
     suspensions.retain(|entry| tenant.is_none_or(|tenant| crate::control::suspend::is_of(entry, tenant)));
@@ -379,7 +394,8 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
     attention.extend(named.take(SUSPENSIONS_MAX));
     if let more @ 1.. = suspensions.len().saturating_sub(SUSPENSIONS_MAX) {
         let what = format!("{more} further suspensions");
-        attention.push(Attention::new(Urgency::Note, "suspensions", what, "posthaste queue suspensions"));
+        let more = Attention::new(Urgency::Note, "suspensions", what, "posthaste queue suspensions");
+        attention.push(more.in_queue([]));
     }
     attention
 }
@@ -396,7 +412,13 @@ fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {
     let end = left.map_or("until somebody resumes it".to_owned(), |minutes| format!("for {minutes} more minutes"));
     let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let what = format!("mail of {name} is {is} {end}{why}");
-    Some(Attention::new(Urgency::Note, &format!("suspension {name}"), what, "posthaste queue suspensions"))
+    let about = format!("suspension {name}");
+    let suspended = Attention::new(Urgency::Note, &about, what, "posthaste queue suspensions");
+    // The page selects no mail by its hosts.
+    Some(match scope.kind() {
+        kind @ ("domain" | "tenant" | "campaign") => suspended.in_queue([(kind, &*scope.name())]),
+        _ => suspended.in_queue([("by", "site")]),
+    })
 }
 
 fn now_secs() -> i64 {

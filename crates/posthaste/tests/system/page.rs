@@ -109,6 +109,45 @@ fn the_queue_is_shown_and_changed_with_what_was_seen() {
 }
 
 #[test]
+fn what_needs_somebody_leads_to_its_mail_and_tenants_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
+    let tenants = "[[network]]\ncidr = \"127.0.0.1\"\ntenant = \"acme\"\n[[relay.tenant]]\nname = \"shop\"\n";
+    let server = Server::start(dir.path(), &format!("{relay}{CONFIG}{tenants}"));
+    server.hello().deliver(&["ann@there.example", "bob@other.example"], MESSAGE);
+    wait_until_unreachable(&server, dir.path(), 2);
+    let address = page_of(&server);
+    let secret = token(dir.path(), "ann", "queue:read,queue:write,metrics");
+    for (scope, expect) in [(json!({ "domain": "there.example" }), 1), (json!({ "tenant": "acme" }), 2)] {
+        let request = json!({ "ask": "suspend", "scope": scope, "secs": 600, "reason": "look", "expect": expect });
+        assert_eq!(control(address, &secret, &request).0, 200);
+    }
+    let expected = [
+        json!({ "page": "queue", "query": { "by": "site" } }),
+        json!({ "page": "queue", "query": { "domain": "there.example" } }),
+        json!({ "page": "queue", "query": { "tenant": "acme" } }),
+    ];
+    let deadline = Instant::now() + PATIENCE;
+    // Looks of the second before are shared.
+    loop {
+        let (_, queue) = get(address, "/api/queue/v1", &secret);
+        let links: Vec<&Value> = queue["attention"].as_array().unwrap().iter().map(|one| &one["link"]).collect();
+        if expected.iter().all(|link| links.contains(&link)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{queue}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let (_, measured) = ask(address, &format!("{head}Authorization: Bearer {secret}\r\n\r\n"));
+    for (tenant, recipients) in [("acme", 2), ("shop", 0), ("other", 0)] {
+        let line = format!("\nposthaste_queue_tenant_recipients{{tenant=\"{tenant}\"}} {recipients}\n");
+        assert!(measured.contains(&line), "{line}{measured}");
+    }
+    server.stop();
+}
+
+#[test]
 fn each_request_needs_its_scope() {
     let dir = tempfile::tempdir().unwrap();
     let (server, address) = waiting(dir.path());

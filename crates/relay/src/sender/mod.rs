@@ -38,6 +38,7 @@ mod mta_sts;
 mod notices;
 mod observer;
 mod preview;
+mod ranking;
 mod record;
 mod replies;
 mod reuse;
@@ -95,6 +96,7 @@ pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState
 pub use preview::{
     HopPreview, HostPreview, HostSettings, MtaStsPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview,
 };
+pub use ranking::Ranking;
 pub use room::{RoomLimits, RoomNow};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};

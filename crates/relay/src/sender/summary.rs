@@ -10,7 +10,7 @@ use posthaste_spool::Lsn;
 
 use super::control::Filter;
 use super::shared::Shared;
-use super::{ControlError, Relay};
+use super::{ControlError, Ranking, Relay};
 use crate::queue::{Key, QueueId, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
 
 /// The name to count recipients by.
@@ -136,33 +136,37 @@ impl Count {
 }
 
 impl Relay {
-    /// Counts matching recipients, largest group first. Reads memory only, unless the filter names an address. For a
-    /// large queue, the oldest, the next attempt and the last reply are those of the rolling scan, which takes minutes
-    /// for ten million. Blocks.
-    pub fn summary(&self, filter: &Filter, by: CountBy) -> Vec<(Arc<str>, Count)> {
+    /// Counts matching recipients, with the `most` largest groups. Reads memory only, unless the filter names an
+    /// address. For a large queue, the oldest, the next attempt and the last reply are those of the rolling scan, which
+    /// takes minutes for ten million. Blocks.
+    pub fn summary(&self, filter: &Filter, by: CountBy, most: usize) -> Ranking {
+        let [ranking] = self.summaries(filter, [(by, most)]);
+        ranking
+    }
+
+    /// Like [`summary`](Self::summary), by several kinds of names in one scan.
+    pub fn summaries<const N: usize>(&self, filter: &Filter, by: [(CountBy, usize); N]) -> [Ranking; N] {
         let shared = &self.0.shared;
-        let queues = match shared.counted(filter) {
-            Some(queues) => queues,
-            None => shared.looked_at(filter),
-        };
-        let mut names: HashMap<Arc<str>, Count> = HashMap::new();
+        let queues = shared.counted(filter).unwrap_or_else(|| shared.looked_at(filter).into_iter().collect());
+        let mut rankings = by.map(|(by, most)| (by, most, HashMap::<Arc<str>, Count>::new()));
         for (id, count) in queues {
             let queue = shared.queue();
-            let name = match by {
-                CountBy::Site => Some(queue.site(id).unwrap_or_default()),
-                _ => queue.queue(id).map(|(name, _)| match by {
-                    CountBy::Tenant => name.tenant,
-                    CountBy::Campaign => name.campaign,
-                    CountBy::Domain | CountBy::Site => name.domain,
-                }),
-            };
-            // Settled meanwhile.
-            let Some(name) = name else { continue };
-            names.entry(name).or_insert(Count::NONE).add(&count);
+            for (by, _, names) in &mut rankings {
+                let by = *by;
+                let name = match by {
+                    CountBy::Site => Some(queue.site(id).unwrap_or_default()),
+                    _ => queue.queue(id).map(|(name, _)| match by {
+                        CountBy::Tenant => name.tenant,
+                        CountBy::Campaign => name.campaign,
+                        CountBy::Domain | CountBy::Site => name.domain,
+                    }),
+                };
+                // Settled meanwhile.
+                let Some(name) = name else { continue };
+                names.entry(name).or_insert(Count::NONE).add(&count);
+            }
         }
-        let mut all: Vec<_> = names.into_iter().collect();
-        all.sort_by(|(a, first), (b, second)| second.recipients.cmp(&first.recipients).then_with(|| a.cmp(b)));
-        all
+        rankings.map(|(_, most, names)| Ranking::of(names, most))
     }
 
     /// Why the recipients of a count wait. Reads memory only.
@@ -207,7 +211,7 @@ impl Shared {
     }
 
     /// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
-    fn counted(&self, filter: &Filter) -> Option<HashMap<QueueId, Count>> {
+    fn counted(&self, filter: &Filter) -> Option<Vec<(QueueId, Count)>> {
         let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
         let Selection { tenant, campaign, domain, is_held } = selection;
         let is_counted =
@@ -218,7 +222,7 @@ impl Shared {
         let now = self.queue().now();
         let look = self.look.advance(Instant::now(), now, |from| self.part(from));
         let ids = self.queue().queues();
-        let mut counts = HashMap::with_capacity(ids.len());
+        let mut counts = Vec::with_capacity(ids.len());
         for id in ids {
             // Locked for one queue at a time: mail goes on meanwhile.
             let queue = self.queue();
@@ -229,7 +233,7 @@ impl Shared {
                 let part = (queue.suspended_part(id), *is_held);
                 let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
                 if count.recipients > 0 {
-                    counts.insert(id, count);
+                    counts.push((id, count));
                 }
             }
         }

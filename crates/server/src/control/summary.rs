@@ -21,7 +21,8 @@ pub(super) fn summary(
         By::Campaign => CountBy::Campaign,
         By::Site => CountBy::Site,
     };
-    let all = relay.summary(&filter(of), count_by);
+    let most = top.map_or(usize::MAX, |top| top as usize);
+    let all = relay.summary(&filter(of), count_by, most);
     let line = |name: &str, count: &Count| {
         let mut line = CountLine::of(by, name);
         (line.recipients, line.oldest) = (count.recipients, relay.wall(count.oldest));
@@ -34,8 +35,7 @@ pub(super) fn summary(
         }
         line
     };
-    let most = top.map_or(usize::MAX, |top| top as usize);
-    let _ = all.iter().take(most).all(|(name, count)| answer(as_json(&line(name, count))));
+    let _ = all.busiest.iter().all(|(name, count)| answer(as_json(&line(name, count))));
     let room = |of: RoomNow| RoomLine {
         tenant: of.tenant.to_string(),
         recipients: of.recipients,
@@ -43,9 +43,8 @@ pub(super) fn summary(
         refused: of.refused,
         full: of.is_full,
     };
-    let recipients = all.iter().map(|(_, count)| count.recipients).sum();
     let is_shown = |of: &RoomNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
     let room = relay.room().into_iter().filter(is_shown).map(room).collect();
     let notices = if asker.tenant.is_none() { relay.stats().owed_notices } else { 0 };
-    Ok(as_json(&SummaryEnd { done: all.len() as u64, recipients, notices, room }))
+    Ok(as_json(&SummaryEnd { done: all.names as u64, recipients: all.recipients, notices, room }))
 }
