@@ -55,6 +55,11 @@ export function control(request) {
   return ask("POST", "/api/control/v1", request);
 }
 
+/// Has the server finish what is under way, and end.
+export function drain() {
+  return ask("POST", "/api/drain/v1", {});
+}
+
 /// Gives each event that happens from now on to `take`, until `signal` ends it. Throws if the server ends it.
 export async function followEvents(take, signal) {
   const answer = await fetch("/api/events/v1", { ...options("GET"), signal });

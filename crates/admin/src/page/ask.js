@@ -1,7 +1,7 @@
 // Questions before something changes: what is done, to how many, with which command; then the answer.
 
 import { button, el, field, foreign, put, select } from "./el.js";
-import { Refused, control, quoted } from "./api.js";
+import { Refused, control, drain, quoted } from "./api.js";
 import { count } from "./format.js";
 
 const TIMES = [["", "until somebody ends it"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"]];
@@ -41,6 +41,30 @@ export function showCommand(command) {
 
 export function commandButton(command) {
   return button("copy as command", () => showCommand(command()), "link");
+}
+
+/// Asks about the end of the server. `waits` says what stays in its spool.
+export function askDrain(waits, done) {
+  const said = el("p", { class: "error", role: "alert" });
+  const go = el("button", { type: "submit", class: "danger" }, "stop the server");
+  const command = () => "curl -X POST " + location.origin + "/api/drain/v1 -H \"Authorization: Bearer $(cat my.token)\"";
+  const act = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    try {
+      await drain();
+      node.close();
+      done("The server takes no new connections, and ends once its sessions do.");
+    } catch (error) {
+      go.disabled = false;
+      put(said, foreign(error.message));
+    }
+  };
+  const form = el("form", { onsubmit: act }, el("p", {}, "It takes no new connections, finishes what is under way, and ends. A service manager may start it again."),
+    el("p", {}, waits, " stay in the spool: the next start delivers them."), said,
+    el("div", { class: "buttons" }, go, button("Cancel", () => node.close()), commandButton(command)));
+  const node = dialog("Stop the server", form);
+  go.focus();
 }
 
 /// Options of a selection, as `posthaste queue` takes them.

@@ -17,6 +17,7 @@ const SHAPE = { broken: "■", warning: "▲", note: "●" };
 const SPANS = { minute: ["minute", 60, 0], hour: ["hour", 60, 20000], day: ["day", 96, 60000] };
 const SMOOTHED_SECS = 5;
 const INTERVAL_MS = 1000;
+const DESTINATIONS_MAX = 20;
 
 export class NowPage {
   constructor(whose) {
@@ -136,7 +137,8 @@ function attentionList(attention, at) {
       el("span", { class: "shape", "aria-hidden": "true" }, SHAPE[one.urgency]),
       el("div", {},
         el("p", {}, el("strong", {}, URGENCY[one.urgency] + " "), foreign(one.what), el("small", {}, " since " + clock(one.since, at))),
-        one.help ? el("p", { class: "help" }, foreign(one.help)) : null))));
+        one.help ? el("p", { class: "help" }, foreign(one.help)) : null,
+        one.link ? el("p", {}, el("a", { href: address(one.link.page, new URLSearchParams(one.link.query)) }, "show")) : null))));
 }
 
 function tile(name, unit, lately, values, span) {
@@ -202,12 +204,14 @@ function bar(name, share) {
 }
 
 function destinations(queue, at) {
-  const rows = queue.destinations.map((one) => el("tr", {},
+  const shown = queue.destinations.slice(0, DESTINATIONS_MAX);
+  const rows = shown.map((one) => el("tr", {},
     el("th", { scope: "row" }, el("a", { href: address("queue", new URLSearchParams({ domain: one.domain })) }, foreign(one.domain))),
     number(one.recipients),
     el("td", { class: "number" }, duration(at - one.oldest)),
     number(one.deferred), number(one.held), number(one.suspended)));
-  const others = queue.others ? el("p", { class: "hint" }, "and " + count(queue.others) + " others") : null;
+  const more = queue.others + queue.destinations.length - shown.length;
+  const others = more ? el("p", { class: "hint" }, "and " + count(more) + " others") : null;
   return [
     el("h2", { id: "destinations" }, "Busiest destinations"),
     rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.")

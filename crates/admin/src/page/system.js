@@ -2,18 +2,20 @@
 
 import { button, el, field, foreign, foreignLines, put, table } from "./el.js";
 import { get } from "./api.js";
-import { clock, duration } from "./format.js";
-import { commandButton } from "./ask.js";
+import { clock, count, duration, percent } from "./format.js";
+import { askDrain, commandButton } from "./ask.js";
 import { streamTable } from "./now.js";
 
 export class SystemPage {
-  constructor() {
+  constructor(whose) {
+    this.mayDrain = whose.scopes.includes("server:drain");
     this.title = "System";
+    this.said = el("p", { class: "notice", role: "status" });
     this.parts = el("div", { class: "parts" });
     this.log = el("div", {});
     this.words = el("input", { name: "words", autocomplete: "off", spellcheck: "false", oninput: () => this.showLog() });
     this.lines = [];
-    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "System"), this.parts,
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "System"), this.said, this.parts,
       el("section", { "aria-labelledby": "log" }, el("h2", { id: "log" }, "Log, the last 1000 lines"),
         el("div", { class: "filter" }, field("Lines with", this.words), button("look again", () => this.refresh())), this.log));
   }
@@ -26,7 +28,9 @@ export class SystemPage {
       el("td", {}, one.until === null ? "no end" : one.until <= now.time ? "ended" : "until " + clock(one.until, now.time))));
     put(this.parts,
       el("dl", { class: "facts" }, fact("Host", foreign(system.host_name)), fact("Version", system.version), fact("Runs since", duration(now.time - system.started)),
-        fact("Log lines lost", String(system.log_dropped))),
+        fact("Spool", percent(now.server.spool_fill), el("small", {}, " in use")), fact("Log lines lost", String(system.log_dropped))),
+      el("p", { class: "buttons" }, this.mayDrain ? button("stop the server …", () => this.drain(now.server)) : null,
+        el("span", { class: "hint" }, "Is this machine fit for the load? ", el("code", {}, "posthaste doctor")), commandButton(() => "posthaste doctor")),
       part("Listeners", table(["address", "protocol", "TLS", "logins"], listeners)),
       el("section", { "aria-labelledby": "streams" }, streamTable(now.server.streams)),
       part("Tokens", tokens.length ? table(["name", "scopes", "end"], tokens) : el("p", { class: "hint" }, "There are no tokens."), el("p", {}, commandButton(() => "posthaste token list"))),
@@ -34,6 +38,11 @@ export class SystemPage {
     this.lines = log.lines;
     this.showLog();
     return null;
+  }
+
+  drain({ waiting_here, queued }) {
+    const waits = [el("strong", {}, count(waiting_here)), " messages for mailboxes here and ", el("strong", {}, count(queued)), " recipients at other hosts"];
+    askDrain(waits, (text) => put(this.said, text));
   }
 
   /// The newest line first.
