@@ -3,11 +3,12 @@
 
     tests/api.py PROGRAM
 
-Needs schemathesis for Python. EXAMPLES is the number of requests for each route (default 20).
+Needs schemathesis for Python, and promtool to check a scrape. EXAMPLES is the number of requests for each route (default 20).
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,17 @@ def get(url, secret):
         return answer.read()
 
 
+def check_metrics(scrape):
+    """Has Prometheus' own tool look at a scrape: its form, and how metrics are named."""
+    promtool = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if promtool is None:
+        return print("skip  promtool is not installed")
+    checked = subprocess.run([promtool, "check", "metrics"], input=scrape, capture_output=True)
+    if checked.returncode:
+        raise SystemExit(f"promtool check metrics: {checked.stdout.decode()}{checked.stderr.decode()}")
+    print(f"ok    promtool check metrics, {len(scrape.splitlines())} lines")
+
+
 def main():
     with tempfile.TemporaryDirectory() as dir:
         (Path(dir) / "posthaste.toml").write_text(CONFIG)
@@ -74,6 +86,7 @@ def main():
             secret = secret_file.read_text().strip()
             document = Path(dir) / "openapi.json"
             document.write_bytes(get(f"{address}/api/openapi.json", secret))
+            check_metrics(get(f"{address}/metrics", secret))
             schemathesis = Path(sys.executable).parent / "schemathesis"
             asked = subprocess.run(
                 [schemathesis, "run", document, "--url", address, "--header", f"Authorization: Bearer {secret}",
