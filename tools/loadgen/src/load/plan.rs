@@ -55,7 +55,7 @@ impl std::fmt::Debug for Injecting {
 /// One server to load.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// Name in the report.
+    /// Name in the report. By HTTP also the Host of requests, without its `scheme://`.
     pub name: String,
     pub address: Address,
     pub protocol: Protocol,
