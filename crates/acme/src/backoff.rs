@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AcmeError;
-use crate::files::{Kept, write};
+use crate::files::{Kept, read_json, write_json};
 
 /// A name's history beside its certificate. Times are in seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,10 +52,10 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Blocks. A file that cannot be read is as none.
+    /// Blocks. A file that cannot be read, or is damaged, is as none.
     pub fn read(dir: &Path) -> Self {
         let file = dir.join("names.json");
-        let of = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let of = read_json(&file);
         Self { file, of: of.unwrap_or_default() }
     }
 
@@ -64,8 +64,7 @@ impl Waits {
     /// # Errors
     /// [`AcmeError::File`].
     pub fn write(&self) -> Result<(), AcmeError> {
-        let text = serde_json::to_vec_pretty(&self.of).map_err(|error| AcmeError::File(error.to_string()))?;
-        write(&self.file, &text)
+        write_json(&self.file, &self.of)
     }
 }
 
@@ -92,8 +91,14 @@ mod tests {
             assert_eq!(again.of, waits.of);
             waits = again;
         }
-        std::fs::write(dir.path().join("names.json"), "{").unwrap();
-        assert!(Waits::read(dir.path()).of.is_empty());
+        let file = dir.path().join("names.json");
+        let whole = std::fs::read(&file).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&file, bytes).unwrap();
+            assert!(Waits::read(dir.path()).of.is_empty(), "bit {bit}");
+        }
     }
 
     #[test]

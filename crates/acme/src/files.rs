@@ -9,6 +9,7 @@ use posthaste_fsops::replace_file;
 use posthaste_net::{certificate_has_name, tls, x509};
 use rustix::fs::Mode;
 use rustls::sign::CertifiedKey;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -63,6 +64,17 @@ pub(crate) fn write(file: &Path, content: &[u8]) -> Result<(), AcmeError> {
     replace_file(file, Mode::RUSR | Mode::WUSR, content).map_err(|error| failed(file, &std::io::Error::from(error)))
 }
 
+/// Reads what [`write_json`] wrote. Blocks. A file that is missing or damaged is none.
+pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Option<T> {
+    serde_json::from_str(posthaste_fsops::checked(&std::fs::read(file).ok()?)?).ok()
+}
+
+/// Writes JSON and a line with its checksum. Blocks.
+pub(crate) fn write_json(file: &Path, content: &impl Serialize) -> Result<(), AcmeError> {
+    let text = serde_json::to_string(content).map_err(|error| AcmeError::File(error.to_string()))?;
+    write(file, posthaste_fsops::with_checksum(text + "\n").as_bytes())
+}
+
 /// An account at an authority.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct AccountFile {
@@ -78,14 +90,12 @@ impl AccountFile {
 
     /// The account at `directory`, if there is one. Blocks.
     pub fn read(dir: &Path, directory: &str) -> Option<Self> {
-        let text = std::fs::read(Self::path(dir)).ok()?;
-        serde_json::from_slice::<Self>(&text).ok().filter(|account| account.directory == directory)
+        read_json::<Self>(&Self::path(dir)).filter(|account| account.directory == directory)
     }
 
     /// Blocks.
     pub fn write(&self, dir: &Path) -> Result<(), AcmeError> {
-        let text = serde_json::to_vec(self).map_err(|error| AcmeError::File(error.to_string()))?;
-        write(&Self::path(dir), &text)
+        write_json(&Self::path(dir), self)
     }
 
     /// Forgets an account that the authority does not know any more. Blocks.

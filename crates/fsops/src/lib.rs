@@ -10,6 +10,7 @@
 
 #[cfg(feature = "record")]
 mod calls;
+mod checked;
 #[cfg(feature = "record")]
 mod chooser;
 mod devices;
@@ -41,6 +42,7 @@ pub use calls::{
     declared, declared_space, fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, mounts_below, open, openat, pread,
     pwritev, rename, renameat, renameat_with, unlink, unlinkat, write, writev,
 };
+pub use checked::{checked, with_checksum};
 pub use devices::{Watch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;

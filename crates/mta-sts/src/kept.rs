@@ -27,8 +27,8 @@ impl KeptPolicy {
         now.saturating_sub(self.fetched) < self.policy.max_age_secs
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let (id, rest) = text.strip_prefix("id: ")?.split_once('\n')?;
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = posthaste_fsops::checked(bytes)?.strip_prefix("id: ")?.split_once('\n')?;
         let (fetched, policy) = rest.strip_prefix("fetched: ")?.split_once('\n')?;
         Some(Self { id: id.to_owned(), fetched: fetched.parse().ok()?, policy: Policy::parse(policy).ok()? })
     }
@@ -54,8 +54,8 @@ impl KeptPolicies {
             let entry = entry?;
             let domain = entry.file_name().into_string().ok().filter(|name| is_file_name(name));
             // A file that cannot be read may be read later.
-            let Ok(text) = fs::read_to_string(entry.path()) else { continue };
-            let is_kept = KeptPolicy::parse(&text).is_some_and(|kept| kept.is_valid(now.saturating_sub(MONTH_SECS)));
+            let Ok(bytes) = fs::read(entry.path()) else { continue };
+            let is_kept = KeptPolicy::parse(&bytes).is_some_and(|kept| kept.is_valid(now.saturating_sub(MONTH_SECS)));
             match domain.filter(|_| is_kept) {
                 Some(domain) => drop(domains.insert(domain)),
                 None => drop(fs::remove_file(entry.path())),
@@ -84,7 +84,7 @@ impl KeptPolicies {
         let Some(dir) = self.dir.as_ref().filter(|_| is_file_name(domain) && has_room(&self.domains())) else {
             return Ok(());
         };
-        let content = format!("id: {id}\nfetched: {fetched}\n{}", policy.text());
+        let content = posthaste_fsops::with_checksum(format!("id: {id}\nfetched: {fetched}\n{}", policy.text()));
         posthaste_fsops::replace_file(&dir.join(domain), FileMode::from_raw_mode(0o644), content.as_bytes())?;
         self.domains().insert(domain.to_owned());
         Ok(())
@@ -101,7 +101,7 @@ pub fn unix_secs() -> u64 {
 }
 
 fn read(path: &Path) -> Option<KeptPolicy> {
-    KeptPolicy::parse(&fs::read_to_string(path).ok()?)
+    KeptPolicy::parse(&fs::read(path).ok()?)
 }
 
 /// A domain in A-labels, as files are named after: none has a separator, begins with a dot, or ends as an unfinished file does.
@@ -138,6 +138,21 @@ mod tests {
         let later = KeptPolicies::open(dir.path(), 1100 + MONTH_SECS).unwrap();
         assert!(!later.has("a.example") && later.has("b.example") && !dir.path().join("a.example").exists());
         assert_eq!(later.get("b.example", 1150), None);
+    }
+
+    #[test]
+    fn a_policy_of_which_a_bit_is_flipped_counts_for_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptPolicies::open(dir.path(), 1000).unwrap();
+        kept.put("a.example", "one", 1000, &Policy::parse(TEXT).unwrap()).unwrap();
+        let path = dir.path().join("a.example");
+        let whole = fs::read(&path).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(kept.get("a.example", 1000), None, "bit {bit}");
+        }
     }
 
     #[test]

@@ -62,6 +62,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_of_which_a_bit_is_flipped_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names { next: 3, streams: [(1, "queue".to_owned()), (2, "events".to_owned())].into() };
+        names.write(dir.path()).unwrap();
+        assert_eq!(Names::read(dir.path()).unwrap(), Some(names));
+        let whole = std::fs::read(dir.path().join(FILE)).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(dir.path().join(FILE), bytes).unwrap();
+            assert_eq!(Names::read(dir.path()).unwrap(), None, "bit {bit}");
+        }
+    }
+
+    #[test]
     fn a_cut_anywhere_leaves_the_last_names_or_the_next_and_each_sync_is_needed() {
         let machine = Machine::new().unwrap();
         let names = |count: u16| Names { next: count, streams: (1..count).map(|id| (id, format!("s{id}"))).collect() };

@@ -249,7 +249,7 @@ impl BoundMounts {
             Some(id) => format!("{id} {point}\n"),
             None => format!("{UNKNOWN} {point}\n"),
         };
-        let text = ids.iter().map(row).collect::<String>() + END;
+        let text = posthaste_fsops::with_checksum(ids.iter().map(row).collect());
         BOUND.iter().try_for_each(|name| write_whole(File::open(&self.spool)?, name, text.as_bytes()))
     }
 
@@ -265,9 +265,7 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Option<MountId>>> {
         let id = if id == UNKNOWN { None } else { Some(MountId::parse(id)?) };
         Some((Arc::from(point), id))
     };
-    let rows = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
-    // Otherwise `END` is the end of a row.
-    (rows.is_empty() || rows.ends_with('\n')).then(|| rows.lines().map(row).collect())?
+    posthaste_fsops::checked(bytes)?.lines().map(row).collect()
 }
 
 /// Replaces a file as a whole, or leaves the old one. Durable on return.
@@ -293,8 +291,6 @@ const EXPLANATION: &str = "Posthaste delivers mail to this file system because i
 const BOUND: [&str; 2] = ["mounts", "mounts.copy"];
 /// Text in place of an unknown id.
 const UNKNOWN: &str = "unknown";
-/// The last line; a truncated file lacks it.
-const END: &str = "end\n";
 const MARKER_BYTES_MAX: u64 = 1024;
 
 #[cfg(test)]
@@ -362,7 +358,13 @@ mod tests {
         let whole = std::fs::read(&first).unwrap();
         for path in [&first, &second] {
             let cut = (0..whole.len()).map(|len| whole[..len].to_vec());
-            for bytes in cut.chain([b"1 \nend\n".to_vec(), b"\xff".to_vec()]) {
+            let flipped = (0..whole.len() * 8).map(|bit| {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                bytes
+            });
+            let no_id = posthaste_fsops::with_checksum("1 \n".to_owned()).into_bytes();
+            for bytes in cut.chain(flipped).chain([no_id]) {
                 std::fs::write(path, bytes).unwrap();
                 let read = BoundMounts::read(place.path()).unwrap();
                 assert_eq!((read.get(""), read.get("my mail/x")), (None, Some(Some(other))));

@@ -12,13 +12,16 @@ fn path_of(dir: &Path) -> PathBuf {
 /// The number that is kept for the table in `dir`; `None` without a file.
 ///
 /// # Errors
-/// Errors of reading; [`InvalidData`](io::ErrorKind::InvalidData) if it is no number.
+/// Errors of reading; [`InvalidData`](io::ErrorKind::InvalidData) if it is damaged.
 pub(super) fn read(dir: &Path) -> io::Result<Option<u32>> {
     let path = path_of(dir);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim_end().parse().map(Some).map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} is no number: remove it", path.display()))
-        }),
+    match std::fs::read(&path) {
+        Ok(bytes) => match posthaste_fsops::checked(&bytes).and_then(|text| text.trim_end().parse().ok()) {
+            Some(skip) => Ok(Some(skip)),
+            None => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged: remove it", path.display())))
+            }
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -29,6 +32,28 @@ pub(super) fn read(dir: &Path) -> io::Result<Option<u32>> {
 /// # Errors
 /// Errors of writing and syncing.
 pub(super) fn write(dir: &Path, skip: u32) -> io::Result<()> {
-    let text = format!("{skip}\n");
+    let text = posthaste_fsops::with_checksum(format!("{skip}\n"));
     Ok(posthaste_fsops::replace_file(&path_of(dir), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_which_a_bit_is_flipped_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("mailstore");
+        assert_eq!(read(&dir).unwrap(), None);
+        write(&dir, 17).unwrap();
+        assert_eq!(read(&dir).unwrap(), Some(17));
+        let whole = std::fs::read(path_of(&dir)).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(path_of(&dir), bytes).unwrap();
+            let error = read(&dir).unwrap_err();
+            assert!(error.to_string().ends_with("mailstore.skipped is damaged: remove it"), "{bit}: {error}");
+        }
+    }
 }

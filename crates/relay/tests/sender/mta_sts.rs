@@ -16,7 +16,8 @@ use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 fn keep(dir: &Path, domain: &str, mode: &str, host: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let policy = format!("version: STSv1\nmode: {mode}\nmx: {host}\nmax_age: 86400\n");
-    std::fs::write(dir.join(domain), format!("id: 1\nfetched: {now}\n{policy}")).unwrap();
+    std::fs::write(dir.join(domain), posthaste_fsops::with_checksum(format!("id: 1\nfetched: {now}\n{policy}")))
+        .unwrap();
 }
 
 /// Domains with the same host, and a policy each except for the last; a domain is named by the mode of its policy.

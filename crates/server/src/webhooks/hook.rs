@@ -314,7 +314,7 @@ mod tests {
         let path = place::path(dir.path(), "crm");
         Place { file: 1, ..Place::default() }.save(&path).unwrap();
         // In the way of what would replace it.
-        let obstacle = path.with_extension("partial");
+        let obstacle = posthaste_fsops::unfinished(&path);
         std::fs::create_dir(&obstacle).unwrap();
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
@@ -411,7 +411,7 @@ mod tests {
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
         let path = place::path(dir.path(), "crm");
         Place { file: 1, ..Place::default() }.save(&path).unwrap();
-        let obstacle = path.with_extension("partial");
+        let obstacle = posthaste_fsops::unfinished(&path);
         std::fs::create_dir(&obstacle).unwrap();
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"\nbatch = 100")).unwrap();
