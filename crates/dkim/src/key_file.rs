@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
 
 use crate::key::{KeyError, SigningKey};
 
@@ -53,6 +54,9 @@ pub enum KeyFileError {
     /// The lines in between are not base64.
     #[error("its key is not base64")]
     Encoding,
+    /// It is not as it was written.
+    #[error("it is damaged: its checksum is another")]
+    Damaged,
     /// A line in front of the key.
     #[error("its line `{0}` is not known")]
     Line(String),
@@ -72,7 +76,7 @@ impl KeyFile {
         }
         let (front, rest) = text.split_once(BEGIN).ok_or(KeyFileError::NoKey)?;
         let (encoded, _) = rest.split_once(END).ok_or(KeyFileError::NoKey)?;
-        let (mut state, mut since) = (KeyState::Active, 0);
+        let (mut state, mut since, mut check) = (KeyState::Active, 0, None);
         for line in front.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let unknown = || KeyFileError::Line(line.chars().take(100).collect());
             match line.split_once(": ").ok_or_else(unknown)? {
@@ -81,12 +85,24 @@ impl KeyFile {
                     state = states.into_iter().find(|state| state.name() == value).ok_or_else(unknown)?;
                 }
                 ("since", value) => since = value.parse().map_err(|_| unknown())?,
+                ("check", value) => check = Some(value),
                 _ => return Err(unknown()),
             }
         }
         let encoded: String = encoded.split_ascii_whitespace().collect();
         let pkcs8 = STANDARD.decode(encoded).map_err(|_| KeyFileError::Encoding)?;
-        Ok(Self { state, since, key: SigningKey::from_pkcs8(pkcs8)? })
+        let file = Self { state, since, key: SigningKey::from_pkcs8(pkcs8)? };
+        // A file that another program made has none.
+        if check.is_some_and(|check| check != file.check()) {
+            return Err(KeyFileError::Damaged);
+        }
+        Ok(file)
+    }
+
+    /// Of state, time and key. Any 32 octets are a key of Ed25519, and a flipped bit makes another, with which no signature is valid.
+    fn check(&self) -> String {
+        let of = [self.state.name().as_bytes(), &self.since.to_be_bytes(), self.key.pkcs8()].concat();
+        digest(&SHA256, &of).as_ref()[..8].iter().map(|octet| format!("{octet:02x}")).collect()
     }
 }
 
@@ -95,7 +111,7 @@ impl fmt::Display for KeyFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { state, since, key } = self;
         writeln!(f, "# A secret: the DKIM key of a domain, changed by `posthaste dkim`.")?;
-        writeln!(f, "state: {}\nsince: {since}\n{BEGIN}", state.name())?;
+        writeln!(f, "state: {}\nsince: {since}\ncheck: {}\n{BEGIN}", state.name(), self.check())?;
         let encoded = STANDARD.encode(key.pkcs8());
         for at in (0..encoded.len()).step_by(64) {
             writeln!(f, "{}", &encoded[at..encoded.len().min(at + 64)])?;
@@ -124,6 +140,25 @@ mod tests {
             assert_eq!((again.state, again.since, again.key.public()), (state, since, file.key.public()));
             for cut in 0..text.len() - 1 {
                 assert!(KeyFile::parse(&text[..cut]).is_err(), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_which_a_bit_is_flipped_is_no_other_key() {
+        for algorithm in [Algorithm::Ed25519, Algorithm::Rsa] {
+            let file = KeyFile { state: KeyState::Next, since: 1_795_000_000, key: generate(algorithm).unwrap() };
+            let text = file.to_string();
+            // Each character of the front, and a part of the others: reading a key of RSA takes milliseconds.
+            let step = if algorithm == Algorithm::Rsa { 41 } else { 1 };
+            let is_tried = |bit: &usize| bit % 8 < 7 && (*bit < 250 * 8 || bit % step == 0);
+            for bit in (0..text.len() * 8).filter(is_tried) {
+                let mut octets = text.clone().into_bytes();
+                octets[bit / 8] ^= 1 << (bit % 8);
+                let read = KeyFile::parse(std::str::from_utf8(&octets).unwrap());
+                if let Ok(read) = read {
+                    assert_eq!((read.state, read.since, read.key.pkcs8()), (file.state, file.since, file.key.pkcs8()));
+                }
             }
         }
     }

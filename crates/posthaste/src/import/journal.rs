@@ -67,6 +67,24 @@ enum Line {
     Added(Vec<String>),
 }
 
+impl Line {
+    /// With a checksum in front: a flipped digit of a key would still be a key.
+    fn to_text(&self) -> io::Result<String> {
+        let json = serde_json::to_string(self)?;
+        Ok(format!("{} {json}\n", checksum(&json)))
+    }
+
+    /// `None` if it is not whole.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let (sum, json) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.split_once(' ')?;
+        (sum == checksum(json)).then(|| serde_json::from_str(json).ok())?
+    }
+}
+
+fn checksum(json: &str) -> String {
+    digest(&SHA256, json.as_bytes()).as_ref()[..4].iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
 /// The record, locked by this process.
 pub struct Journal {
     file: File,
@@ -124,16 +142,13 @@ impl Journal {
             if read == 0 {
                 break;
             }
-            let Ok(parsed) = serde_json::from_slice::<Line>(&line) else {
+            let Some(parsed) = Line::parse(&line) else {
                 let is_last = reader.fill_buf()?.is_empty();
                 if is_last {
                     break;
                 }
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it to begin anew"));
             };
-            if line.last() != Some(&b'\n') {
-                break;
-            }
             whole += read;
             match parsed {
                 Line::Batch(batch) => {
@@ -189,7 +204,7 @@ impl Journal {
     }
 
     fn write(&mut self, line: &Line) -> io::Result<()> {
-        self.file.write_all((serde_json::to_string(line)? + "\n").as_bytes())
+        self.file.write_all(line.to_text()?.as_bytes())
     }
 }
 
@@ -285,8 +300,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(Journal::open(dir.path(), dir.path(), "ann", "INBOX").unwrap());
         let path = std::fs::read_dir(dir.path().join("imports")).unwrap().next().unwrap().unwrap().path();
-        std::fs::write(&path, "none\n{\"added\":[]}\n").unwrap();
-        let error = Journal::open(dir.path(), dir.path(), "ann", "INBOX").err().unwrap();
-        assert!(error.to_string().contains("it is damaged"), "{error}");
+        let key = Key::new(&[b"a"], "x");
+        let lines = [Line::Batch(batch(&[(&key, "x")])), Line::Added(vec![key.to_string()]), Line::Added(Vec::new())];
+        let lines = lines.map(|line| line.to_text().unwrap());
+        let whole = lines.concat().into_bytes();
+        let open = || Journal::open(dir.path(), dir.path(), "ann", "INBOX");
+        // Without its line end the second would be half a last line.
+        for bit in 0..(lines[0].len() + lines[1].len() - 1) * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, bytes).unwrap();
+            let error = open().err().unwrap_or_else(|| panic!("bit {bit}"));
+            assert!(error.to_string().contains("it is damaged"), "{error}");
+        }
+        std::fs::write(&path, whole).unwrap();
+        assert!(open().unwrap().has(&key, 1));
     }
 }
