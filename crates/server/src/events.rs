@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_consumer::OpenError;
-pub(crate) use posthaste_events::EventRecorder;
 use posthaste_events::{Config as LogConfig, Event, EventLog, Kind, LIST_MAX, Login, Notice, Refused, Stage};
+pub(crate) use posthaste_events::{EventRecorder, STREAM};
 use posthaste_intake::{Arrival, ArrivalFacts};
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, Reply, ReversePath};
@@ -25,6 +25,10 @@ pub(crate) struct Events {
     log: EventLog,
     ended: Ended,
 }
+
+/// The remedy if the log cannot be opened.
+pub(crate) const HELP: &str =
+    "no events are recorded; once the disk of the spool can be written, start the server again";
 
 impl Events {
     /// Opens the log if the configuration says so. Otherwise what an earlier run has left for it is given up: it would stay in the spool for ever.

@@ -22,6 +22,8 @@ pub(crate) struct OpenedSpool {
     pub intake: Intake,
     /// The event log, if there is one.
     pub events: Option<Events>,
+    /// Why there is none although there should be. Mail is accepted and delivered without it.
+    pub without_events: Option<OpenError>,
     pub found: OpenReport,
 }
 
@@ -40,7 +42,7 @@ pub(crate) struct Restored {
     pub damaged_places: usize,
 }
 
-/// Opens the spool, which gets its workers watched by `workers`, and the event log.
+/// Opens the spool, which gets its workers watched by `workers`, and the event log. A log that cannot be opened stops nothing.
 ///
 /// # Errors
 /// [`ServeError::Spool`] and [`ServeError::Storage`].
@@ -65,8 +67,11 @@ pub(crate) async fn open_spool(
         let (spool, found) = open_when_free(&settings.storage.spool, spool)?;
         tell(&found);
         let spool: Arc<dyn Spool> = Arc::new(spool);
-        let events = Events::open(&settings, &spool).map_err(storage)?;
-        Ok(OpenedSpool { intake: Intake::new(spool, intake_config(&settings)), events, found })
+        let (events, without_events) = match Events::open(&settings, &spool) {
+            Ok(events) => (events, None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(OpenedSpool { intake: Intake::new(spool, intake_config(&settings)), events, without_events, found })
     };
     tokio::task::spawn_blocking(open).await.map_err(std::io::Error::from)?
 }

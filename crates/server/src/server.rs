@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::control::{Control, MailDoor, ReloadAsked};
 use crate::destinations::Destinations;
 use crate::error::ServeError;
-use crate::events::Events;
+use crate::events::{self, Events};
 use crate::http::HttpService;
 use crate::indexing::Indexing;
 use crate::inject::InjectKeys;
@@ -195,7 +195,8 @@ async fn start_services(
     let workers = Workers::default();
     // Until the watch can ask all consumers.
     let _opening = OpeningWatch::begin(workers.clone());
-    let OpenedSpool { intake, events, found } = open_spool(config, Arc::clone(&repeats), workers).await?;
+    let OpenedSpool { intake, events, without_events, found } =
+        open_spool(config, Arc::clone(&repeats), workers).await?;
     let events_of_mail = events.as_ref().map(Events::recorder);
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
@@ -208,7 +209,6 @@ async fn start_services(
     // It stops after all that accept mail.
     opened.into_iter().for_each(|mailboxes| services.add(mailboxes));
     let destinations = Destinations::new(store.clone(), mailboxes.clone().map(MailArrivals::new), events_of_mail);
-    let has_events = events.is_some();
     // What delivery says until its end is to be written as well.
     events.into_iter().for_each(|events| services.add_stopping_last(events));
     let Bound { sockets, own, relay, http, reading: of_readers } = bound;
@@ -230,6 +230,7 @@ async fn start_services(
         // Mail is received and kept without them.
         receiver.destinations().stuck().add(mailboxes::NAME, &failed.error, &failed.help);
     }
+    without_events.iter().for_each(|why| receiver.destinations().stuck().add(events::STREAM, why, events::HELP));
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
     // Stopped after the listeners: the last logins are saved as well.
@@ -254,7 +255,7 @@ async fn start_services(
     }
     let (asks, reloads) = mpsc::channel(1);
     services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail, acme), asks));
-    if has_events {
+    if receiver.events().is_some() {
         services.add(Webhooks::begin(config, poison_watch(intake.spool()), Arc::clone(&receiver.meters().webhooks)));
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));

@@ -150,6 +150,40 @@ fn a_lost_file_of_any_stream_is_told_with_its_remedy() {
     next.stop();
 }
 
+#[test]
+fn without_an_event_log_mail_is_delivered_and_it_is_stuck() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let next = next_hop(there.path(), ANYWHERE);
+    let port = next.addresses[0].port();
+    // The other streams exist before.
+    Server::start(dir, &relaying::config(port, "[events]\nenabled = false\n")).stop();
+    let obstacle = dir.join("posthaste-data/spool/streams.new");
+    fs::create_dir(&obstacle).unwrap();
+    let deliver = |server: &Server, nth: usize| {
+        server.hello().deliver(&["eve@here.example", "ann@there.example"], b"Subject: x\r\n\r\nx\r\n");
+        server.wait_for_mail("here.example", "eve", nth);
+        next.wait_for_mail("there.example", "ann", nth);
+    };
+    let server = Server::start(dir, &relaying::config(port, EVENTS));
+    let line = server.wait_for_log("this stream of the spool is stuck");
+    for part in ["stream=\"events\"", "the names of the streams", "start the server again"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    deliver(&server, 1);
+    assert!(relaying::queue(dir, &["list"]).1.contains("a stream of the spool is stuck: events: "));
+    server.stop();
+    assert!(!dir.join("posthaste-data/events").exists());
+    fs::remove_dir(obstacle).unwrap();
+    let server = Server::start_as_it_is(dir);
+    deliver(&server, 2);
+    assert!(!server.log_text().contains("is stuck"));
+    server.stop();
+    let log = fs::read_to_string(dir.join("posthaste-data/events/events-00000001.jsonl")).unwrap();
+    assert_eq!(log.matches("\"event\":\"received\"").count(), 1, "{log}");
+    next.stop();
+}
+
 /// Removes both checkpoints of a stopped server and rebuilds its spool.
 fn lose_and_rebuild(dir: &Path) {
     let spool = dir.join("posthaste-data/spool");

@@ -65,6 +65,10 @@ impl ClosedMailboxes {
 async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, ClosedQueueError> {
     let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
     let opened = opened.map_err(|error| unreadable(config, error))?;
+    if let Some(error) = opened.without_events {
+        let error = error.to_string();
+        tracing::error!(error, "the event log cannot be opened: no events are recorded");
+    }
     let recorder = opened.events.as_ref().map(Events::recorder);
     let (intake, damage) = (opened.intake, opened.found.damage);
     let table = MailTable::open(config, &damage, Arc::clone(intake.spool())).await;
