@@ -180,6 +180,19 @@ pub struct Mail<'a> {
     pub expires_secs: u32,
     /// The recipients, each place once.
     pub recipients: Vec<MailRecipient>,
+    /// Recipients here of whom the sender is to hear once the message is durable.
+    pub successes: Vec<SuccessHere>,
+}
+
+/// A recipient in our hands whose sender wants to hear of success (NOTIFY=SUCCESS, RFC 3461 section 4.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuccessHere {
+    /// The address given by the sender, without brackets.
+    pub address: Arc<str>,
+    /// ORCPT as received; empty for none.
+    pub orcpt: Arc<str>,
+    /// True for a mailbox; else a program, a file or a server has it, which tells of no success.
+    pub is_mailbox: bool,
 }
 
 /// Origin of a message, assembled only for those who record it.

@@ -26,7 +26,7 @@ pub use body::{Body, BodyFacts, BodyWriter, FinishedBody, LargeBody};
 pub use budget::{Budget, BudgetShare, memory_units};
 pub use destination::{
     Arrival, ArrivalFacts, Destination, DestinationFigures, Guard, Held, Left, Mail, MailPlace, MailRecipient,
-    NotTaken, NotTakenCause, NotifyWhen, Reserved, Reserving, ReturnedPart, Trouble,
+    NotTaken, NotTakenCause, NotifyWhen, Reserved, Reserving, ReturnedPart, SuccessHere, Trouble,
 };
 pub use error::IntakeError;
 pub use gather::{Gathered, Incoming, NotGathered, PieceFilter, STORE_PATIENCE};

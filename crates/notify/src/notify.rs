@@ -10,6 +10,10 @@ pub const SUCCESS: u8 = 2;
 pub const FAILURE: u8 = 4;
 /// NOTIFY=DELAY.
 pub const DELAY: u8 = 8;
+/// Beside NOTIFY=SUCCESS: a mailbox here has the message. The sender is to hear of that, and nothing else is to be done.
+pub const IN_MAILBOX: u8 = 32;
+/// Like [`IN_MAILBOX`], of a program, a file or an LMTP server, which tells of no success itself.
+pub const HANDED_ON: u8 = 64;
 
 /// The bits of a parameter.
 pub fn bits(said: Option<NotifyWhen>) -> u8 {

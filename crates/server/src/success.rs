@@ -1,24 +1,14 @@
-//! Notifications of success, for local recipients whose sender has asked for them (NOTIFY=SUCCESS, RFC 3461 section 4.1).
+//! Notifications of success, for local recipients whose sender has asked for them (NOTIFY=SUCCESS, RFC 3461 section 4.1), where no queue tells of them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytes::Bytes;
+use posthaste_intake::SuccessHere;
 use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
 use posthaste_smtp::Envelope;
 use posthaste_spool::FrontFields;
 
 use crate::forward::now;
-
-/// A recipient whose message is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Success {
-    /// Its address, as the sender gave it.
-    pub address: String,
-    /// ORCPT as received; empty for none.
-    pub orcpt: String,
-    /// True if it is for a mailbox of ours; else a program, a file or a server has it, which says nothing.
-    pub is_mailbox: bool,
-}
 
 /// The header of a message, for its notification: front fields first.
 pub(crate) fn header(front: &FrontFields, pieces: &[Bytes]) -> Vec<u8> {
@@ -31,11 +21,11 @@ pub(crate) fn write(
     host_name: &str,
     wording: &Wording,
     envelope: &Envelope,
-    successes: &[Success],
+    successes: &[SuccessHere],
     header: &[u8],
 ) -> Written {
     let mut recipients = Vec::with_capacity(successes.len());
-    for Success { address, orcpt, is_mailbox } in successes {
+    for SuccessHere { address, orcpt, is_mailbox } in successes {
         let (action, status) = if *is_mailbox { (Action::Delivered, (2, 1, 5)) } else { (Action::Relayed, (2, 0, 0)) };
         recipients.push(Recipient { address, orcpt, action, status, reply: "", host: "", last_attempt: now() });
     }

@@ -6,14 +6,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
-use posthaste_intake::{Mail, MailPlace, MailRecipient, MemoryBudget, NotifyWhen, Reservation, ReturnedPart};
+use posthaste_intake::{
+    Mail, MailPlace, MailRecipient, MemoryBudget, NotifyWhen, Reservation, ReturnedPart, SuccessHere,
+};
 use posthaste_message::address::PATH_BYTES_MAX;
 use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 use posthaste_spool::Entry;
 
 use crate::returned::Returned;
-use crate::success::Success;
 
 /// One transaction so far.
 #[derive(Default)]
@@ -177,12 +178,12 @@ impl Transaction {
     }
 
     /// Recipients in our hands whose sender wants to hear of success.
-    pub fn successes(&self) -> Vec<Success> {
+    pub fn successes(&self) -> Vec<SuccessHere> {
         let kept = self.recipients.iter().filter(|recipient| recipient.notify.is_some_and(|notify| notify.success));
         let success = |Recipient { mailboxes, original, orcpt, .. }: &Recipient| {
             let is_mailbox = mailboxes.iter().any(|mailbox| matches!(mailbox.place, Place::Maildir(_)));
             let is_ours = mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote);
-            is_ours.then(|| Success { address: original.to_string(), orcpt: orcpt.to_string(), is_mailbox })
+            is_ours.then(|| SuccessHere { address: original.clone(), orcpt: orcpt.clone(), is_mailbox })
         };
         kept.filter_map(success).collect()
     }

@@ -73,6 +73,7 @@ impl Queue {
             .recipients
             .iter()
             .enumerate()
+            .filter(|(_, recipient)| recipient.owed().is_none())
             .map(|(at, recipient)| {
                 let domain = domain_of(&recipient.address);
                 let names = [&*queued.tenant, &*queued.campaign, &*domain, &*queued.pool];
@@ -82,9 +83,16 @@ impl Queue {
                 new
             })
             .collect();
+        for recipient in &queued.recipients {
+            let Some((notice, status)) = recipient.owed() else { continue };
+            self.owed.insert(Key { message: lsn, number: recipient.number }, notice, status);
+            self.owed.note(lsn);
+        }
         if recipients.is_empty() {
             self.expires.remove(&lsn);
-            self.released.push(lsn);
+            if !self.owed.has(lsn) {
+                self.released.push(lsn);
+            }
         }
         let mut ids = Vec::new();
         // Its age counts from its release.

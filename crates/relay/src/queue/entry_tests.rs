@@ -77,6 +77,7 @@ fn samples() -> Vec<QueueEntry> {
         What::DelayTold,
         What::Owed(OwedNotice::Failed, status),
         What::Owed(OwedNotice::Relayed, Status::default()),
+        What::Owed(OwedNotice::Delivered, status),
         What::Told,
     ];
     let labels = [Label::Tenant("t".into()), Label::Campaign("".into())];
@@ -175,6 +176,21 @@ fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
     expected[2] &= !32;
     expected.drain(30..33);
     assert_eq!(QueueEntry::decode(&expected), Err(DecodeError::Unknown("NOTIFY")));
+}
+
+#[test]
+fn a_recipient_here_has_asked_for_success_alone() {
+    let QueueEntry::Queued(mut message) = queued() else { unreachable!("it is queued") };
+    let (success, here) = (notify::SUCCESS, [notify::IN_MAILBOX, notify::HANDED_ON]);
+    for bits in 0..=u8::MAX {
+        message.recipients[1].notify = bits;
+        let entry = QueueEntry::Queued(message.clone());
+        let is_valid = bits <= 1
+            || bits < 16 && bits & notify::NEVER == 0
+            || here.contains(&(bits & !success)) && bits & success != 0;
+        let expected = if is_valid { Ok(entry.clone()) } else { Err(DecodeError::Unknown("NOTIFY")) };
+        assert_eq!(QueueEntry::decode(&entry.encode()), expected, "{bits:b}");
+    }
 }
 
 #[test]

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_notify::notify;
 use posthaste_spool::Lsn;
 
 use super::Queue;
 use super::change::{Change, Key, Status, What};
 use super::codec::DecodeError;
+use super::queued::QueuedRecipient;
 
 /// The kind of notice owed for a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +21,8 @@ pub enum OwedNotice {
     Failed,
     /// A next hop accepted it that does not report success itself.
     Relayed,
+    /// A mailbox here has it.
+    Delivered,
 }
 
 impl OwedNotice {
@@ -26,6 +30,7 @@ impl OwedNotice {
         match self {
             Self::Failed => 0,
             Self::Relayed => 1,
+            Self::Delivered => 2,
         }
     }
 
@@ -33,7 +38,20 @@ impl OwedNotice {
         match number {
             0 => Ok(Self::Failed),
             1 => Ok(Self::Relayed),
+            2 => Ok(Self::Delivered),
             _ => Err(DecodeError::Unknown("notice")),
+        }
+    }
+}
+
+impl QueuedRecipient {
+    /// The notice that is owed from the beginning, if the message is delivered here already.
+    pub(super) fn owed(&self) -> Option<(OwedNotice, Status)> {
+        let status = |enhanced| Status { code: 250, enhanced };
+        match self.notify & (notify::IN_MAILBOX | notify::HANDED_ON) {
+            0 => None,
+            notify::IN_MAILBOX => Some((OwedNotice::Delivered, status(1005))),
+            _ => Some((OwedNotice::Relayed, status(0))),
         }
     }
 }

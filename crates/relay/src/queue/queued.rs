@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_notify::notify::NEVER;
+use posthaste_notify::notify::{HANDED_ON, IN_MAILBOX, NEVER, SUCCESS};
 use posthaste_spool::put_text;
 
 use super::Secs;
@@ -151,7 +151,13 @@ impl Queued {
             if recipients.last().is_some_and(|last| last.number >= number) {
                 return Err(DecodeError::Order);
             }
-            if notify > 15 || notify & NEVER != 0 && notify != NEVER {
+            let here = notify & (IN_MAILBOX | HANDED_ON);
+            let is_known = match here {
+                0 => notify <= 15 && (notify & NEVER == 0 || notify == NEVER),
+                IN_MAILBOX | HANDED_ON => notify == here | SUCCESS,
+                _ => false,
+            };
+            if !is_known {
                 return Err(DecodeError::Unknown("NOTIFY"));
             }
             recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });

@@ -57,7 +57,8 @@ impl Destination for Relay {
     /// Refuses if a tenant's part of the queue is full.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         let Some(outgoing) = outgoing(mail) else { return Reserving::Done(Ok(())) };
-        if !self.has_room_for(&outgoing.tenant, outgoing.recipients.len() as u64) {
+        let remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count() as u64;
+        if remote > 0 && !self.has_room_for(&outgoing.tenant, remote) {
             return Reserving::Done(Err(NotTaken {
                 cause: NotTakenCause::QueueFull,
                 code: 452,
@@ -72,7 +73,7 @@ impl Destination for Relay {
     }
 }
 
-/// The message for other hosts; `None` without recipients there.
+/// The message for other hosts, and for notices of success here; `None` without recipients of either kind.
 fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
     let (mut recipients, mut forwarded) = (Vec::new(), Vec::new());
     for recipient in mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote) {
@@ -85,6 +86,15 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
             address: recipient.address.clone(),
             orcpt: recipient.orcpt.clone(),
             notify: notify::bits(recipient.notify),
+        });
+    }
+    // So many have a number.
+    for success in mail.successes.iter().take(usize::from(u16::MAX).saturating_sub(recipients.len())) {
+        recipients.push(QueuedRecipient {
+            number: recipients.len() as u16,
+            address: success.address.clone(),
+            orcpt: success.orcpt.clone(),
+            notify: notify::SUCCESS | if success.is_mailbox { notify::IN_MAILBOX } else { notify::HANDED_ON },
         });
     }
     if recipients.is_empty() {
@@ -112,7 +122,7 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_intake::{MailRecipient, NotifyWhen};
+    use posthaste_intake::{MailRecipient, NotifyWhen, SuccessHere};
 
     use super::*;
 
@@ -140,6 +150,22 @@ mod tests {
         let expected = [("a", notify::SUCCESS | notify::DELAY), ("b", notify::NEVER), ("c", 0)];
         let expected = (0..).zip(expected).map(|(number, (address, bits))| (number, address, "rfc822;x", bits));
         assert_eq!(recipients.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn successes_here_stand_behind_recipients_elsewhere() {
+        let success = |address: &str, is_mailbox| SuccessHere { address: address.into(), orcpt: "".into(), is_mailbox };
+        let mut mail = Mail { successes: vec![success("a", true), success("b", false)], ..Mail::default() };
+        let found = |mail: &Mail<'_>| {
+            let recipients = outgoing(mail).expect("somebody is to hear of it").recipients;
+            recipients.into_iter().map(|to| (to.number, to.address.to_string(), to.notify)).collect::<Vec<_>>()
+        };
+        let here = [("a", notify::SUCCESS | notify::IN_MAILBOX), ("b", notify::SUCCESS | notify::HANDED_ON)];
+        let expected = |first: u16| (first..).zip(here).map(|(number, (to, bits))| (number, to.to_owned(), bits));
+        assert_eq!(found(&mail), expected(0).collect::<Vec<_>>());
+        mail.recipients = vec![recipient(MailPlace::Remote, "c", false)];
+        let remote = std::iter::once((0, "c".to_owned(), 0));
+        assert_eq!(found(&mail), remote.chain(expected(1)).collect::<Vec<_>>());
     }
 
     #[test]

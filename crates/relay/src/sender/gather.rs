@@ -140,10 +140,14 @@ fn look(schedule: &mut NoticeSchedule<NoticeKey>, shared: &Shared, message: Lsn,
         let queue = shared.queue();
         (queue.owed(message), queue.has_message(message))
     };
-    if owed.iter().any(|owed| owed.notice == OwedNotice::Relayed) {
+    let owes = |notice| owed.iter().any(|owed| owed.notice == notice);
+    if owes(OwedNotice::Delivered) {
+        schedule.add((message, Tell::Delivered), now, now);
+    }
+    if owes(OwedNotice::Relayed) {
         schedule.add((message, Tell::Relayed), now, now);
     }
-    if owed.iter().any(|owed| owed.notice == OwedNotice::Failed) {
+    if owes(OwedNotice::Failed) {
         let gathered = if has_others { GATHERED_FOR } else { Duration::ZERO };
         schedule.add((message, Tell::Failed), now + gathered, now);
     }

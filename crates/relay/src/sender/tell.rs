@@ -22,6 +22,8 @@ pub(super) enum Tell {
     Delayed,
     /// Handed to a host that does not report success itself.
     Relayed,
+    /// A mailbox here has it.
+    Delivered,
 }
 
 impl Tell {
@@ -30,6 +32,7 @@ impl Tell {
             Tell::Failed => Action::Failed,
             Tell::Delayed => Action::Delayed { until },
             Tell::Relayed => Action::Relayed,
+            Tell::Delivered => Action::Delivered,
         }
     }
 
@@ -42,6 +45,7 @@ impl Tell {
         match self {
             Tell::Failed => Some(OwedNotice::Failed),
             Tell::Relayed => Some(OwedNotice::Relayed),
+            Tell::Delivered => Some(OwedNotice::Delivered),
             Tell::Delayed => None,
         }
     }
@@ -51,7 +55,7 @@ impl Tell {
         match self {
             Tell::Failed => 5,
             Tell::Delayed => 4,
-            Tell::Relayed => 2,
+            Tell::Relayed | Tell::Delivered => 2,
         }
     }
 }

@@ -18,6 +18,8 @@ enum Mode {
     Well,
     Poisoned,
     Full,
+    /// One message more has space, then only small entries.
+    OneBody,
     /// Only small entries have space.
     NoBodies,
     /// It neither takes nor refuses.
@@ -39,10 +41,15 @@ struct On(Arc<Disk>);
 
 impl Hooks for On {
     fn append(&self, batch: &Batch) -> Result<(), AppendError> {
-        match *self.0.mode.lock().unwrap() {
+        let mut mode = self.0.mode.lock().unwrap();
+        match *mode {
             Mode::Well => Ok(()),
             Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
-            Mode::NoBodies if matches!(batch.body, Body::None) => Ok(()),
+            Mode::NoBodies | Mode::OneBody if matches!(batch.body, Body::None) => Ok(()),
+            Mode::OneBody => {
+                *mode = Mode::NoBodies;
+                Ok(())
+            }
             Mode::Full | Mode::NoBodies => {
                 self.0.refusals.fetch_add(1, Ordering::Relaxed);
                 Err(AppendError::Full("no segment is left".into()))
@@ -322,6 +329,58 @@ fn a_success_is_recorded_while_no_notice_fits() {
         rig.wait_empty();
         assert_eq!((sink.rcpts("bob@a.example"), notices(&sink)), (1, 1));
     }
+}
+
+#[test]
+fn a_success_here_is_owed_by_the_batch_of_its_message() {
+    for is_killed in [false, true] {
+        let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+        let mut rig = disk.rig(sink.port());
+        disk.set(Mode::OneBody);
+        let mut message = outgoing("ann@a.example", &["bob@a.example", "eve@x.example", "list@x.example"], 0);
+        message.recipients[1].notify = notify::SUCCESS | notify::IN_MAILBOX;
+        message.recipients[2].notify = notify::SUCCESS | notify::HANDED_ON;
+        rig.append(message, "Subject: here\r\n\r\nx\r\n");
+        wait("a notice is tried", || disk.refusals.load(Ordering::Relaxed) > 0);
+        wait("the other host has it", || (rig.relay.stats().recipients, rig.relay.stats().owed_notices) == (0, 2));
+        assert_eq!(notices(&sink), 0);
+        if is_killed {
+            rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+        }
+        disk.set(Mode::Well);
+        wait("both are sent", || notices(&sink) == 2);
+        rig.wait_empty();
+        let taken = sink.taken().into_iter().filter(|taken| taken.sender.is_empty());
+        let told: String = taken.map(|taken| String::from_utf8(taken.body).unwrap()).collect();
+        for (recipient, action, status) in [("eve", "delivered", "2.1.5"), ("list", "relayed", "2.0.0")] {
+            let said =
+                format!("Final-Recipient: rfc822; {recipient}@x.example\r\nAction: {action}\r\nStatus: {status}\r\n");
+            assert_eq!(told.matches(&said).count(), 1, "{told}");
+        }
+        assert_eq!(told.matches("Subject: here\r\n").count(), 2, "{told}");
+        let asked = ["bob@a.example", "eve@x.example", "list@x.example"].map(|address| sink.rcpts(address));
+        assert_eq!((asked, notices(&sink)), ([1, 0, 0], 2));
+    }
+}
+
+#[test]
+fn a_success_here_survives_a_kill_that_follows_its_batch() {
+    let sink = Sink::start();
+    let Rig { spool, relay, back, dir, .. } = rig_with(zone(), sink.port(), |_| ());
+    let mut message = outgoing("ann@a.example", &["eve@x.example"], 0);
+    message.recipients[0].notify = notify::SUCCESS | notify::IN_MAILBOX;
+    let entry = relay.entry(message);
+    relay.end_by(Instant::now());
+    drop((relay, back));
+    let (tell, told) = channel();
+    let batch = Batch { entries: vec![entry], body: Body::inline(vec!["Subject: x\r\n\r\nx\r\n".into()]) };
+    spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+    told.recv().unwrap().unwrap();
+    drop(spool);
+    let rig = rig_in(dir, zone(), sink.port(), |_| ());
+    wait("the notice is sent", || notices(&sink) == 1);
+    rig.wait_empty();
+    assert_eq!((sink.rcpts("eve@x.example"), notices(&sink)), (0, 1));
 }
 
 #[test]

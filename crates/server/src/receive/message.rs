@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, NotGathered};
+use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, NotGathered, SuccessHere};
 use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
@@ -23,7 +23,7 @@ use crate::repeats::Kind;
 use crate::replies::share_is_full;
 use crate::returned::{self, ReturnedMail};
 use crate::settings::Settings;
-use crate::success::{self, Success};
+use crate::success;
 use crate::transaction::Transaction;
 
 impl Receiver {
@@ -154,8 +154,12 @@ impl Receiver {
             self.note_returned(returned, complaint, Lsn::ZERO);
             return MessageOutcome::accepted(format!("Accepted as {}", log.received_id));
         }
-        let successes =
+        let mut successes =
             if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
+        if self.remote().is_open() {
+            // The batch of the message says that they are owed, so neither a full disk nor a restart loses them.
+            mail.successes = std::mem::take(&mut successes);
+        }
         let header = match &stored {
             StoredBody::Memory(pieces) if !successes.is_empty() => success::header(&mail.front, pieces),
             // A large one is in a file: its notification is without a header.
@@ -194,8 +198,8 @@ impl Receiver {
         }
     }
 
-    /// Durable before the message is answered: a client that hears nothing sends it again, and is told again.
-    async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
+    /// Of a server without a queue for other hosts. Durable before the message is answered: a client that hears nothing sends it again, and is told again.
+    async fn tell_success(&self, envelope: &Envelope, successes: &[SuccessHere], header: &[u8]) {
         let wording = self.remote().wording();
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
         let sender = envelope.mail.reverse_path.bare();

@@ -1,5 +1,7 @@
 //! Memory of messages and replies over restarts, and its size.
 
+use posthaste_notify::notify;
+
 use super::*;
 
 #[test]
@@ -23,6 +25,37 @@ fn a_message_at_work_in_three_crashes_is_held() {
         }
     }
     assert_eq!(world.waits(lsn, 0), Some(Waits::Held(HoldReason::Quarantine)));
+}
+
+#[test]
+fn a_success_here_is_owed_over_restarts_until_it_is_told() {
+    let mut world = World::new();
+    let mut queued = message(world.queue.now(), "t", &["a@x.example", "b@y.example"]);
+    queued.recipients[1].notify = notify::SUCCESS | notify::IN_MAILBOX;
+    let mixed = world.log(QueueEntry::Queued(queued.clone()));
+    queued.recipients[0].notify = notify::SUCCESS | notify::HANDED_ON;
+    let here = world.log(QueueEntry::Queued(Queued { expires: START + 9, ..queued }));
+    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    while snapshot.write(&world.queue, &mut whole) {}
+    let mut restored = Queue::restore(&*whole, Schedules::default(), 1).expect("a snapshot");
+    world.log.iter().for_each(|(lsn, entry)| restored.apply(*lsn, entry));
+    let owed = |queue: &Queue, message| {
+        queue.owed(message).into_iter().map(|owed| (owed.number, owed.notice, owed.status.enhanced)).collect::<Vec<_>>()
+    };
+    for queue in [&world.queue, &world.restarted(), &restored] {
+        assert_eq!((queue.recipients(), queue.owed_notices()), (1, 3));
+        assert_eq!(owed(queue, mixed), [(1, OwedNotice::Delivered, 1005)]);
+        assert_eq!(owed(queue, here), [(0, OwedNotice::Relayed, 0), (1, OwedNotice::Delivered, 1005)]);
+        assert!(queue.released().is_empty());
+    }
+    assert_eq!(world.queue.take_owing(), [mixed, here]);
+    for number in 0..2 {
+        assert!(world.queue.take_released().is_empty());
+        world.change(Change { key: Key { message: here, number }, what: What::Told });
+    }
+    assert_eq!(world.queue.take_released(), [here]);
+    world.change(Change { key: Key { message: mixed, number: 1 }, what: What::Told });
+    assert_eq!((world.queue.take_released(), world.queue.recipients()), (vec![], 1));
 }
 
 /// Removes most of a large queue; the rest keeps its lists, and is found.
