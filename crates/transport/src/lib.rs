@@ -20,6 +20,8 @@ mod events;
 mod held_tests;
 pub mod inspect;
 mod lmtp;
+#[cfg(test)]
+mod lmtp_tests;
 mod mbox;
 mod observer;
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Session {
         };
         let is_open = client.is_open();
         let of_recipient = |recipient: RecipientOutcome| {
-            let said = recipient.reply.to_string().into();
+            let said = words(&recipient);
             let outcome = match recipient.reply.is_permanent() {
                 _ if recipient.is_delivered() => Outcome::Delivered,
                 true => Outcome::Refused(said),
@@ -123,6 +123,14 @@ impl Session {
         if let Some(client) = self.client {
             let _ = tokio::time::timeout(QUIT_PATIENCE, client.quit()).await;
         }
+    }
+}
+
+/// A reply behind the command that it answers; the transport names the host.
+fn words(recipient: &RecipientOutcome) -> Arc<str> {
+    match recipient.stage.name() {
+        "" => recipient.reply.to_string().into(),
+        stage => format!("{stage}: {}", recipient.reply).into(),
     }
 }
 
