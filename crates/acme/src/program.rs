@@ -1,9 +1,11 @@
 //! A program that writes the TXT record of a challenge.
 
+use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -13,6 +15,8 @@ use crate::error::AcmeError;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Characters of its standard error that the log shows.
 const SHOWN_MAX: usize = 300;
+/// Bytes of it that are kept: a character has four at most.
+const SAID_BYTES_MAX: usize = 4 * SHOWN_MAX;
 
 /// Runs `program` with the record's name and its value. It ends with status 0 once the zone's servers have the record.
 ///
@@ -23,12 +27,29 @@ pub(crate) async fn write_record(program: &Path, name: &str, value: &str) -> Res
     let mut command = Command::new(program);
     command.args([&format!("_acme-challenge.{name}"), value]).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let run = timeout(PATIENCE, command.output()).await.map_err(|_| failed("it does not end".to_owned()))?;
-    let output = run.map_err(|error| failed(error.to_string()))?;
-    if output.status.success() {
+    let run = timeout(PATIENCE, run(command)).await.map_err(|_| failed("it does not end".to_owned()))?;
+    let (status, said) = run.map_err(|error| failed(error.to_string()))?;
+    if status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&said);
     let said: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN_MAX).collect();
-    Err(failed(format!("{}: {}", output.status, said.trim())))
+    Err(failed(format!("{status}: {}", said.trim())))
+}
+
+/// Its end, and the beginning of its standard error. The rest is read, so that it does not wait for a reader, and dropped.
+async fn run(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut child = command.spawn()?;
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    if let Some(mut pipe) = child.stderr.take() {
+        loop {
+            let read = pipe.read(&mut piece).await?;
+            if read == 0 {
+                break;
+            }
+            let room = SAID_BYTES_MAX - said.len();
+            said.extend_from_slice(&piece[..read.min(room)]);
+        }
+    }
+    Ok((child.wait().await?, said))
 }

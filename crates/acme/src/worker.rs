@@ -30,6 +30,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(6 * 3600);
 const ASKS_WAIT_MAX: usize = 8;
 /// Of a name's addresses.
 const ADDRESSES_MAX: usize = 16;
+/// Bytes of a reason that are kept and logged.
+const WHY_BYTES_MAX: usize = 1000;
+/// Reasons that are not logged again.
+const TOLD_MAX: usize = 1000;
 
 /// The state of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -297,10 +301,15 @@ impl Worker {
 
     /// Tells of a failure. A missing record costs nobody anything: it is looked for again soon, and told once.
     fn failed(&mut self, name: &str, error: &AcmeError) -> String {
-        let why = error.to_string();
+        // The authority's and the program's words, and names from DNS, are a stranger's text.
+        let mut why = error.to_string();
+        why.truncate(why.floor_char_boundary(WHY_BYTES_MAX));
         let wait = self.waits.of.entry(name.to_owned()).or_default();
         if error.is_of_dns() {
             wait.why = Some(why.clone());
+            if self.told.len() >= TOLD_MAX {
+                self.told.clear();
+            }
             if self.told.insert((name.to_owned(), why.clone())) {
                 tracing::warn!(name, error = why, "no certificate for this name until its record leads here");
             }

@@ -189,6 +189,9 @@ async fn a_program_writes_the_record() {
     let outcome = handle.renew(true).await.unwrap().remove(0);
     let why = outcome.why.unwrap();
     assert!(why.contains("acme.dns_program") && why.contains("no such zone"), "{why}");
+    std::fs::write(&program, "#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' y >&2\nexit 3\n").unwrap();
+    let why = handle.renew(true).await.unwrap().remove(0).why.unwrap();
+    assert!(why.contains("exit status: 3: yyy") && why.len() < 600, "{why}");
     assert!(outcome.ends.is_some(), "the old one stays in force");
 }
 
@@ -268,6 +271,17 @@ async fn a_refusal_waits_over_restarts_and_somebody_who_asks_tries_at_once() {
     assert!(tried.why.is_some());
     assert_eq!(stub.orders().len(), orders + 1, "only the one that was asked for");
     assert!(handle.states()[0].next >= next + 3600, "and it waits longer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_authoritys_words_a_part_is_kept() {
+    let mut world = World::new().await;
+    let stub = AcmeStub::start(|_| Err("no such host; ".repeat(1000)));
+    let handle = world.start(world.settings(&stub, Way::Http));
+    let why = handle.renew(false).await.unwrap().remove(0).why.unwrap();
+    assert!(why.contains("no such host; no such host; ") && why.len() <= 1000, "{}", why.len());
+    assert_eq!(handle.states()[0].why.as_ref(), Some(&why));
+    assert_eq!(posthaste_acme::failures(&world.dir.path().join("acme")), [(HOST.to_owned(), why)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

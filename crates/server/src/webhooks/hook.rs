@@ -33,10 +33,7 @@ impl Hook {
             match self.follow(&mut trouble) {
                 Ok(()) => return,
                 Err(why) => {
-                    // Certificates and alerts are a stranger's text.
-                    let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
-                    self.states.fails(name, why);
-                    if self.stop.wait(trouble.begins(why)) {
+                    if self.stop.wait(self.fails(&why, &mut trouble)) {
                         return;
                     }
                 }
@@ -132,6 +129,13 @@ impl Hook {
         true
     }
 
+    /// Notes why it could not be told: in part, as certificates and alerts are a stranger's text. Returns the pause.
+    fn fails(&self, why: &str, trouble: &mut Trouble<'_>) -> Duration {
+        let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
+        self.states.fails(&self.webhook.name, why);
+        trouble.begins(why)
+    }
+
     /// Posts a batch until it is taken; false if it is told to stop before.
     fn post(&self, poster: &Poster, batch: &Batch, saving: &Saving<'_>, trouble: &mut Trouble<'_>) -> bool {
         loop {
@@ -145,10 +149,7 @@ impl Hook {
                     return true;
                 }
                 Err(why) => {
-                    // Certificates and alerts are a stranger's text.
-                    let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
-                    self.states.fails(&self.webhook.name, why);
-                    if self.stop.wait(trouble.begins(why)) {
+                    if self.stop.wait(self.fails(&why, trouble)) {
                         return false;
                     }
                 }
@@ -252,7 +253,7 @@ impl Trouble<'_> {
     }
 }
 
-/// Bytes of an error that are logged.
+/// Bytes of an error that are kept and logged.
 const WHY_BYTES_MAX: usize = 1000;
 /// After a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
@@ -274,6 +275,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::test_log::logged;
 
     /// An HTTP server that takes everything; the ids of the events of each request.
     fn http() -> (String, Receiver<Vec<String>>) {
@@ -439,6 +441,24 @@ mod tests {
         assert_eq!(ids, (1..=1500).map(|lsn| format!("{lsn}.0")).collect::<Vec<_>>());
         stop.set();
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_of_an_error_is_bounded() {
+        let hook = Hook {
+            dir: PathBuf::new(),
+            webhook: toml::from_str("name = \"crm\"\nurl = \"http://127.0.0.1:9/\"").unwrap(),
+            poison: Arc::new(|| None),
+            states: Arc::default(),
+            stop: Arc::default(),
+        };
+        let mut trouble = Trouble { name: "crm", back_off: RETRY, is_told: false };
+        for (why, kept) in [("x".repeat(100_000), 1000), ("ü€".repeat(1000), 1000), ("€".repeat(1000), 999)] {
+            let lines = logged(|| _ = hook.fails(&why, &mut trouble));
+            let state = hook.states.all().remove(0).1;
+            assert_eq!(state.trouble.as_deref(), Some(&why[..kept]));
+            assert!(lines.iter().all(|line| line.len() < 2 * WHY_BYTES_MAX), "{lines:?}");
+        }
     }
 
     const PATIENCE: Duration = Duration::from_secs(60);
