@@ -64,7 +64,7 @@ fn serve(
     Ok(())
 }
 
-/// What a server says that takes everything; `recipients` replies after the body.
+/// The replies of a server that takes everything; `recipients` replies after the body.
 fn good(line: &str, recipients: usize) -> String {
     match line.split([' ', ':']).next().unwrap() {
         "" => "220 lmtp ready\r\n".to_owned(),
