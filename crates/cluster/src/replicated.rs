@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::{
@@ -14,6 +14,7 @@ use posthaste_spool::{
     Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
+use crate::guard::{EngineState, Guard};
 use crate::keeper::Keeper;
 use crate::local::LocalSpool;
 use crate::member::{Member, Translated};
@@ -21,7 +22,7 @@ use crate::opening::{self, LOG_STREAM};
 use crate::queue::{Ending, Item, Pending, Queue};
 use crate::sender::{Identity, Sender};
 use crate::writer::{Failure, Hub, Writer};
-use crate::{Log, OpenError, ReaderRules, SenderRules};
+use crate::{Log, OpenError, ReaderRules, SenderRules, WriterRules};
 
 /// The owner's spool of a shard: a batch is acknowledged when the log has it on a quorum and the local spool has it on its disk.
 ///
@@ -33,6 +34,9 @@ pub struct ReplicatedSpool<L: LocalSpool> {
     config: ReplicatedConfig,
     writer: Option<JoinHandle<()>>,
     keeper: Option<Keeper>,
+    engine: Arc<EngineState>,
+    /// Drops with the spool.
+    _guard: Guard,
 }
 
 /// The settings of a [`ReplicatedSpool`].
@@ -48,12 +52,16 @@ pub struct ReplicatedConfig {
     pub record_bytes_max: usize,
     /// Bytes that may wait to be sent; beyond, appends fail with [`AppendError::Busy`].
     pub pending_bytes_max: u64,
+    /// Time between two questions for the engine's room. The settings are checked at each twelfth.
+    pub engine_pace: Duration,
     /// Streams that only the owner consumes: their advances go into the log, too.
     pub owner_streams: Vec<String>,
     /// For tests.
     pub reader_rules: ReaderRules,
     /// For tests.
     pub sender_rules: SenderRules,
+    /// For tests.
+    pub writer_rules: WriterRules,
 }
 
 impl<L: LocalSpool> ReplicatedSpool<L> {
@@ -63,6 +71,9 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// See [`OpenError`].
     pub fn open(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
         log.check().map_err(OpenError::Settings)?;
+        let engine = Arc::<EngineState>::default();
+        engine.ask_room(&*log);
+        let guard = Guard::start(log.clone(), engine.clone(), config.engine_pace)?;
         let stream = local.stream(LOG_STREAM)?;
         let (applied, covered) = opening::applied(&local, stream)?;
         let resumed = opening::resume(&*log, &applied, config.shard)?;
@@ -90,7 +101,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
             let hub = hub.clone();
             let sender =
                 Sender::new(resumed.reader.with_rules(config.reader_rules), config.identity, config.sender_rules);
-            move || Writer::new(hub, sender, tell).run(resumed.again)
+            move || Writer::new(hub, sender, config.writer_rules, tell).run(resumed.again)
         })?;
         hub.queue.put(|_| ());
         let mut spool = ReplicatedSpool {
@@ -99,6 +110,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
             config,
             writer: Some(writer),
             keeper: None,
+            engine,
+            _guard: guard,
         };
         // Without a word the writer's thread has panicked.
         opened.recv().unwrap_or_else(|_| panic!("the writer ended without an answer"))?;
@@ -120,6 +133,11 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// The local spool. Its numbers are not those of the cluster.
     pub fn local(&self) -> &L {
         &self.hub.local
+    }
+
+    /// The answer to batches with a body while the engine has no room for them, or wrong settings.
+    pub fn engine_refusal(&self) -> Option<AppendError> {
+        self.engine.refusal()
     }
 
     fn stop(&mut self, ending: Ending) {
@@ -161,6 +179,11 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         let unknown = batch.entries.iter().find(|entry| self.member().number_of(entry.stream).is_none());
         if let Some(entry) = unknown {
             return Err(AppendError::NoStream(entry.stream));
+        }
+        if !matches!(batch.body, Body::None)
+            && let Some(refusal) = self.engine.refusal()
+        {
+            return Err(refusal);
         }
         let payloads: usize = batch.entries.iter().map(|entry| 7 + entry.payload.len()).sum();
         let in_record = match &batch.body {

@@ -120,6 +120,14 @@ pub enum End {
     /// The log cannot be read on.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// The local spool cannot take a record of the log, which is whole. Open it again when the cause is gone.
+    #[error("the local spool cannot take position {position} of the log: {why}")]
+    Local {
+        /// The record.
+        position: Position,
+        /// The error.
+        why: String,
+    },
     /// A record of this epoch that this sender did not send.
     #[error("somebody else sends in epoch {epoch}: the machine may be a copy")]
     Foreign {

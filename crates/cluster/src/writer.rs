@@ -57,8 +57,27 @@ impl Failure {
     }
 }
 
+/// The rules of the owner's writer, each with a switch that breaks it: for tests, which must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterRules {
+    /// Acknowledges a batch when the local spool has it. Broken: when the log has it.
+    pub after_local: bool,
+    /// Resumes at the first part of an unfinished upload. Broken: after the last record.
+    pub resume_at_parts: bool,
+    /// Refuses a batch that the local spool has no room for before the log has it.
+    pub room_first: bool,
+}
+
+impl Default for WriterRules {
+    /// All are kept.
+    fn default() -> Self {
+        WriterRules { after_local: true, resume_at_parts: true, room_first: true }
+    }
+}
+
 pub(crate) struct Writer<L> {
     hub: Arc<Hub<L>>,
+    rules: WriterRules,
     sender: Sender<Load>,
     pipeline: Pipeline,
     /// Units of room of all that is sent and not yet in the local spool.
@@ -86,10 +105,16 @@ pub(crate) enum Load {
 }
 
 impl<L: LocalSpool> Writer<L> {
-    pub fn new(hub: Arc<Hub<L>>, sender: Sender<Load>, opened: SyncSender<Result<(), End>>) -> Self {
+    pub fn new(
+        hub: Arc<Hub<L>>,
+        sender: Sender<Load>,
+        rules: WriterRules,
+        opened: SyncSender<Result<(), End>>,
+    ) -> Self {
         let pipeline = Pipeline::new(hub.stream, hub.queue.clone());
         Writer {
             hub,
+            rules,
             sender,
             pipeline,
             room: 0,
@@ -268,7 +293,8 @@ impl<L: LocalSpool> Writer<L> {
         };
         let room = room_of(payloads as u64 + in_record, hub.segment_bytes);
         let has_body = !matches!(batch.body, Body::None);
-        if self.retry_at.is_some() || !hub.local.has_room(hub.segment_bytes, self.room + room, has_body) {
+        let has_room = hub.local.has_room(hub.segment_bytes, self.room + room, has_body) && self.retry_at.is_none();
+        if self.rules.room_first && !has_room {
             hub.local.ask_for_room();
             then(Err(AppendError::Full("the local spool has no room for what is under way".into())));
             return None;

@@ -6,56 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
 use posthaste_cluster::memory::{Fault, Faults, MemoryLog};
-use posthaste_cluster::{Content, End, Header, Invalid, Log, LogError, OpenError, Position, Read, Reader, Record};
+use posthaste_cluster::{Content, End, Header, Invalid, Log, LogError, OpenError, Position, Record};
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_spool::{AppendError, Body, Lsn, Released, Replayed, Spool, SpoolAdmin, StreamId};
-use world::{Place, Replicated, start};
-
-fn text(len: usize) -> Vec<u8> {
-    (0..len as u32).map(|at| (at * 31 + at / 256) as u8).collect()
-}
-
-fn inline(len: usize) -> Body {
-    Body::inline(vec![text(len).into()])
-}
-
-fn in_file(spool: &Replicated, len: usize) -> Body {
-    let mut upload = spool.upload(0).unwrap();
-    upload.write(&text(len)).unwrap();
-    Body::file(upload.finish().unwrap())
-}
-
-fn append(spool: &Replicated, stream: StreamId, body: Body, name: &str) -> Lsn {
-    start(spool, stream, body, name).recv().unwrap().unwrap()
-}
-
-/// Number, entry and body of each batch of a stream.
-fn content(spool: &Replicated, stream: StreamId) -> Vec<(Lsn, String, Vec<u8>)> {
-    let mut all = Vec::new();
-    spool
-        .replay(stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, body_len, .. } => {
-                all.push((lsn, String::from_utf8(payload.to_vec()).unwrap(), body_len));
-            }
-            other => panic!("{other:?}"),
-        })
-        .unwrap();
-    let read = |(lsn, entry, len): (Lsn, String, u64)| {
-        let body = if len > 0 { spool.read(lsn, 0..len).unwrap().to_vec() } else { Vec::new() };
-        (lsn, entry, body)
-    };
-    all.into_iter().map(read).collect()
-}
-
-/// Valid records of a log.
-fn records(log: &MemoryLog) -> Vec<Record> {
-    let mut reader = Reader::new(3);
-    let valid = |(position, bytes): (Position, _)| match reader.read(position, &bytes).unwrap() {
-        Read::Valid(record) => Some(record),
-        Read::Skipped(_) => None,
-    };
-    log.records().into_iter().filter_map(valid).collect()
-}
+use posthaste_spool::{AppendError, Body, Lsn, Released, Spool, SpoolAdmin};
+use world::{Place, append, content, in_file, inline, records, start, text};
 
 #[test]
 fn a_batch_is_acknowledged_when_the_log_and_the_ring_have_it() {

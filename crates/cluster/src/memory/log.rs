@@ -72,6 +72,8 @@ struct State {
     /// The fates of the next appends, before faults are drawn.
     script: VecDeque<Fault>,
     is_away: bool,
+    /// It goes away once it has this record.
+    away_at: Option<u64>,
     limit: u64,
     wrong: Vec<String>,
 }
@@ -122,6 +124,7 @@ impl MemoryLog {
             faults,
             script: VecDeque::new(),
             is_away: false,
+            away_at: None,
             limit: 1 << 40,
             wrong: Vec::new(),
         };
@@ -205,6 +208,11 @@ impl MemoryLog {
         }
     }
 
+    /// Goes away as soon as it has stored a record at this position.
+    pub fn set_away_at(&self, position: Position) {
+        self.state().away_at = Some(position.get());
+    }
+
     /// The limit that [`Log::room`] tells.
     pub fn set_limit(&self, bytes: u64) {
         self.state().limit = bytes;
@@ -251,6 +259,7 @@ impl State {
         }
         self.end += 1;
         self.records.insert(self.end, record);
+        self.is_away |= self.away_at.take_if(|at| *at == self.end).is_some();
         Ok(Position::new(self.end))
     }
 

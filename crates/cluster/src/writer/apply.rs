@@ -9,7 +9,7 @@ use super::{Load, Writer, answer};
 use crate::Position;
 use crate::batch::{LoggedBatch, LoggedBody};
 use crate::bundle::Own;
-use crate::collect::batch_of;
+use crate::collect::{CollectError, batch_of};
 use crate::entry::Place;
 use crate::local::LocalSpool;
 use crate::pipeline::Work;
@@ -50,7 +50,8 @@ impl<L: LocalSpool> Writer<L> {
             }
             _ => {}
         }
-        let resume = self.unfinished.values().min().copied().unwrap_or(position);
+        let first_part = self.unfinished.values().min().copied().filter(|_| self.rules.resume_at_parts);
+        let resume = first_part.unwrap_or(position);
         let place = |index| Place::of(&record, history, index, resume);
         match (&record.content, load) {
             (_, Some(Load::Bundle(owns))) => {
@@ -66,7 +67,7 @@ impl<L: LocalSpool> Writer<L> {
             }
             (Content::Commit { upload, len, crc }, _) if self.is_new(&place(0)) => {
                 let collected = self.collector.finish(*upload, *len, *crc);
-                let (logged, body) = collected.map_err(|error| hole(position, &error))?;
+                let (logged, body) = collected.map_err(|error| of_collecting(position, &error))?;
                 self.append_read(place(0), &logged, body)?;
             }
             (Content::Stream { number, name }, load) => {
@@ -106,7 +107,7 @@ impl<L: LocalSpool> Writer<L> {
                     upload.write(&body)?;
                     upload.finish()
                 });
-                let upload = written.map_err(|error| hole(position, &error))?;
+                let upload = written.map_err(|error| local(position, &error))?;
                 Body::File(logged.front.clone(), upload)
             }
         })
@@ -114,7 +115,7 @@ impl<L: LocalSpool> Writer<L> {
 
     fn collect(&mut self, position: Position, upload: u64, offset: u64, bytes: &Bytes) -> Result<(), End> {
         let added = self.collector.add(&self.hub.local, upload, offset, bytes);
-        added.map_err(|error| hole(position, &error))
+        added.map_err(|error| of_collecting(position, &error))
     }
 
     /// Parts of uploads that were not complete when the spool was closed, and the rest of the record in the middle of which that happened.
@@ -146,14 +147,14 @@ impl<L: LocalSpool> Writer<L> {
             // The local stream was there before the record.
             (_, true) => {}
             (Some(name), false) => {
-                let id = self.hub.local.stream(name).map_err(|error| hole(position, &error))?;
+                let id = self.hub.local.stream(name).map_err(|error| local(position, &error))?;
                 self.hub.member.set_id(number, Some(id));
             }
             (None, false) => {
                 // What it had before goes; the same name may come again.
                 self.settle_to(1);
                 if let Some(name) = self.hub.member.name_of(number) {
-                    self.hub.local.forget_stream(&name).map_err(|error| hole(position, &error))?;
+                    self.hub.local.forget_stream(&name).map_err(|error| local(position, &error))?;
                 }
                 self.hub.member.set_id(number, None);
             }
@@ -170,7 +171,14 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     fn append_own(&mut self, place: Place, own: Own) {
-        self.append_local(place, own.entries, own.body, Some(own.then), own.room);
+        let then: Then = match self.rules.after_local {
+            true => own.then,
+            false => {
+                (own.then)(Ok(self.hub.member.lsn(place.number)));
+                Box::new(|_| ())
+            }
+        };
+        self.append_local(place, own.entries, own.body, Some(then), own.room);
     }
 
     fn append_read(&mut self, place: Place, logged: &LoggedBatch, body: Body) -> Result<(), End> {
@@ -233,6 +241,17 @@ impl<L: LocalSpool> Writer<L> {
 
 fn hole(position: Position, why: &dyn std::fmt::Display) -> End {
     End::Invalid(Invalid::Hole { position, why: why.to_string() })
+}
+
+fn local(position: Position, why: &dyn std::fmt::Display) -> End {
+    End::Local { position, why: why.to_string() }
+}
+
+fn of_collecting(position: Position, error: &CollectError) -> End {
+    match error {
+        CollectError::Io(error) => local(position, error),
+        CollectError::Damaged(_) => hole(position, error),
+    }
 }
 
 fn senseless(position: Position) -> End {

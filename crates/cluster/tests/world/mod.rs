@@ -4,12 +4,16 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_cluster::memory::{Faults, MemoryLog};
-use posthaste_cluster::{Identity, OpenError, ReaderRules, ReplicatedConfig, ReplicatedSpool, SenderRules};
+use posthaste_cluster::{
+    Identity, OpenError, Position, Read, Reader, ReaderRules, Record, ReplicatedConfig, ReplicatedSpool, SenderRules,
+    WriterRules,
+};
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Spool, StreamId};
+use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Replayed, Spool, StreamId};
 
 pub type Replicated = ReplicatedSpool<FileSpool>;
 
@@ -38,9 +42,11 @@ impl Place {
             segment_bytes: SEGMENT_BYTES,
             record_bytes_max: 40 << 10,
             pending_bytes_max: 64 << 20,
+            engine_pace: Duration::from_millis(1),
             owner_streams: vec!["of the owner".to_owned()],
             reader_rules: ReaderRules::default(),
             sender_rules: SenderRules::default(),
+            writer_rules: WriterRules::default(),
         };
         Place { machine, log, config, keeper: false }
     }
@@ -77,4 +83,50 @@ pub fn start(spool: &dyn Spool, stream: StreamId, body: Body, text: &str) -> Rec
     let (tell, told) = channel();
     spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
     told
+}
+
+pub fn text(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|at| (at * 31 + at / 256) as u8).collect()
+}
+
+pub fn inline(len: usize) -> Body {
+    Body::inline(vec![text(len).into()])
+}
+
+pub fn in_file(spool: &Replicated, len: usize) -> Body {
+    let mut upload = spool.upload(0).unwrap();
+    upload.write(&text(len)).unwrap();
+    Body::file(upload.finish().unwrap())
+}
+
+pub fn append(spool: &Replicated, stream: StreamId, body: Body, name: &str) -> Lsn {
+    start(spool, stream, body, name).recv().unwrap().unwrap()
+}
+
+/// Number, entry and body of each batch of a stream.
+pub fn content(spool: &Replicated, stream: StreamId) -> Vec<(Lsn, String, Vec<u8>)> {
+    let mut all = Vec::new();
+    spool
+        .replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, payload, body_len, .. } => {
+                all.push((lsn, String::from_utf8(payload.to_vec()).unwrap(), body_len));
+            }
+            other => panic!("{other:?}"),
+        })
+        .unwrap();
+    let read = |(lsn, entry, len): (Lsn, String, u64)| {
+        let body = if len > 0 { spool.read(lsn, 0..len).unwrap().to_vec() } else { Vec::new() };
+        (lsn, entry, body)
+    };
+    all.into_iter().map(read).collect()
+}
+
+/// Valid records of a log.
+pub fn records(log: &MemoryLog) -> Vec<Record> {
+    let mut reader = Reader::new(3);
+    let valid = |(position, bytes): (Position, _)| match reader.read(position, &bytes).unwrap() {
+        Read::Valid(record) => Some(record),
+        Read::Skipped(_) => None,
+    };
+    log.records().into_iter().filter_map(valid).collect()
 }

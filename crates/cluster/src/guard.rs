@@ -1,0 +1,94 @@
+//! Watches the engine: its room, so that bodies are refused while changes of them still fit, and its settings, which somebody may have changed.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use posthaste_spool::AppendError;
+
+use crate::Log;
+
+/// The engine's state, as far as it keeps bodies out.
+#[derive(Default)]
+pub(crate) struct EngineState(Mutex<Refusals>);
+
+#[derive(Default)]
+struct Refusals {
+    room: Option<AppendError>,
+    settings: Option<AppendError>,
+}
+
+impl EngineState {
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.0.lock().expect("nothing panics while it is held")
+    }
+
+    /// The answer to a batch with a body, if it must be refused.
+    pub fn refusal(&self) -> Option<AppendError> {
+        let refusals = self.refusals();
+        refusals.settings.clone().or_else(|| refusals.room.clone())
+    }
+
+    /// Asks for the room. An engine that does not answer changes nothing: appends wait for it anyway.
+    pub fn ask_room(&self, log: &dyn Log) {
+        let Ok((used, limit)) = log.room() else { return };
+        let is_short = u128::from(used) * 100 >= u128::from(limit) * BODIES_PERCENT;
+        let refusal = || AppendError::Full(format!("the engine's log has {used} of {limit} bytes").into());
+        self.refusals().room = is_short.then(refusal);
+    }
+
+    /// Asks for the settings.
+    pub fn ask_settings(&self, log: &dyn Log) {
+        let wrong = log.check().err();
+        let refusal = |wrong: Vec<String>| {
+            let why = format!("the engine must be set otherwise: {}", wrong.join("; "));
+            AppendError::Local(Arc::new(io::Error::other(why)))
+        };
+        self.refusals().settings = wrong.map(refusal);
+    }
+}
+
+/// The guard's thread. Dropping it ends the thread.
+pub(crate) struct Guard {
+    bell: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Asks for the room at each `pace`, and for the settings at each twelfth.
+    pub fn start(log: Arc<dyn Log>, state: Arc<EngineState>, pace: Duration) -> io::Result<Self> {
+        let bell: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let told = bell.clone();
+        let thread = std::thread::Builder::new().name("cluster-guard".to_owned()).spawn(move || {
+            for round in 1u64.. {
+                let is_going_on = |ends: &mut bool| !*ends;
+                let ends = told.0.lock().expect("nothing panics while it is held");
+                let waited = told.1.wait_timeout_while(ends, pace, is_going_on);
+                if *waited.expect("nothing panics while it is held").0 {
+                    return;
+                }
+                state.ask_room(&*log);
+                if round.is_multiple_of(SETTINGS_EVERY) {
+                    state.ask_settings(&*log);
+                }
+            }
+        })?;
+        Ok(Guard { bell, thread: Some(thread) })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        *self.bell.0.lock().expect("nothing panics while it is held") = true;
+        self.bell.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Bodies are refused from this share of the log's limit on. The rest is for what settles the mail that is there.
+const BODIES_PERCENT: u128 = 80;
+/// Rounds from one look at the settings to the next: a minute.
+const SETTINGS_EVERY: u64 = 12;
