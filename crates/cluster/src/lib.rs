@@ -8,6 +8,7 @@
 
 mod batch;
 mod bundle;
+mod cell;
 mod collect;
 mod entry;
 mod guard;
@@ -17,6 +18,7 @@ mod log;
 mod member;
 pub mod memory;
 mod opening;
+mod ownership;
 mod pipeline;
 mod queue;
 mod reader;
@@ -27,9 +29,13 @@ mod sender;
 mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
+pub use cell::{CellKey, CellOwner, Digest, NodeCell, NodeName, Report, ShardCell};
 pub use local::LocalSpool;
 pub use log::{Appended, Cells, Log, LogError, Position};
 pub use opening::OpenError;
+pub use ownership::{
+    LogState, OwnReport, Ownership, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, StopReason,
+};
 pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
 pub use replicated::{ReplicatedConfig, ReplicatedSpool};

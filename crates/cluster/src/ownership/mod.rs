@@ -1,0 +1,497 @@
+//! Decides which node owns a shard, as a state machine without IO. Times, cells and reports go in; requests to the engine and orders to the shard come out.
+//!
+//! A shard's cell names the owner. The owner renews it; its lease counts from the moment it sent the last renewal that succeeded. A standby
+//! counts the answered writes of its own node's cell since the shard's cell changed. So an engine that pauses moves no shard. The lease only bounds doubles. The log is fenced by `open(epoch)`, whatever the clocks say.
+//!
+//! Times are those of `CLOCK_BOOTTIME` of this machine; no two machines have one in common.
+
+mod marks;
+mod node;
+mod shard;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_random::Random;
+
+use crate::cell::{CellKey, NodeCell, NodeName, Report};
+use crate::sender::End;
+use crate::{LogError, Position};
+use node::OwnNode;
+use shard::ShardState;
+
+/// The ownership of all shards that a node is a member of.
+#[derive(Debug)]
+pub struct Ownership {
+    me: Me,
+    own: OwnNode,
+    shards: BTreeMap<u16, ShardState>,
+    nodes: BTreeMap<NodeName, SeenNode>,
+    /// The last time that it took a shard whose owner was silent.
+    taken_at: Option<Duration>,
+    out: Outbox,
+}
+
+/// Settings of an [`Ownership`].
+#[derive(Debug, Clone)]
+pub struct OwnershipConfig {
+    /// The name of this node.
+    pub node: NodeName,
+    /// Random, made at each start of the process. Also the seed of nonces.
+    pub incarnation: u64,
+    /// Times and sizes.
+    pub times: OwnershipTimes,
+    /// For tests.
+    pub rules: OwnershipRules,
+}
+
+/// Times and sizes of ownership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnershipTimes {
+    /// Between two renewals.
+    pub renew: Duration,
+    /// From the sending of a renewal on, the owner acts for this time.
+    pub lease: Duration,
+    /// A session begins a transaction if the engine has answered within this time.
+    pub begin: Duration,
+    /// Between two writes of the node's cell.
+    pub report: Duration,
+    /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
+    pub silent_writes: u32,
+    /// As many, if the shard was freed for another member.
+    pub free_writes: u32,
+    /// A standby waits for one more write for so much of lag.
+    pub lag_of_write: Duration,
+    /// Between two shards that a node takes from silent owners.
+    pub between: Duration,
+    /// A shard stays for this time, before its home gets it back.
+    pub stay: Duration,
+    /// Age of reports that a cut may use.
+    pub fresh: Duration,
+    /// A start waits for this time, while another process of the same name would write.
+    pub name: Duration,
+    /// Records stay in the log for this time, or for as many bytes, whichever is less.
+    pub keep: (Duration, u64),
+    /// A member that is so far behind leaves the set of members in sync.
+    pub behind_most: (Duration, u64),
+    /// A member that is less far behind comes back.
+    pub behind_least: u64,
+    /// Between two digests.
+    pub digest: Duration,
+}
+
+impl Default for OwnershipTimes {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        OwnershipTimes {
+            renew: secs(2),
+            lease: secs(15),
+            begin: secs(3),
+            report: secs(1),
+            silent_writes: 20,
+            free_writes: 5,
+            lag_of_write: secs(5),
+            between: secs(5),
+            stay: secs(60),
+            fresh: secs(5),
+            name: secs(3),
+            keep: (secs(600), 8 << 30),
+            behind_most: (secs(3600), 32 << 30),
+            behind_least: 8 << 20,
+            digest: secs(600),
+        }
+    }
+}
+
+/// The rules of ownership, each with a switch that breaks it: for tests, which must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnershipRules {
+    /// The lease counts from the sending of a renewal. Broken: from its answer.
+    pub lease_from_sending: bool,
+    /// The owner stops acting at the end of its lease.
+    pub lease_ends: bool,
+    /// A standby counts answered writes. Broken: seconds.
+    pub count_answered: bool,
+    /// A process is itself. Broken: its name is.
+    pub incarnation: bool,
+    /// A lost answer to a swap is decided by reading. Broken: it counts as success.
+    pub unknown_by_reading: bool,
+    /// A log that ends below a member's report stops the shard.
+    pub end_check: bool,
+    /// Only members in sync take over.
+    pub in_sync_only: bool,
+    /// A cut waits for two members and all that are in sync. Broken: for the owner.
+    pub cut_by_two: bool,
+    /// A cut uses fresh reports. Broken: of any age.
+    pub fresh_reports: bool,
+    /// A member whose digest differs needs seeding.
+    pub digests: bool,
+    /// A node takes one silent owner's shard at a time.
+    pub one_at_a_time: bool,
+    /// A process whose name another one uses ends.
+    pub one_name: bool,
+}
+
+impl OwnershipRules {
+    /// All are kept.
+    pub const ALL: OwnershipRules = OwnershipRules {
+        lease_from_sending: true,
+        lease_ends: true,
+        count_answered: true,
+        incarnation: true,
+        unknown_by_reading: true,
+        end_check: true,
+        in_sync_only: true,
+        cut_by_two: true,
+        fresh_reports: true,
+        digests: true,
+        one_at_a_time: true,
+        one_name: true,
+    };
+}
+
+/// A request to the engine, or an order to the shard. In order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnershipEffect {
+    /// Read a cell and call [`Ownership::got`].
+    Get {
+        /// The cell.
+        key: CellKey,
+        /// Comes back with the answer.
+        request: u64,
+    },
+    /// Swap a cell and call [`Ownership::swapped`], after a few seconds at most.
+    Swap {
+        /// The cell.
+        key: CellKey,
+        /// The revision that it must have.
+        revision: u64,
+        /// Its new value.
+        value: Bytes,
+        /// Comes back with the answer.
+        request: u64,
+    },
+    /// Ask the log for its end and call [`Ownership::log_end`].
+    LogEnd {
+        /// The shard.
+        shard: u16,
+    },
+    /// Append an `open` after all of the log, apply that, and call [`Ownership::opened`] or [`Ownership::ended`].
+    Open {
+        /// The shard.
+        shard: u16,
+        /// The epoch.
+        epoch: u64,
+        /// Of the `open`.
+        nonce: u64,
+    },
+    /// The shard is this node's: begin to act.
+    Promote {
+        /// The shard.
+        shard: u16,
+    },
+    /// Take nothing new, let everything under way end, and call [`Ownership::released`].
+    Release {
+        /// The shard.
+        shard: u16,
+    },
+    /// The shard is not this node's any more: become a standby.
+    Demote {
+        /// The shard.
+        shard: u16,
+    },
+    /// Cut the log.
+    Cut {
+        /// The shard.
+        shard: u16,
+        /// The first position that stays.
+        below: Position,
+    },
+    /// Append a `digest` record.
+    Digest {
+        /// The shard.
+        shard: u16,
+    },
+    /// The shard stops, until an operator has looked at it.
+    Stopped {
+        /// The shard.
+        shard: u16,
+        /// The cause.
+        why: StopReason,
+    },
+    /// Another process has this node's name: end this one.
+    NameTaken,
+}
+
+/// Why a shard stops.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// Records that a member has applied are gone.
+    #[error("the log ends at position {end}, and {node} has applied position {applied}")]
+    LogRolledBack {
+        /// The last position of the log.
+        end: Position,
+        /// A member that has more.
+        node: NodeName,
+        /// Its last position.
+        applied: Position,
+    },
+    /// The cell is older than what was read before.
+    #[error("the shard's cell is older than one that was read before: the engine was restored or its data lost")]
+    CellRolledBack,
+    /// The cell has no meaning.
+    #[error("the shard's cell is damaged, or a newer release wrote it")]
+    CellDamaged,
+    /// The log cannot be read or written on.
+    #[error("{0}")]
+    Log(End),
+}
+
+/// The state of this node's member of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnReport {
+    /// Published in the node's cell.
+    pub report: Report,
+    /// Age of the first record that it has not applied, by the engine's times.
+    pub lag: Duration,
+}
+
+/// The state of the log, as the owner knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogState {
+    /// The lowest position stored.
+    pub first: Position,
+    /// The highest one.
+    pub end: Position,
+    /// Bytes appended since any fixed moment of this ownership.
+    pub bytes: u64,
+    /// Bytes stored, and the limit.
+    pub room: (u64, u64),
+    /// All of the engine's replicas have everything.
+    pub is_current: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Me {
+    node: NodeName,
+    incarnation: u64,
+    times: OwnershipTimes,
+    rules: OwnershipRules,
+}
+
+#[derive(Debug)]
+pub(crate) struct SeenNode {
+    cell: NodeCell,
+    revision: u64,
+    at: Duration,
+}
+
+/// Effects, and numbers for them.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    effects: VecDeque<OwnershipEffect>,
+    random: Random,
+    requests: u64,
+}
+
+impl Outbox {
+    fn push(&mut self, effect: OwnershipEffect) {
+        self.effects.push_back(effect);
+    }
+
+    fn request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
+    fn nonce(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    fn get(&mut self, key: CellKey) -> u64 {
+        let request = self.request();
+        self.push(OwnershipEffect::Get { key, request });
+        request
+    }
+
+    fn swap(&mut self, key: CellKey, revision: u64, value: Bytes) -> u64 {
+        let request = self.request();
+        self.push(OwnershipEffect::Swap { key, revision, value, request });
+        request
+    }
+}
+
+impl Ownership {
+    /// Of a process that has just started. Call [`tick`](Self::tick) at once.
+    pub fn new(config: OwnershipConfig) -> Self {
+        let OwnershipConfig { node, incarnation, times, rules } = config;
+        Ownership {
+            me: Me { node, incarnation, times, rules },
+            own: OwnNode::default(),
+            shards: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            taken_at: None,
+            out: Outbox { effects: VecDeque::new(), random: Random::of(incarnation, 0x0e), requests: 0 },
+        }
+    }
+
+    /// Adds a shard that this node is a member of. Its home makes the cell of a new shard, and gets the shard back.
+    pub fn add(&mut self, shard: u16, is_home: bool) {
+        self.shards.entry(shard).or_insert_with(|| ShardState::new(shard, is_home));
+    }
+
+    /// The next request or order.
+    pub fn effect(&mut self) -> Option<OwnershipEffect> {
+        self.out.effects.pop_front()
+    }
+
+    /// True while the owner of a shard may act on the world: deliver, and answer the end of a body.
+    pub fn may_act(&self, shard: u16, now: Duration) -> bool {
+        !self.own.is_taken() && self.shards.get(&shard).is_some_and(|it| it.may_act(&self.me, now))
+    }
+
+    /// True while a transaction may begin.
+    pub fn may_begin(&self, shard: u16, now: Duration) -> bool {
+        self.may_act(shard, now) && self.shards.get(&shard).is_some_and(|it| it.may_begin(&self.me, now))
+    }
+
+    /// The epoch in which this node owns a shard, if it does.
+    pub fn epoch(&self, shard: u16) -> Option<u64> {
+        self.shards.get(&shard)?.owned_epoch()
+    }
+
+    /// Time goes on. Call it at least four times a second.
+    pub fn tick(&mut self, now: Duration) {
+        if self.own.is_taken() {
+            return;
+        }
+        for (shard, state) in &mut self.shards {
+            if state.is_lent(&self.me) {
+                self.own.cell.asks.insert(*shard);
+            } else {
+                self.own.cell.asks.remove(shard);
+            }
+        }
+        self.own.tick(&self.me, &mut self.out, now);
+        if !self.own.is_ready() {
+            return;
+        }
+        for state in self.shards.values_mut() {
+            let may_take = !self.me.rules.one_at_a_time
+                || self.taken_at.is_none_or(|at| now.saturating_sub(at) >= self.me.times.between);
+            if state.tick(&self.me, &mut self.out, &self.nodes, may_take, now) {
+                self.taken_at = Some(now);
+            }
+        }
+    }
+
+    /// A watch of the cells has shown this.
+    pub fn seen(&mut self, now: Duration, key: &CellKey, value: &[u8], revision: u64) {
+        match key {
+            CellKey::Shard(shard) => {
+                if let Some(state) = self.shards.get_mut(shard) {
+                    state.take(&self.me, &mut self.out, now, value, revision);
+                }
+            }
+            CellKey::Node(name) if *name != self.me.node => {
+                if self.nodes.get(name).is_some_and(|seen| seen.revision >= revision) {
+                    return;
+                }
+                if let Some(cell) = NodeCell::decode(value) {
+                    self.nodes.insert(name.clone(), SeenNode { cell, revision, at: now });
+                }
+            }
+            CellKey::Node(_) => {}
+        }
+    }
+
+    /// The answer to a [`Get`](OwnershipEffect::Get).
+    pub fn got(&mut self, now: Duration, request: u64, outcome: Result<(Bytes, u64), LogError>) {
+        if self.own.is_asked(request) {
+            return self.own.got(&self.me, &mut self.out, now, outcome);
+        }
+        if let Some(state) = self.shards.values_mut().find(|it| it.is_asked(request)) {
+            state.got(&self.me, &mut self.out, now, outcome);
+        }
+    }
+
+    /// The answer to a [`Swap`](OwnershipEffect::Swap).
+    pub fn swapped(&mut self, now: Duration, request: u64, outcome: Result<u64, LogError>) {
+        if self.own.is_asked(request) {
+            if let Some(sent) = self.own.swapped(&self.me, &mut self.out, now, outcome) {
+                self.shards.values_mut().for_each(|state| state.count(sent));
+            }
+            return;
+        }
+        if let Some(state) = self.shards.values_mut().find(|it| it.is_asked(request)) {
+            state.swapped(&self.me, &mut self.out, now, outcome);
+        }
+    }
+
+    /// The answer to a [`LogEnd`](OwnershipEffect::LogEnd).
+    pub fn log_end(&mut self, now: Duration, shard: u16, outcome: Result<Position, LogError>) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.log_end(&self.me, &mut self.out, now, outcome);
+        }
+    }
+
+    /// The log is open in the epoch that was asked for, and the member has applied all of it.
+    pub fn opened(&mut self, shard: u16) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.opened(&mut self.out);
+        }
+    }
+
+    /// The member's sender has ended.
+    pub fn ended(&mut self, shard: u16, end: End) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.ended(&mut self.out, end);
+        }
+    }
+
+    /// The engine has answered an append of the owner.
+    pub fn appended(&mut self, now: Duration, shard: u16) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.appended(now);
+        }
+    }
+
+    /// The state of this node's member.
+    pub fn report(&mut self, shard: u16, report: OwnReport) {
+        self.own.cell.reports.insert(shard, report.report);
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.report(report);
+        }
+    }
+
+    /// This node's member has stopped applying: it can take nothing over, and leaves the members in sync.
+    pub fn needs_seeding(&mut self, shard: u16) {
+        self.own.cell.reports.remove(&shard);
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.forget_report();
+        }
+    }
+
+    /// The state of the log that this node owns. Its cuts follow from it.
+    pub fn log_state(&mut self, now: Duration, shard: u16, log: LogState) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.log_state(&self.me, &mut self.out, &self.nodes, now, log);
+        }
+    }
+
+    /// Gives a shard away: to a node, or to the member in sync that has the most. For a drain, an operator, or a local ring that fails or hangs.
+    pub fn hand_over(&mut self, now: Duration, shard: u16, to: Option<&NodeName>) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.hand_over(&self.me, &mut self.out, &self.nodes, now, to);
+        }
+    }
+
+    /// Everything under way for the shard has ended, after [`Release`](OwnershipEffect::Release).
+    pub fn released(&mut self, shard: u16) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.released();
+        }
+    }
+}
