@@ -1,5 +1,6 @@
 //! Numbers and facts that clients and delivery were told are kept after a kill.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste_fsops::Machine;

@@ -6,13 +6,14 @@ mod handles;
 mod opening;
 mod openings;
 mod others;
+mod reads;
 mod shared;
 mod skip_file;
 mod stored;
 mod usage;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -29,15 +30,10 @@ pub use self::opening::{LedgerReport, applied_in};
 use self::openings::Openings;
 use self::shared::{STEPS, Shared};
 pub use self::stored::{PendingDirectory, StoredMailbox, StoredMessage};
-use self::stored::{head_of, pending, stored};
+use self::stored::{head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
-use crate::name::SpecialUse;
-use crate::row::NumberRange;
-use crate::table::{
-    AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, RowChanges, StoreNumbers,
-    TableName, TableReader, key_of, modseq_and_uid, rows_of,
-};
+use crate::table::{FileNote, MetaTable, TableName, rows_of};
 
 /// A mailbox that has fewer UIDs left is to get a new UIDVALIDITY.
 pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
@@ -265,81 +261,6 @@ impl MailLedger {
         Ok(self.shared.commit()?)
     }
 
-    /// All accounts by id.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, MailLedgerError> {
-        self.shared.read_others(|reader, changes, _| {
-            let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
-            let account = |(key, value): (Vec<u8>, Vec<u8>)| {
-                Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
-            };
-            Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
-        })
-    }
-
-    /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), MailLedgerError> {
-        self.shared.read_others(|reader, changes, _| {
-            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
-            let name = |(key, value): (Vec<u8>, Vec<u8>)| {
-                Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
-            };
-            let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
-            let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
-            Ok((row.last_validity, rows.filter_map(name).collect()))
-        })
-    }
-
-    /// UIDs of a mailbox's messages that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn gone_since(&self, mailbox: u32, modseq: u64) -> Result<Option<Vec<NumberRange>>, MailLedgerError> {
-        self.read(
-            |state| state.of_mailbox(mailbox),
-            |reader, changes, numbers| {
-                let from = head_of(reader, changes, numbers, mailbox)?.map_or(u64::MAX, |head| head.gone_from);
-                if modseq < from {
-                    return Ok(None);
-                }
-                let rows = match rows_of(reader, changes, TableName::Gone, &key_of(mailbox)) {
-                    Err(MetaError::Value(_)) => return Ok(None),
-                    rows => rows?,
-                };
-                let range = |(key, value): (Vec<u8>, Vec<u8>)| {
-                    let (of, first) = modseq_and_uid(&key)?;
-                    let last = GoneRow::decode(&value)?.last;
-                    Some((of, NumberRange { first, last }))
-                };
-                let all: Option<Vec<_>> = rows.into_iter().map(range).collect();
-                Ok(all.map(|all| all.into_iter().filter(|(of, _)| *of > modseq).map(|(_, range)| range).collect()))
-            },
-        )
-    }
-
-    /// Special uses of an account's mailboxes, by the mailboxes' ids.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn special_uses(&self, account: u32) -> Result<BTreeMap<u32, Option<SpecialUse>>, MailLedgerError> {
-        self.shared.read_others(|reader, changes, numbers| {
-            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
-            let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
-            let mut uses = BTreeMap::new();
-            for id in ids {
-                if let Some(head) = head_of(reader, changes, numbers, id)? {
-                    uses.insert(id, SpecialUse::of_number(head.special_use));
-                }
-            }
-            Ok(uses)
-        })
-    }
-
     /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
     ///
     /// # Errors
@@ -398,65 +319,6 @@ impl MailLedger {
         lock(&self.uids).insert(mailbox, next_uid);
     }
 
-    /// The numbers of a mailbox; `None` if there is none of that id.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn head(&self, mailbox: u32) -> Result<Option<MailboxHead>, MailLedgerError> {
-        self.read(
-            |state| state.of_mailbox(mailbox),
-            |reader, changes, numbers| head_of(reader, changes, numbers, mailbox),
-        )
-    }
-
-    /// A mailbox as it was made, renamed or changed last. Its counters may lack what waits for the table: to ask about each of many
-    /// mailboxes looks at no entry about messages, and at the others once.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn head_without_tail(&self, mailbox: u32) -> Result<Option<MailboxHead>, MailLedgerError> {
-        self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
-    }
-
-    /// Directories that are yet to be renamed or removed.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, MailLedgerError> {
-        self.read(|state| state.others(), pending)
-    }
-
-    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For the opening: looks at all that waits.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn expunged_mail(&self) -> Result<HashSet<(u64, u16)>, MailLedgerError> {
-        self.read(
-            |state| state.entries.clone(),
-            |reader, changes, _| {
-                let rows = rows_of(reader, changes, TableName::Leaving, &[])?.into_values();
-                let rows = rows.filter_map(|row| LeavingRow::decode(&row));
-                // A copy has a name of its own, and the body of a message that may be there.
-                Ok(rows.filter(|row| row.name.is_none()).map(|row| row.body).collect())
-            },
-        )
-    }
-
-    /// The mailbox of a name; `None` if there is none.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn mailbox_named(&self, account: u32, name: &[u8]) -> Result<Option<u32>, MailLedgerError> {
-        let key = [&key_of(account)[..], name].concat();
-        self.shared.read_others(|reader, changes, _| {
-            let row = match changes.of(TableName::Names, &key).find(|(found, _)| *found == key) {
-                Some((_, row)) => row.map(<[u8]>::to_vec),
-                None => reader.get(TableName::Names, &key)?,
-            };
-            Ok(row.and_then(|row| NameRow::decode(&row)).map(|row| row.mailbox).filter(|id| *id != 0))
-        })
-    }
-
     /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.
     pub fn take_tail(&self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.shared.waiting.lock().take_tail(mailbox)
@@ -465,23 +327,6 @@ impl MailLedger {
     /// Keeps no entries of a mailbox any more.
     pub fn unfollow(&self, mailbox: u32) {
         self.shared.waiting.lock().unfollow(mailbox);
-    }
-
-    /// A mailbox with all its messages; `None` if there is none of that id.
-    ///
-    /// # Errors
-    /// [`MailLedgerError::Table`].
-    pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, MailLedgerError> {
-        self.read(|state| state.of_mailbox(id), |reader, changes, numbers| stored(reader, changes, numbers, id))
-    }
-
-    /// Reads the table with some of the entries that it lacks.
-    fn read<T>(
-        &self,
-        entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
-        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-    ) -> Result<T, MailLedgerError> {
-        self.shared.read(entries, read)
     }
 
     /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
@@ -517,5 +362,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests;
 
 #[cfg(test)]
-#[path = "kept_tests.rs"]
+mod full_tests;
+
+#[cfg(test)]
 mod kept_tests;

@@ -17,6 +17,8 @@ use crate::store::{MailboxView, Mailstore, SelectMode};
 
 #[path = "arrival_cuts_tests.rs"]
 mod cuts;
+#[path = "arrival_folders_tests.rs"]
+mod folders;
 #[path = "gathered_tests.rs"]
 mod gathered;
 
@@ -335,60 +337,6 @@ async fn mail_is_deferred_while_too_much_waits_for_the_table() {
     assert!(matches!(&refused, Err(IntakeError::NotTaken(why)) if why.code == 452), "{refused:?}");
     world.store.ledger().let_it_be_written();
     assert_eq!(world.accept("two").await.entries.len(), 2);
-}
-
-impl World {
-    async fn folder_uids(&self, name: &str) -> Vec<u32> {
-        let account = self.logins.account("me").await.unwrap();
-        let id = account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap();
-        let view = account.select(id, SelectMode::ReadOnly).await.unwrap();
-        let rows = view.rows(&crate::MessageSet::all(), crate::RowOptions::default()).next().await.unwrap();
-        rows.iter().map(|row| row.uid.get()).collect()
-    }
-}
-
-#[tokio::test]
-async fn mail_for_a_folder_has_its_uid_in_its_batch() {
-    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    for folder in ["", ".Lists", ".Other"] {
-        Maildir::open_or_create(dir.path().join(INBOX).join(folder)).unwrap();
-    }
-    let world = open(dir.path(), data.path());
-    let accept = |folder: &str| {
-        let (mail, intake, list) = (mail(&format!("{INBOX}/.{folder}")), world.intake.clone(), world.list.clone());
-        async move { intake.accept(&list, &mail, body("one")).await.unwrap().entries.len() }
-    };
-    assert_eq!(accept("Lists").await, 2);
-    assert_eq!(world.folder_uids("Lists").await, [1]);
-    // A folder that is renamed has no mail for its old path any more, and one that is deleted has none at all.
-    let account = world.logins.account("me").await.unwrap();
-    for (folder, to) in [("Lists", Some("New")), ("Other", None)] {
-        assert_eq!(accept(folder).await, 2);
-        let id = account.find(&MailboxName::parse(folder).unwrap()).await.unwrap().unwrap();
-        // Delivery has made its files, as far as anybody knows.
-        let published = world.spool.stats().published;
-        let below = Lsn::new(published.get() + 1);
-        world.spool.advance(world.local, published, None, Released { below, also: Vec::new() });
-        match to {
-            Some(to) => account.rename(id, &MailboxName::parse(to).unwrap()).await.unwrap(),
-            None => account.delete(id).await.unwrap(),
-        }
-        assert_eq!(accept(folder).await, 1, "{folder}");
-    }
-    assert_eq!(accept("New").await, 2);
-    // Nothing of it holds a mailbox for longer than its batch.
-    let id = account.find(&MailboxName::parse("New").unwrap()).await.unwrap().unwrap();
-    assert!(world.store.shared.loaded.find(id.0).unwrap().core().adding.try_write().is_ok());
-}
-
-/// A folder that is not there is not made: the mail of a typing mistake is found where delivery puts it.
-#[tokio::test]
-async fn mail_for_a_missing_folder_has_no_uid_yet() {
-    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let world = open(dir.path(), data.path());
-    let receipt = world.intake.accept(&world.list, &mail("me/Maildir/.Junk"), body("one")).await.unwrap();
-    assert_eq!(receipt.entries.len(), 1);
-    assert!(world.store.ledger().accounts().unwrap().is_empty());
 }
 
 /// UIDs and texts of all messages.
