@@ -29,7 +29,7 @@ use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
 use self::openings::Openings;
 use self::shared::{STEPS, Shared};
-pub use self::stored::{PendingDirectory, StoredMailbox, StoredMessage};
+pub use self::stored::{CountedMailbox, PendingDirectory, StoredMailbox, StoredMessage};
 use self::stored::{head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 
-use super::stored::{head_of, pending, stored};
-use super::{MailLedger, MailLedgerError, PendingDirectory, StoredMailbox, waiting};
+use super::stored::{counted, head_of, pending, stored};
+use super::{CountedMailbox, MailLedger, MailLedgerError, PendingDirectory, StoredMailbox, waiting};
 use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
@@ -107,6 +107,23 @@ impl MailLedger {
     /// [`MailLedgerError::Table`].
     pub fn head_without_tail(&self, mailbox: u32) -> Result<Option<MailboxHead>, MailLedgerError> {
         self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
+    }
+
+    /// A mailbox in numbers, if `is_wanted` says so of its head: its messages are not made. They are `\Recent` from this UID on; `None`: from the first that lies in
+    /// `new/`.
+    ///
+    /// # Errors
+    /// [`MailLedgerError::Table`].
+    pub fn counted(
+        &self,
+        mailbox: u32,
+        is_wanted: impl FnOnce(&MailboxHead) -> bool,
+        recent_from: Option<u32>,
+    ) -> Result<Option<CountedMailbox>, MailLedgerError> {
+        self.read(
+            |state| state.of_mailbox(mailbox),
+            |reader, changes, numbers| counted((reader, changes), numbers, mailbox, is_wanted, recent_from),
+        )
     }
 
     /// Directories that are yet to be renamed or removed.

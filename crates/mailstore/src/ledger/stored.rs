@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::table::{
     FixedMessage, LeavingRow, MailboxHead, MetaError, PendingRow, RowChanges, StateMessage, StoreNumbers, TableName,
-    TableReader, fixed_row, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
+    TableReader, fixed_row, flag_bits, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
 /// A mailbox as it is stored.
@@ -32,6 +32,17 @@ pub struct StoredMessage {
     pub state: StateMessage,
     /// Its file's name, where it does not follow from the row.
     pub name: Option<Bytes>,
+}
+
+/// A mailbox in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CountedMailbox {
+    /// Its numbers.
+    pub head: MailboxHead,
+    /// Messages whose flags can be read: as many as the head says, unless a row is damaged.
+    pub messages: u32,
+    /// Those of them that are `\Recent`.
+    pub recent: u32,
 }
 
 /// A directory that the ledger has renamed or given up, until that is done.
@@ -76,6 +87,30 @@ pub(super) fn head_of(
         None => stored_head(reader, id, &numbers)?,
     };
     Ok(head.filter(|head| head.account != 0))
+}
+
+/// Counts messages by their flags alone, if `is_wanted` says so of the head. They are `\Recent` from this UID on; `None`: from the first that lies in `new/`.
+pub(super) fn counted(
+    (reader, changes): (&TableReader, &RowChanges),
+    numbers: StoreNumbers,
+    id: u32,
+    is_wanted: impl FnOnce(&MailboxHead) -> bool,
+    recent_from: Option<u32>,
+) -> Result<Option<CountedMailbox>, MetaError> {
+    let Some(head) = head_of(reader, changes, numbers, id)?.filter(is_wanted) else { return Ok(None) };
+    let (mut messages, mut recent) = (0, 0);
+    for_each_row((reader, changes), TableName::State, &key_of(id), &mut |key, row| {
+        let row = second_of(key).and_then(|first| state_row(row, first));
+        for StateMessage { uid, flags, .. } in row.into_iter().flatten() {
+            let is_recent = match recent_from {
+                Some(from) => uid >= from,
+                None => recent > 0 || flags & flag_bits::IN_NEW != 0,
+            };
+            messages += 1;
+            recent += u32::from(is_recent);
+        }
+    })?;
+    Ok(Some(CountedMailbox { head, messages, recent }))
 }
 
 /// A mailbox of the table, with the changes that it lacks.

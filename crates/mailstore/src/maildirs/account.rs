@@ -315,6 +315,12 @@ impl MailAccount for MaildirAccount {
     fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus> {
         Box::pin(async move {
             let mailbox = self.mailbox(mailbox)?;
+            let core = Arc::clone(mailbox.core());
+            if !core.is_loaded()
+                && let Some(stored) = spawn_blocking(move || core.stored_status()).await.map_err(ended)?
+            {
+                return Ok(stored);
+            }
             let now = mailbox.look().await?;
             Ok(status(&*mailbox, &now))
         })

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::row::MailboxStatus;
+use crate::snapshot::status;
 
 /// A change by another program.
 #[derive(Debug, Clone)]
@@ -144,8 +146,14 @@ proptest! {
                         check(&place, &messages, &mut contents).await;
                     }
                     let before = place.settled_look().await;
+                    let core = place.mailbox().core();
+                    core.shared.ledger.note(&Vec::from_iter(core.listing_note()));
                     place.reopen();
+                    let stored = place.mailbox().core().stored_status();
                     let messages = place.settled_look().await;
+                    let looked = status(place.mailbox(), &messages);
+                    // Names that moved to `cur/` without a flag are \\Recent until they are listed.
+                    assert!(stored.is_none_or(|stored| MailboxStatus { recent: looked.recent, ..stored } == looked));
                     assert_eq!((uids(&messages), flags(&messages)), (uids(&before), flags(&before)));
                     assert!(messages.highest_modseq >= modseq.max(before.highest_modseq), "a MODSEQ went back");
                     modseq = messages.highest_modseq;

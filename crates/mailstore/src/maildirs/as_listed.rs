@@ -3,6 +3,8 @@
 //! The head of a mailbox has the stamps of its directories at a listing that has left nothing to do. They hold for one boot: after a power cut a
 //! directory may have another content with the same time. The listing is made all the same, behind the answer: it finds the names and inodes of files, for
 //! which reading a message waits.
+//!
+//! STATUS needs no names: the numbers of a mailbox that is not in memory are those of its head, and none of its messages is loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +17,9 @@ use super::core::MailboxCore;
 use super::file::MailFile;
 use super::mailbox::lock;
 use super::{MaildirStore, Shared};
+use crate::ledger::CountedMailbox;
 use crate::message_list::Message;
-use crate::row::Uid;
+use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
 use crate::table::FileNote;
 
 /// Stamps as a head has them: times and inodes, the latter mixed with the number of the boot.
@@ -37,6 +40,34 @@ impl MailboxCore {
         };
         self.found_recent(recent_from);
         self.looked.send_modify(|looked| looked.is_ahead = true);
+    }
+
+    /// True if its messages are in memory, or nobody has them.
+    pub fn is_loaded(&self) -> bool {
+        self.is_deleted.load(Ordering::Relaxed) || lock(&self.state).is_some()
+    }
+
+    /// The numbers of a mailbox that is not in memory, if the directories need no listing for that. Blocks.
+    pub fn stored_status(&self) -> Option<MailboxStatus> {
+        if self.is_loaded() {
+            return None;
+        }
+        let now = self.reader().ok()?.stamps().ok().and_then(sealed)?;
+        let is_recent_known = self.is_recent_known.load(Ordering::Relaxed);
+        let recent_from = is_recent_known.then(|| self.recent_from.load(Ordering::Relaxed));
+        let counted = self.shared.ledger.counted(self.id, |head| head.stamps == now, recent_from).ok()??;
+        let CountedMailbox { head, messages, recent } = counted;
+        // Else a row is damaged, and those who look leave its messages out.
+        (messages == head.exists).then_some(MailboxStatus {
+            exists: head.exists,
+            recent,
+            unseen: head.unseen,
+            deleted: head.deleted,
+            uid_next: Uid::new(head.next_uid.max(1))?,
+            uid_validity: UidValidity(Uid::new(head.uid_validity)?.0),
+            highest_modseq: ModSeq(head.highest_modseq.max(head.modseq_floor).max(1)),
+            bytes: Some(head.bytes),
+        })
     }
 
     /// Messages from this UID on are `\Recent`. The first who says so is right: sessions have taken some since.

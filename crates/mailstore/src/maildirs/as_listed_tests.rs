@@ -12,10 +12,11 @@ use super::looks::Known;
 use super::mailbox::lock;
 use super::scan::Oddities;
 use super::tests::{Place, uids};
-use crate::row::Uid;
-use crate::snapshot::SnapshotView;
+use crate::entry::{MailEntry, StateGroup};
+use crate::row::{MailboxStatus, NumberRange, Uid};
+use crate::snapshot::{SnapshotView, status};
 use crate::store::{MailboxView, SelectMode};
-use crate::table::FileNote;
+use crate::table::{FileNote, flag_bits};
 
 /// A mailbox whose directories were listed, in an opening that has ended in order.
 async fn listed() -> Place {
@@ -77,12 +78,9 @@ async fn the_first_session_does_not_wait_for_a_listing() {
     assert_eq!(second.recent(), 0);
 }
 
-#[tokio::test]
-async fn directories_that_have_changed_are_listed_first() {
-    let mut place = listed().await;
-    assert!(is_shown_unlisted(&mut place), "nothing has changed");
-    assert!(is_shown_unlisted(&mut place), "the next opening finds it, too");
-    let changes: [fn(&Place); 4] = [
+/// Changes by other programs, each of which a listing finds.
+fn changes() -> [fn(&Place); 4] {
+    [
         |place| fs::write(place.path("new/4.d"), "x").unwrap(),
         |place| fs::rename(place.path("new/1.a"), place.path("cur/1.a:2,S")).unwrap(),
         |place| fs::remove_file(place.path("new/3.c")).unwrap(),
@@ -93,12 +91,66 @@ async fn directories_that_have_changed_are_listed_first() {
             fs::create_dir(place.path("new")).unwrap();
             fs::File::open(place.path("new")).unwrap().set_modified(at).unwrap();
         },
-    ];
-    for change in changes {
+    ]
+}
+
+#[tokio::test]
+async fn directories_that_have_changed_are_listed_first() {
+    let mut place = listed().await;
+    assert!(is_shown_unlisted(&mut place), "nothing has changed");
+    assert!(is_shown_unlisted(&mut place), "the next opening finds it, too");
+    for change in changes() {
         let mut place = listed().await;
         change(&place);
         assert!(!is_shown_unlisted(&mut place));
     }
+}
+
+/// The numbers of the mailbox without its messages, and those that a look then finds.
+async fn both_statuses(place: &Place) -> (Option<MailboxStatus>, MailboxStatus) {
+    let core = place.mailbox().core();
+    let stored = core.stored_status();
+    assert!(!core.is_loaded(), "it has loaded the messages");
+    let messages = place.look().await;
+    assert_eq!(core.stored_status(), None, "they are in memory");
+    (stored, status(place.mailbox(), &messages))
+}
+
+#[tokio::test]
+async fn status_of_an_unchanged_mailbox_loads_no_message() {
+    let mut place = listed().await;
+    place.reopen();
+    let (stored, looked) = both_statuses(&place).await;
+    assert_eq!((looked.exists, looked.recent, looked.unseen, looked.deleted), (3, 3, 2, 0));
+    assert_eq!(stored, Some(looked));
+    // A session has had them as \\Recent.
+    let mailbox = Arc::new(place.mailbox().clone());
+    drop(SnapshotView::select(mailbox, SelectMode::Writable).await.unwrap());
+    place.mailbox().unload();
+    let (stored, looked) = both_statuses(&place).await;
+    assert_eq!((stored, looked.recent), (Some(looked), 0));
+    // The table lacks what has come since, and none of the names shows it.
+    place.reopen();
+    let core = place.mailbox().core();
+    let set = vec![NumberRange { first: 3, last: 3 }];
+    let deleted = StateGroup { set, flags: 0b1000 | flag_bits::BEHIND | flag_bits::IN_NEW, letters: 0 };
+    core.shared.ledger.append(&[MailEntry::State { mailbox: core.id, groups: vec![deleted] }]).unwrap();
+    let (stored, looked) = both_statuses(&place).await;
+    assert_eq!((looked.unseen, looked.deleted), (2, 1));
+    assert_eq!(stored, Some(looked));
+}
+
+#[tokio::test]
+async fn status_of_a_changed_mailbox_needs_a_listing() {
+    for change in changes() {
+        let mut place = listed().await;
+        change(&place);
+        place.reopen();
+        assert_eq!(both_statuses(&place).await.0, None);
+    }
+    // Nobody has looked at it yet.
+    let place = Place::new();
+    assert_eq!(both_statuses(&place).await.0, None);
 }
 
 #[tokio::test]

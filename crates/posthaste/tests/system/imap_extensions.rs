@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::process::Signal;
 
 use crate::imap::{CONFIG, Imap, serve};
-use crate::support::PATIENCE;
+use crate::support::{MESSAGE, PATIENCE};
 
 /// A non-synchronising literal.
 fn literal(text: &str) -> String {
@@ -155,5 +155,36 @@ fn a_client_of_rev2_has_its_names_and_answers() {
     assert!(other.ok("LIST \"\" Entw*").contains("\"Entw&APw-rfe &- mehr\""));
     assert!(other.ok("SELECT \"Entw&APw-rfe &- mehr\"").contains("* 0 RECENT"));
     assert_eq!(other.ok("SEARCH SEEN"), "* SEARCH 1\r\n");
+    server.stop();
+}
+
+/// Before a session has opened them, folders are told by the table's numbers, or by a listing where another program has changed them.
+#[test]
+fn folders_have_the_same_numbers_after_a_restart() {
+    const NUMBERS: &str = "LIST \"\" * RETURN (STATUS (MESSAGES UNSEEN UIDNEXT UIDVALIDITY HIGHESTMODSEQ SIZE))";
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut smtp = server.hello();
+    for _ in 0..3 {
+        smtp.deliver(&["ann@example.org"], MESSAGE);
+    }
+    let mut imap = Imap::logged_in(address);
+    for command in ["SELECT INBOX", "STORE 1 +FLAGS.SILENT (\\Seen)", "COPY 1:2 Archive", "UNSELECT"] {
+        imap.ok(command);
+    }
+    let told = imap.ok(NUMBERS);
+    assert!(told.contains("* STATUS INBOX (MESSAGES 3 UNSEEN 2 "), "{told}");
+    assert!(told.contains("* STATUS Archive (MESSAGES 2 UNSEEN 1 "), "{told}");
+    server.stop();
+    let (server, address) = serve(dir.path(), "", "imap");
+    assert_eq!(Imap::logged_in(address).ok(NUMBERS), told);
+    server.stop();
+    let maildir = dir.path().join("posthaste-data/mail/example.org/ann/Maildir");
+    std::fs::write(maildir.join("new/1.other"), "Subject: x\n\nx\n").unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let changed = Imap::logged_in(address).ok(NUMBERS);
+    assert!(changed.contains("* STATUS INBOX (MESSAGES 4 UNSEEN 3 UIDNEXT 5 "), "{changed}");
+    let of = |told: &str| told.lines().find(|line| line.contains("STATUS Archive")).map(str::to_owned);
+    assert_eq!(of(&changed), of(&told));
     server.stop();
 }
