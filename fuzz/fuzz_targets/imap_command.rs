@@ -85,9 +85,14 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                 }
                 ImapEvent::FindText(_) => machine.text_found(Vec::new()),
                 ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..HEADER_LEN])),
+                ImapEvent::Structure { uid: 8 } => machine.structure(Some(b"\x01BODYSTRUCTURE NIL")),
+                ImapEvent::Structure { .. } => machine.structure(None),
                 ImapEvent::Open { uid: 9 } => machine.opened(Err(MailRefusal::Damaged)),
                 ImapEvent::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),
-                ImapEvent::Read { octets } => machine.message(Ok(&MAIL[..octets as usize])),
+                ImapEvent::Read { octets } => {
+                    machine.message(Ok(&MAIL[..octets as usize]));
+                    let _ = machine.made_structure();
+                }
                 ImapEvent::Send(range) => {
                     heard.append(machine.output_mut());
                     heard.extend_from_slice(&MAIL[range.start as usize..range.end as usize]);

@@ -6,6 +6,7 @@ mod changes;
 mod connection;
 mod deflate;
 mod mail;
+mod messages;
 mod octets;
 mod serve;
 

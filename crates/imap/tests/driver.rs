@@ -166,6 +166,35 @@ async fn messages_of_all_lengths_come_in_their_order() {
     assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
 }
 
+/// A second BODYSTRUCTURE comes from what was kept: damage to the messages is not noticed.
+#[tokio::test]
+async fn a_known_structure_opens_no_message() {
+    let store = FakeStore::new("ann");
+    let mails = [common::SIMPLE, common::MIXED, "\r\n"].map(|mail| store.add("INBOX", FakeMessage::new(mail)));
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    let first = client.ask("c FETCH 1:* (UID BODYSTRUCTURE)").await;
+    assert!(first.contains("\"rfc822\"") && first.ends_with("c OK FETCH completed\r\n"), "{first}");
+    let envelopes = client.ask("c FETCH 1:* (ENVELOPE BODYSTRUCTURE)").await;
+    mails.into_iter().for_each(|uid| store.damage("INBOX", uid));
+    client.ask("n NOOP").await;
+    assert_eq!(client.ask("c FETCH 1:* (UID BODYSTRUCTURE)").await, first);
+    // Whatever else is asked for is read.
+    for (items, has_structure) in [("(BODYSTRUCTURE ENVELOPE)", true), ("BODY", false), ("BODY.PEEK[1]", false)] {
+        let answer = client.ask(&format!("d FETCH 2 {items}")).await;
+        assert!(answer.ends_with("d NO [CORRUPTION] Some messages are damaged\r\n"), "{items}: {answer}");
+        assert_eq!(answer.contains("\"rfc822\""), has_structure, "{items}: {answer}");
+    }
+    // A message that came since has its own.
+    store.add("INBOX", FakeMessage::new(common::MIXED));
+    client.ask("n NOOP").await;
+    let last = client.ask("c FETCH 4 (ENVELOPE BODYSTRUCTURE)").await;
+    let of = |answer: &str, number: u32| {
+        let line = answer.lines().find(|line| line.starts_with(&format!("* {number} FETCH")));
+        line.map(|line| line.split_once(" FETCH ").unwrap().1.to_owned())
+    };
+    assert_eq!(of(&last, 4), of(&envelopes, 2));
+}
+
 #[tokio::test]
 async fn a_large_message_is_appended_and_told_to_others() {
     let store = FakeStore::new("ann");

@@ -19,7 +19,7 @@ use crate::message_list::{Message, MessageList};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Snapshot, SnapshotView, Source, first_bodies, first_fields, status};
+use crate::snapshot::{Snapshot, SnapshotView, Source, first_bodies, first_fields, first_structures, status};
 use crate::store::{
     AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
     RebuiltMailbox, SelectMode,
@@ -62,6 +62,8 @@ struct FakeMailbox {
     special_use: Option<SpecialUse>,
     uid_validity: UidValidity,
     recent_from: AtomicU32,
+    /// By UID.
+    structures: Mutex<BTreeMap<u32, Bytes>>,
     /// `None` once it was removed.
     now: watch::Sender<Option<Arc<Snapshot<File>>>>,
 }
@@ -172,6 +174,17 @@ impl FakeStore {
         self.change(mailbox, |snapshot| snapshot.messages.retain(|message| message.uid != uid.get()));
     }
 
+    /// Damages the body of a message: what was kept of it is all that is left.
+    ///
+    /// # Panics
+    /// If there is no such message.
+    pub fn damage(&self, mailbox: &str, uid: Uid) {
+        self.change(mailbox, |snapshot| {
+            let at = snapshot.messages.iter().position(|message| message.uid == uid.get());
+            snapshot.messages.set_file(at.expect("a message"), File(None));
+        });
+    }
+
     /// Sets the keywords of a mailbox.
     ///
     /// # Panics
@@ -208,6 +221,7 @@ impl FakeMailbox {
             special_use,
             uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
             recent_from: AtomicU32::new(1),
+            structures: Mutex::default(),
             now: watch::Sender::new(Some(Arc::new(empty))),
         }
     }
@@ -382,6 +396,17 @@ impl Source for FakeMailbox {
 
     fn fields(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
         Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
+    }
+
+    fn structures(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
+        let known = lock(&self.structures);
+        let structures = messages.iter().map(|message| Ok(known.get(&message.uid).cloned()));
+        let first = first_structures(structures);
+        Box::pin(async move { Ok(first) })
+    }
+
+    fn keep_structure(&self, message: &Message<File>, structure: &[u8]) {
+        lock(&self.structures).insert(message.uid, Bytes::copy_from_slice(structure));
     }
 
     fn bodies(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {

@@ -28,6 +28,13 @@ pub(crate) fn first_fields(
     first_within(all, FIELDS_BYTES_MAX, Bytes::len)
 }
 
+/// As many of these as [`MailboxView::structures`] may give.
+pub(crate) fn first_structures(
+    all: impl Iterator<Item = Result<Option<Bytes>, MailstoreError>>,
+) -> Vec<Result<Option<Bytes>, MailstoreError>> {
+    first_within(all, FIELDS_BYTES_MAX, |structure| structure.as_ref().map_or(0, Bytes::len))
+}
+
 /// As many of these as [`MailboxView::bodies`] may give.
 pub(crate) fn first_bodies(
     all: impl Iterator<Item = Result<Arc<dyn MailBody>, MailstoreError>>,
@@ -81,6 +88,10 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
     /// See [`MailboxView::fields`].
     fn fields(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
+    /// See [`MailboxView::structures`].
+    fn structures(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>>;
+    /// See [`MailboxView::keep_structure`].
+    fn keep_structure(&self, message: &Message<Self::File>, structure: &[u8]);
     /// See [`MailboxView::bodies`].
     fn bodies(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
     fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>> {
@@ -353,6 +364,16 @@ impl<S: Source> MailboxView for SnapshotView<S> {
 
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>> {
         Box::pin(async move { Ok(self.in_order(uids, self.source.fields(self.messages(uids)).await?)) })
+    }
+
+    fn structures<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>> {
+        Box::pin(async move { Ok(self.in_order(uids, self.source.structures(self.messages(uids)).await?)) })
+    }
+
+    fn keep_structure(&self, uid: Uid, structure: &[u8]) {
+        if let Ok(message) = self.message(uid) {
+            self.source.keep_structure(message, structure);
+        }
     }
 
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>> {

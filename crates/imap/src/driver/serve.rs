@@ -1,28 +1,21 @@
 //! One session from its greeting to its end: what the machine asks, the store answers.
 
-use std::collections::VecDeque;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_mailstore::{
-    ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter, ModSeq, NamePattern,
-    RowOptions, SelectMode, Uid,
+    ListOptions, MailAccount, MailboxView, MailstoreError, MessageWriter, ModSeq, NamePattern, SelectMode,
 };
 use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use super::ahead::Ahead;
-use super::binary::measure;
 use super::connection::Line;
-use super::octets::{read, send, send_decoded};
+use super::messages::Messages;
 use super::{Authenticator, ImapService, changes, mail};
-use crate::session::{
-    ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
-};
+use crate::session::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, SelectedMailbox};
 
 /// State of the login.
 #[derive(Default)]
@@ -35,9 +28,6 @@ struct Mine {
 
 /// Time for which a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
 const SEEN_PATIENCE: Duration = Duration::from_millis(200);
-
-/// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
-const ROWS_BEFORE_YIELD: u32 = 256;
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
@@ -100,7 +90,8 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
             ImapEvent::Unselect => mine.view = None,
             ImapEvent::Rows { set, sizes } => {
                 let view = mine.view.as_deref().expect("a mailbox is selected");
-                event = Box::pin(messages(line, view, &set, sizes, service)).await?;
+                let mut messages = Messages::new(view, &set, sizes);
+                event = Box::pin(messages.answer(line, service)).await?;
                 continue;
             }
             ImapEvent::List { patterns, subscribed, recursive, status } => {
@@ -290,158 +281,5 @@ async fn list(
             }
             other => return Ok(other),
         }
-    }
-}
-
-/// Answers a FETCH or SEARCH to its end, and returns the first event that belongs to something else.
-async fn messages<A: Authenticator>(
-    line: &mut Line,
-    view: &dyn MailboxView,
-    set: &MessageChoice,
-    sizes: bool,
-    service: &ImapService<A>,
-) -> Result<ImapEvent, SessionEnd> {
-    let set = mail::message_set(set);
-    let mut rows = view.rows(&set, RowOptions { sizes });
-    let mut waiting: VecDeque<MessageRow> = VecDeque::new();
-    let mut body: Option<Arc<dyn MailBody>> = None;
-    let mut clock = SearchClock::new();
-    let (mut fields, mut bodies) = (Ahead::default(), Ahead::default());
-    let (mut turn, mut has_read) = (0, true);
-    loop {
-        match line.machine.step(&mut line.input) {
-            ImapEvent::NextRow => {
-                body = None;
-                turn += 1;
-                let is_turn_over = turn % ROWS_BEFORE_YIELD == 0;
-                if is_turn_over {
-                    yield_now().await;
-                    if line.stream.has_ended() {
-                        return Err(SessionEnd::Gone);
-                    }
-                }
-                // Rows alone take no time that counts.
-                let is_due = std::mem::take(&mut has_read) || is_turn_over;
-                if is_due && !clock.may_go_on(line, &service.orders).await? {
-                    line.machine.give_up_search();
-                    continue;
-                }
-                let next = match waiting.pop_front() {
-                    Some(row) => Ok(Some(row)),
-                    None => rows.next().await.map(|more| {
-                        waiting = more.into();
-                        waiting.pop_front()
-                    }),
-                };
-                let next = next.as_ref().map(|row| row.as_ref().map(mail::row));
-                line.machine.row(next.map_err(mail::refusal));
-            }
-            ImapEvent::FindText(keys) => {
-                let found = match service.text.as_deref().zip(view.files()) {
-                    Some((text, files)) => text.find(files, keys).await,
-                    None => Vec::new(),
-                };
-                line.machine.text_found(found);
-            }
-            ImapEvent::Header { uid, whole: true } => {
-                has_read = true;
-                let header = match &body {
-                    Some(body) => body.header().await,
-                    None => of_message(uid, |uid| view.header(uid)).await,
-                };
-                line.machine.header(header.as_deref().map_err(mail::refusal));
-            }
-            ImapEvent::Header { uid, whole: false } => {
-                has_read = true;
-                let missing = fields.missing(uid, &waiting);
-                if !missing.is_empty() {
-                    fields.put(&missing, view.fields(&missing).await);
-                }
-                let header = fields.take(uid);
-                line.machine.header(header.as_deref().map_err(mail::refusal));
-            }
-            ImapEvent::Open { uid } => {
-                has_read = true;
-                let missing = bodies.missing(uid, &waiting);
-                if !missing.is_empty() {
-                    bodies.put(&missing, view.bodies(&missing).await);
-                }
-                let opened = bodies.take(uid);
-                line.machine.opened(opened.as_ref().map(|body| body.len()).map_err(mail::refusal));
-                body = opened.ok();
-            }
-            ImapEvent::Read { octets } => {
-                let body = body.as_deref().expect("the message was opened");
-                read(line, body, octets, &service.structures).await?;
-            }
-            ImapEvent::Send(range) => send(line, body.as_deref().expect("the message was opened"), range).await?,
-            ImapEvent::Decode { range, encoding } => {
-                let body = body.as_deref().expect("the message was opened");
-                let length = measure(body, range, encoding).await;
-                line.machine.decoded(length);
-            }
-            ImapEvent::SendDecoded { range, encoding, octets } => {
-                let body = body.as_deref().expect("the message was opened");
-                send_decoded(line, body, (range, encoding), octets).await?;
-            }
-            ImapEvent::Flush => line.flush().await?,
-            other => return Ok(other),
-        }
-    }
-}
-
-/// Time and memory of a search, and what its client hears meanwhile.
-struct SearchClock<'s> {
-    begun: Instant,
-    told: Instant,
-    /// Of what a SORT or THREAD has collected.
-    memory: Option<SemaphorePermit<'s>>,
-}
-
-impl<'s> SearchClock<'s> {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { begun: now, told: now, memory: None }
-    }
-
-    async fn may_go_on(&mut self, line: &mut Line, memory: &'s Semaphore) -> Result<bool, SessionEnd> {
-        let Some(bytes) = line.machine.order_bytes() else {
-            return Ok(!line.machine.is_searching() || self.begun.elapsed() <= line.timeouts.search);
-        };
-        if self.told.elapsed() > line.timeouts.progress {
-            self.told = Instant::now();
-            line.machine.tell_progress();
-            line.flush().await?;
-        }
-        Ok(self.begun.elapsed() <= line.timeouts.order && self.has_room(bytes, memory))
-    }
-
-    /// Takes memory in steps, so that this is no work for each message.
-    fn has_room(&mut self, bytes: usize, memory: &'s Semaphore) -> bool {
-        const STEP_KIB: u32 = 64;
-        let held = self.memory.as_ref().map_or(0, SemaphorePermit::num_permits);
-        if bytes >> 10 < held {
-            return true;
-        }
-        match memory.try_acquire_many(STEP_KIB) {
-            Ok(more) => {
-                match &mut self.memory {
-                    Some(memory) => memory.merge(more),
-                    none => *none = Some(more),
-                }
-                true
-            }
-            Err(_) => false,
-        }
-    }
-}
-
-async fn of_message<'a, T, F: Future<Output = Result<T, MailstoreError>>>(
-    uid: u32,
-    ask: impl FnOnce(Uid) -> F + 'a,
-) -> Result<T, MailstoreError> {
-    match Uid::new(uid) {
-        Some(uid) => ask(uid).await,
-        None => Err(MailstoreError::Gone),
     }
 }

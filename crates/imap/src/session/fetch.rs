@@ -21,12 +21,18 @@ pub(super) struct Fetching {
     items: Vec<FetchItem>,
     /// The part of each message that has to be known.
     depth: Option<Depth>,
+    /// The same where BODYSTRUCTURE is known.
+    depth_without_structure: Option<Depth>,
     /// True if octets of messages are sent.
     sends: bool,
     step: Step,
     row: MailRow,
     /// Of the row's message, once it was opened.
     len: Option<u64>,
+    /// BODYSTRUCTURE of the row's message, if it was kept.
+    structure: Option<Vec<u8>>,
+    /// What is to be kept of the row's message.
+    made: Option<Vec<u8>>,
     /// The worst that happened to a message; told at the end (decision 32).
     failure: Option<MailRefusal>,
     /// The rest of the row's answer.
@@ -46,6 +52,7 @@ pub(super) struct Fetching {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     NextRow,
+    Structure,
     Open,
     Header,
     Read,
@@ -169,6 +176,7 @@ impl ImapMachine {
         let step = std::mem::replace(&mut fetching.step, Step::Asked);
         match step {
             Step::NextRow => Some(ImapEvent::NextRow),
+            Step::Structure => Some(ImapEvent::Structure { uid }),
             Step::Open => Some(ImapEvent::Open { uid }),
             // All that is asked for without octets of the message is among the listed fields.
             Step::Header => Some(ImapEvent::Header { uid, whole: fetching.sends }),
@@ -231,13 +239,14 @@ impl ImapMachine {
             }
             Ok(Some(row)) => {
                 fetching.row = row;
-                fetching.len = None;
-                fetching.step = match fetching.depth {
-                    None => return self.answer(fetching, &Known::Nothing),
-                    Some(Depth::Header) if !fetching.sends => Step::Header,
-                    Some(_) => Step::Open,
-                };
-                self.state = State::Fetching(fetching);
+                (fetching.len, fetching.structure, fetching.made) = (None, None, None);
+                // Other parts can be found in the message alone.
+                if fetching.depth > fetching.depth_without_structure {
+                    fetching.step = Step::Structure;
+                    self.state = State::Fetching(fetching);
+                    return;
+                }
+                self.begin_row(fetching);
             }
             Ok(None) => self.end_fetch(*fetching),
             Err(why) => {
@@ -245,6 +254,33 @@ impl ImapMachine {
                 self.end_fetch(*fetching);
             }
         }
+    }
+
+    /// Answers [`ImapEvent::Structure`]; `None`: nothing is known of the message.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn structure(&mut self, kept: Option<&[u8]>) {
+        let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a structure without a FETCH")
+        };
+        fetching.structure = kept.and_then(|kept| kept.strip_prefix(&[STRUCTURE_VERSION])).map(<[u8]>::to_vec);
+        self.begin_row(fetching);
+    }
+
+    /// What is worth keeping of the message that was read last, with its UID: for [`structure`](Self::structure) when it is asked for again.
+    pub fn made_structure(&mut self) -> Option<(u32, Vec<u8>)> {
+        let State::Fetching(fetching) = &mut self.state else { return None };
+        Some((fetching.row.uid, fetching.made.take()?))
+    }
+
+    fn begin_row(&mut self, mut fetching: Box<Fetching>) {
+        fetching.step = match fetching.depth() {
+            None => return self.answer(fetching, &Known::Nothing),
+            Some(Depth::Header) if !fetching.sends => Step::Header,
+            Some(_) => Step::Open,
+        };
+        self.state = State::Fetching(fetching);
     }
 
     fn end_fetch(&mut self, fetching: Fetching) {
@@ -263,7 +299,7 @@ impl ImapMachine {
         match answer {
             Ok(len) => {
                 fetching.len = Some(len);
-                fetching.step = match fetching.depth {
+                fetching.step = match fetching.depth() {
                     Some(Depth::Header) => Step::Header,
                     Some(Depth::Parts) => Step::Read,
                     _ => return self.answer(fetching, &Known::Nothing),
@@ -311,7 +347,9 @@ impl ImapMachine {
             (_, Some(message)) => Some(message.root().header().as_bytes()),
             _ => None,
         };
-        let source = Source { row: &fetching.row, header, message: message.as_ref(), known, len: fetching.len };
+        let (row, structure, len) = (&fetching.row, fetching.structure.as_deref(), fetching.len);
+        let source = Source { row, header, structure, message: message.as_ref(), known, len };
+        let mut made = None;
         for item in &fetching.items {
             if *item == FetchItem::Rfc822Size && fetching.row.size.is_none() {
                 continue;
@@ -329,6 +367,12 @@ impl ImapMachine {
                     text = std::mem::take(&mut self.out);
                     None
                 }
+                FetchItem::BodyStructure => {
+                    let from = text.len();
+                    source.structure(&mut text, true);
+                    made = source.is_whole().then(|| [&[STRUCTURE_VERSION][..], &text[from..]].concat());
+                    None
+                }
                 item => source.item(item, &mut text),
             };
             if let Some(piece) = piece {
@@ -341,7 +385,7 @@ impl ImapMachine {
         if let (Some(seen), true) = (&mut fetching.seen, is_read_first) {
             seen.push(fetching.row.uid);
         }
-        fetching.step = Step::NextRow;
+        (fetching.step, fetching.made) = (Step::NextRow, made);
         if pieces.is_empty() {
             self.out = text;
         } else {
@@ -364,7 +408,15 @@ pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     }
 }
 
+/// The first octet of what is kept of a message. Another form of it needs another one.
+const STRUCTURE_VERSION: u8 = 1;
+
 impl Fetching {
+    /// The part of the row's message that has to be known.
+    fn depth(&self) -> Option<Depth> {
+        if self.structure.is_some() { self.depth_without_structure } else { self.depth }
+    }
+
     /// Something cannot be told; the reply says so.
     pub fn fail(&mut self, why: MailRefusal) {
         self.failure = self.failure.max(Some(why));
@@ -372,15 +424,19 @@ impl Fetching {
 
     fn new(tag: String, (uid, choice): (bool, MessageChoice), items: Vec<FetchItem>) -> Self {
         let sizes = items.contains(&FetchItem::Rfc822Size);
+        let others = items.iter().filter(|item| **item != FetchItem::BodyStructure);
         Self {
             tag,
             uid,
             depth: items.iter().filter_map(FetchItem::depth).max(),
+            depth_without_structure: others.filter_map(FetchItem::depth).max(),
             sends: items.iter().any(FetchItem::sends),
             items,
             step: Step::NextRow,
             row: MailRow::default(),
             len: None,
+            structure: None,
+            made: None,
             failure: None,
             pieces: VecDeque::new(),
             decoding: None,

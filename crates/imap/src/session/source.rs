@@ -41,6 +41,8 @@ pub(super) enum Known<'a> {
 pub(super) struct Source<'s> {
     pub row: &'s MailRow,
     pub header: Option<&'s [u8]>,
+    /// BODYSTRUCTURE, if it was kept.
+    pub structure: Option<&'s [u8]>,
     pub message: Option<&'s Message<'s>>,
     pub known: &'s Known<'s>,
     pub len: Option<u64>,
@@ -52,7 +54,7 @@ impl Source<'_> {
         let number =
             |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
         match item {
-            FetchItem::Flags => {}
+            FetchItem::Flags | FetchItem::BodyStructure => {}
             FetchItem::Uid => number(out, "UID", self.row.uid.into()),
             FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
             FetchItem::InternalDate => {
@@ -64,8 +66,7 @@ impl Source<'_> {
                 out.extend_from_slice(b"ENVELOPE ");
                 envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));
             }
-            FetchItem::Body => self.structure(out, "BODY ", false),
-            FetchItem::BodyStructure => self.structure(out, "BODYSTRUCTURE ", true),
+            FetchItem::Body => self.structure(out, false),
             FetchItem::Rfc822 => return self.literal(out, "RFC822", self.root(&BodySectionText::All)),
             FetchItem::Rfc822Header => return self.literal(out, "RFC822.HEADER", self.root(&BodySectionText::Header)),
             FetchItem::Rfc822Text => return self.literal(out, "RFC822.TEXT", self.root(&BodySectionText::Text)),
@@ -76,9 +77,18 @@ impl Source<'_> {
         None
     }
 
-    /// Of a message that cannot be read, the structure is that of an empty one: the answer has no NIL for it.
-    fn structure(&self, out: &mut Vec<u8>, name: &str, extended: bool) {
-        out.extend_from_slice(name.as_bytes());
+    /// True if all octets of the message are known.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.known, Known::Parts(octets) if self.len == Some(octets.len() as u64))
+    }
+
+    /// Writes BODY, or BODYSTRUCTURE if it is `extended`. Of a message that cannot be read, it is that of an empty one: the answer has no NIL for it.
+    pub fn structure(&self, out: &mut Vec<u8>, extended: bool) {
+        if let Some(kept) = self.structure.filter(|_| extended) {
+            out.extend_from_slice(kept);
+            return;
+        }
+        out.extend_from_slice(if extended { &b"BODYSTRUCTURE "[..] } else { b"BODY " });
         let empty = Message::parse(b"");
         structure::write(&mut Answer::new(out), self.message.unwrap_or(&empty).root(), extended);
     }

@@ -293,6 +293,10 @@ impl Host {
                 let header = now(view.header(Uid::new(uid).unwrap())).map_err(refused);
                 self.machine.header(header.as_deref().map_err(|why| *why));
             }
+            ImapEvent::Structure { uid } => {
+                let kept = now(view.structures(&[Uid::new(uid).unwrap()])).unwrap().pop();
+                self.machine.structure(kept.and_then(Result::ok).flatten().as_deref());
+            }
             ImapEvent::Open { uid } => {
                 self.reads += 1;
                 let body = now(view.body(Uid::new(uid).unwrap())).map_err(refused);
@@ -309,6 +313,9 @@ impl Host {
                     whole.extend_from_slice(&piece);
                 }
                 self.machine.message(Ok(&whole));
+                if let Some((uid, made)) = self.machine.made_structure() {
+                    view.keep_structure(Uid::new(uid).unwrap(), &made);
+                }
             }
             ImapEvent::Send(range) => {
                 self.output.append(self.machine.output_mut());

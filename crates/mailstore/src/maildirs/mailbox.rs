@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{MailboxPath, MaildirReader};
 use posthaste_spool::ReadError;
 use tokio::sync::watch;
@@ -33,7 +34,7 @@ use crate::mail_body::MailBody;
 use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Source, first_bodies, first_fields};
+use crate::snapshot::{Source, first_bodies, first_fields, first_structures};
 use crate::store::Asked;
 
 /// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
@@ -352,12 +353,39 @@ impl Source for MaildirMailbox {
                 }
             };
             let fields = spawn_blocking(work).await.map_err(ended);
-            if core.shared.header_cache.is_commit_due() {
-                // The client does not wait for it.
-                drop(spawn_blocking(move || core.shared.header_cache.commit()));
-            }
+            commit_cache(&core);
             fields
         })
+    }
+
+    fn structures(
+        &self,
+        messages: Vec<Message<Arc<MailFile>>>,
+    ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
+        let core = Arc::clone(&self.0);
+        Box::pin(async move {
+            core.listed().await;
+            let work = move || {
+                let reader = core.reader().ok();
+                let mut cached = core.shared.header_cache.reader();
+                let messages = messages.iter().map(|message| core.as_listed(message));
+                first_structures(messages.map(|message| {
+                    let (_, facts) = core.looked_at(reader.as_ref(), &message.file).unzip();
+                    Ok(facts.and_then(|facts| cached.structure(message.email_id, &facts)))
+                }))
+            };
+            spawn_blocking(work).await.map_err(ended)
+        })
+    }
+
+    fn keep_structure(&self, message: &Message<Arc<MailFile>>, structure: &[u8]) {
+        let Message { file, email_id, .. } = self.0.as_listed(message);
+        // Those of the file that was opened: without them it was read from the spool.
+        let facts = file.known_facts();
+        if file.awaited().is_none() && facts != FileFacts::default() {
+            self.0.shared.header_cache.put_structure(email_id, &facts, structure);
+            commit_cache(&self.0);
+        }
     }
 
     fn bodies(
@@ -377,7 +405,26 @@ impl Source for MaildirMailbox {
     }
 }
 
+/// Commits what waits for the cache, if that is due. The client does not wait for it.
+fn commit_cache(core: &Arc<MailboxCore>) {
+    if core.shared.header_cache.is_commit_due() {
+        let core = Arc::clone(core);
+        drop(spawn_blocking(move || core.shared.header_cache.commit()));
+    }
+}
+
 impl MailboxCore {
+    /// The facts of a message's file, unless it is another one or yet to be made.
+    fn looked_at<'r>(
+        &self,
+        reader: Option<&'r MaildirReader>,
+        file: &MailFile,
+    ) -> Option<(&'r MaildirReader, FileFacts)> {
+        let reader = reader.filter(|_| file.awaited().is_none())?;
+        let facts = reader.facts(file.subdir, &file.name).ok().flatten()?;
+        file.is(&facts).then_some((reader, facts))
+    }
+
     fn header(&self, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
         match in_spool(&self.shared.ledger, self.id, file).map(|body| body.header()) {
             Some(Ok(octets)) => Ok(octets),
@@ -394,9 +441,7 @@ impl MailboxCore {
         message: &Message<Arc<MailFile>>,
     ) -> Result<Bytes, MailstoreError> {
         let Message { uid, file, email_id, .. } = message;
-        let known = reader.filter(|_| file.awaited().is_none());
-        let found = known.and_then(|reader| Some((reader, reader.facts(file.subdir, &file.name).ok().flatten()?)));
-        let Some((reader, facts)) = found.filter(|(_, facts)| file.is(facts)) else { return self.header(*uid, file) };
+        let Some((reader, facts)) = self.looked_at(reader, file) else { return self.header(*uid, file) };
         if let Some(fields) = cached.get(*email_id, &facts) {
             return Ok(fields);
         }

@@ -13,13 +13,13 @@ use posthaste_maildir::tree::FileFacts;
 use redb::backends::FileBackend;
 use redb::{Database, ReadOnlyTable, ReadableDatabase, RepairSession, StorageBackend, TableDefinition};
 
-use super::entry::{Key, fields_of};
+use super::entry::{Key, value_of};
 use crate::maildirs::boot::boot_id;
 
 /// Octets of pages that the database keeps in memory.
 const PAGES_BYTES: usize = 16 << 20;
 
-/// Batch and number of a body (big-endian) → facts of the file, fields, CRC-32C over key and value.
+/// Batch and number of a body, and a kind (big-endian) → facts of the file, fields or structure, CRC-32C over key and value.
 const HEADERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("headers");
 /// The boot for which the entries count, and octets of all of them.
 pub(super) const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
@@ -125,7 +125,7 @@ impl Drop for CacheDatabase {
 
 impl CacheRead {
     pub fn get(&self, key: &Key, facts: &FileFacts) -> Result<Option<Bytes>, CacheError> {
-        guarded(|| Ok(self.table.get(&key[..])?.and_then(|entry| fields_of(key, entry.value(), facts))))
+        guarded(|| Ok(self.table.get(&key[..])?.and_then(|entry| value_of(key, entry.value(), facts))))
     }
 
     pub fn database(&self) -> &Arc<CacheDatabase> {

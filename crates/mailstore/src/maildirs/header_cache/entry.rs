@@ -1,16 +1,26 @@
-//! One entry of the cache: the listed fields of a message, and the file that they are of.
+//! One entry of the cache: what is known of a message, and the file that it is of.
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use posthaste_message::mime::{Header, is_listed_field};
 
-/// Batch and number of a body, big-endian.
-pub(super) type Key = [u8; 10];
+/// Batch and number of a body, big-endian, and a [`CachedKind`]: entries are in the order of mail.
+pub(super) type Key = [u8; 11];
 
-pub(super) fn key_of((lsn, target): (u64, u16)) -> Key {
-    let mut key = [0; 10];
+/// What an entry has of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum CachedKind {
+    /// The listed fields of its header.
+    Fields = 0,
+    /// What a protocol has made of its parts.
+    Structure = 1,
+}
+
+pub(super) fn key_of((lsn, target): (u64, u16), kind: CachedKind) -> Key {
+    let mut key = [0; 11];
     key[..8].copy_from_slice(&lsn.to_be_bytes());
-    key[8..].copy_from_slice(&target.to_be_bytes());
+    key[8..10].copy_from_slice(&target.to_be_bytes());
+    key[10] = kind as u8;
     key
 }
 
@@ -24,19 +34,19 @@ fn facts_of(facts: &FileFacts) -> [u8; FACTS_BYTES] {
     octets
 }
 
-pub(super) fn entry_of(key: &Key, facts: &FileFacts, fields: &[u8]) -> Vec<u8> {
-    let mut entry = [&facts_of(facts)[..], fields].concat();
+pub(super) fn entry_of(key: &Key, facts: &FileFacts, value: &[u8]) -> Vec<u8> {
+    let mut entry = [&facts_of(facts)[..], value].concat();
     let crc = crc32c::crc32c_append(crc32c::crc32c(key), &entry);
     entry.extend_from_slice(&crc.to_le_bytes());
     entry
 }
 
 /// `None`: the entry is damaged, or of another file.
-pub(super) fn fields_of(key: &Key, entry: &[u8], facts: &FileFacts) -> Option<Bytes> {
+pub(super) fn value_of(key: &Key, entry: &[u8], facts: &FileFacts) -> Option<Bytes> {
     let (entry, crc) = entry.split_last_chunk::<4>()?;
     let is_sound = crc32c::crc32c_append(crc32c::crc32c(key), entry) == u32::from_le_bytes(*crc);
-    let (known, fields) = entry.split_first_chunk::<FACTS_BYTES>()?;
-    (is_sound && *known == facts_of(facts)).then(|| Bytes::copy_from_slice(fields))
+    let (known, value) = entry.split_first_chunk::<FACTS_BYTES>()?;
+    (is_sound && *known == facts_of(facts)).then(|| Bytes::copy_from_slice(value))
 }
 
 /// The listed fields as they stand, and the empty line. `None` unless the header is fields from its first octet to its empty line.

@@ -1,4 +1,4 @@
-//! The header fields that clients list, in a file of their own: ENVELOPE and SORT open no message.
+//! The header fields that clients list, and the structure of messages, in a file of their own: ENVELOPE, SORT and BODYSTRUCTURE open no message.
 //!
 //! The mail has all that is in it. The file is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
 //! An entry counts for the very file that it was made of (inode, size, time of change).
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 
 use self::database::{CacheDatabase, CacheError, CacheRead, Entries};
-use self::entry::{Key, entry_of, fields_of, key_of, listed_fields};
+use self::entry::{CachedKind, Key, entry_of, key_of, listed_fields, value_of};
 
 /// The cache's file beside the table.
 pub const HEADER_CACHE_FILE: &str = "cache.redb";
@@ -110,11 +110,21 @@ impl HeaderCache {
     /// several commits them if that [is due](Self::is_commit_due).
     pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
         let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
-        if fields.len() <= ENTRY_BYTES_MAX {
-            let key = key_of(body);
-            self.lock().add(key, entry_of(&key, facts, &fields));
-        }
+        self.add(key_of(body, CachedKind::Fields), facts, &fields);
         fields
+    }
+
+    /// Remembers what a protocol has made of a message's parts. As with [`put`](Self::put), it may have to be committed.
+    pub fn put_structure(&self, body: (u64, u16), facts: &FileFacts, structure: &[u8]) {
+        if self.file.is_some() {
+            self.add(key_of(body, CachedKind::Structure), facts, structure);
+        }
+    }
+
+    fn add(&self, key: Key, facts: &FileFacts, value: &[u8]) {
+        if value.len() <= ENTRY_BYTES_MAX {
+            self.lock().add(key, entry_of(&key, facts, value));
+        }
     }
 
     /// True if so much waits that it should be committed.
@@ -174,17 +184,25 @@ impl HeaderCache {
 impl HeaderReader<'_> {
     /// The listed fields of a message, if they were read from this very file.
     pub fn get(&mut self, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
-        let key = key_of(body);
+        self.find(&key_of(body, CachedKind::Fields), facts)
+    }
+
+    /// What a protocol has made of a message's parts, if it was this very file.
+    pub fn structure(&mut self, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
+        self.find(&key_of(body, CachedKind::Structure), facts)
+    }
+
+    fn find(&mut self, key: &Key, facts: &FileFacts) -> Option<Bytes> {
         let database = {
             let state = self.cache.lock();
-            if let Some(entry) = state.not_yet_committed(&key) {
-                return fields_of(&key, entry, facts);
+            if let Some(entry) = state.not_yet_committed(key) {
+                return value_of(key, entry, facts);
             }
             state.database.clone()?
         };
         let found = match &self.read {
-            Some(read) => read.get(&key, facts),
-            None => self.begin(&database).and_then(|read| read.get(&key, facts)),
+            Some(read) => read.get(key, facts),
+            None => self.begin(&database).and_then(|read| read.get(key, facts)),
         };
         found.unwrap_or_else(|error| {
             let failed = self.read.take().map_or(database, |read| Arc::clone(read.database()));

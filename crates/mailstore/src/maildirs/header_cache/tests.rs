@@ -11,6 +11,7 @@ use posthaste_maildir::MailboxPath;
 
 use super::database::STATE;
 use super::*;
+use crate::ledger::MailLedger;
 use crate::maildirs::MaildirStore;
 use crate::maildirs::mailbox::lock;
 use crate::maildirs::tests::open_ledger;
@@ -65,6 +66,31 @@ fn fields_are_those_of_the_very_file() {
     check(&cache);
     drop(cache);
     check(&cache_of(&path, CACHE_BYTES_MIN));
+}
+
+/// Fields and structure of a message do not get in each other's way.
+#[test]
+fn a_structure_is_that_of_the_very_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(HEADER_CACHE_FILE);
+    let cache = cache_of(&path, CACHE_BYTES_MIN);
+    cache.put_structure((1, 2), &FACTS, b"(parts)");
+    assert_eq!(get(&cache, (1, 2), &FACTS), None);
+    cache.put((1, 2), &FACTS, Bytes::from_static(HEADER));
+    cache.put_structure((1, 3), &FACTS, &[b'x'; ENTRY_BYTES_MAX + 1]);
+    let check = |cache: &HeaderCache| {
+        let structure = |body, facts: &FileFacts| cache.reader().structure(body, facts);
+        assert_eq!(structure((1, 2), &FACTS).as_deref(), Some(&b"(parts)"[..]));
+        assert_eq!(get(cache, (1, 2), &FACTS).as_deref(), Some(FIELDS));
+        assert_eq!(structure((1, 2), &FileFacts { mtime_ns: 6, ..FACTS }), None);
+        assert_eq!(structure((1, 3), &FACTS), None, "it is too long");
+    };
+    check(&cache);
+    drop(cache);
+    check(&cache_of(&path, CACHE_BYTES_MIN));
+    let none = HeaderCache::none();
+    none.put_structure((1, 2), &FACTS, b"(parts)");
+    assert_eq!(none.reader().structure((1, 2), &FACTS), None);
 }
 
 #[test]
@@ -186,7 +212,7 @@ fn the_oldest_mail_goes_when_there_are_too_many() {
         drop(cache);
         let cache = cache_of(&path, bytes_min);
         let found: Vec<u64> = (0..100).filter(|n| get(&cache, (*n, 0), &FACTS).is_some()).collect();
-        let entry = entry_of(&key_of((0, 0)), &FACTS, &header_of(100)).len() as u64;
+        let entry = entry_of(&key_of((0, 0), CachedKind::Fields), &FACTS, &header_of(100)).len() as u64;
         assert_eq!(found, (100 - bytes_max / entry..100).collect::<Vec<_>>());
         assert!(cache.lock().bytes <= bytes_max);
     }
@@ -243,6 +269,17 @@ fn readers_and_writers_do_not_wait_for_a_commit() {
     assert!((1..3).all(|n| get(&cache, (n, 0), &FACTS).is_some()));
 }
 
+/// A session with the Maildir in `dir`, and the store that has its cache.
+async fn view_of(dir: &Path, ledger: Arc<MailLedger>) -> (MaildirStore, Box<dyn MailboxView>) {
+    let store = MaildirStore::open_cached(dir, ledger, Box::new(|_| false), &dir.join("mailstore")).unwrap();
+    let account = store.account(&MailboxPath::parse("Maildir").unwrap());
+    let owner = account.load().unwrap();
+    let (name, path) = (MailboxName::inbox(), account.inbox.clone());
+    let id = account.id_of(&mut lock(&account.mailboxes), owner, name, path);
+    let view = SnapshotView::select(account.mailbox(id).unwrap(), SelectMode::ReadOnly).await.unwrap();
+    (store, Box::new(view))
+}
+
 /// ENVELOPE of 1:1000, in the batches that an IMAP session asks for.
 #[tokio::test]
 async fn a_list_of_a_thousand_takes_a_transaction_a_batch() {
@@ -254,14 +291,7 @@ async fn a_list_of_a_thousand_takes_a_transaction_a_batch() {
         let name = format!("Maildir/cur/{n}.a.h:2,S");
         std::fs::write(dir.path().join(name), format!("Subject: {n}\n\nbody\n")).unwrap();
     }
-    let ledger = open_ledger(dir.path());
-    let data = dir.path().join("mailstore");
-    let store = MaildirStore::open_cached(dir.path(), ledger, Box::new(|_| false), &data).unwrap();
-    let account = store.account(&MailboxPath::parse("Maildir").unwrap());
-    let owner = account.load().unwrap();
-    let (name, path) = (MailboxName::inbox(), account.inbox.clone());
-    let id = account.id_of(&mut lock(&account.mailboxes), owner, name, path);
-    let view = SnapshotView::select(account.mailbox(id).unwrap(), SelectMode::ReadOnly).await.unwrap();
+    let (store, view) = view_of(dir.path(), open_ledger(dir.path())).await;
     let uids: Vec<Uid> = (1..=1000).map(|uid| Uid::new(uid).unwrap()).collect();
     let list = || async {
         for uids in uids.chunks(BATCH) {
@@ -275,4 +305,35 @@ async fn a_list_of_a_thousand_takes_a_transaction_a_batch() {
     let before = cache.reads.load(Ordering::Relaxed);
     list().await;
     assert_eq!(cache.reads.load(Ordering::Relaxed) - before, 1000_u32.div_ceil(BATCH as u32));
+}
+
+/// Of a message that was opened, until its file is another one.
+#[tokio::test]
+async fn a_structure_goes_with_the_file_that_it_was_made_of() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(posthaste_maildir::Maildir::open_or_create(dir.path().join("Maildir")).unwrap());
+    let path = |n: u32| dir.path().join(format!("Maildir/cur/{n}.a.h:2,S"));
+    (1..=3).for_each(|n| std::fs::write(path(n), format!("Subject: {n}\n\nbody\n")).unwrap());
+    let (_store, mut view) = view_of(dir.path(), open_ledger(dir.path())).await;
+    let uids: Vec<Uid> = (1..=4).map(|uid| Uid::new(uid).unwrap()).collect();
+    let known = async |view: &dyn MailboxView| {
+        let found = view.structures(&uids).await.unwrap().into_iter();
+        found.map(|found| found.map(|kept| kept.map(|kept| kept.to_vec()))).collect::<Vec<_>>()
+    };
+    let gone = Err(crate::MailstoreError::Gone);
+    view.keep_structure(uids[3], b"gone");
+    assert_eq!(known(&*view).await, [Ok(None), Ok(None), Ok(None), gone.clone()]);
+    for uid in &uids[..3] {
+        view.body(*uid).await.unwrap();
+        view.keep_structure(*uid, format!("({})", uid.get()).as_bytes());
+    }
+    let kept = |uid: u32| Ok(Some(format!("({uid})").into_bytes()));
+    assert_eq!(known(&*view).await, [kept(1), kept(2), kept(3), gone]);
+    // Renamed: the same file. Written to: another one, also with the same length.
+    std::fs::rename(path(1), dir.path().join("Maildir/cur/1.a.h:2,FS")).unwrap();
+    std::fs::write(path(2), "Subject: 9\n\nbody\n").unwrap();
+    let later = std::time::SystemTime::now() + Duration::from_secs(5);
+    std::fs::File::options().write(true).open(path(2)).unwrap().set_modified(later).unwrap();
+    view.advance(true).await.unwrap();
+    assert_eq!(known(&*view).await[..3], [kept(1), Ok(None), kept(3)]);
 }

@@ -1,0 +1,216 @@
+//! A FETCH or SEARCH: the answers of a view to what the machine asks about messages, one after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_mailstore::{MailBody, MailboxView, MailstoreError, MessageRow, MessageRows, RowOptions, Uid};
+use posthaste_net::SessionEnd;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::ahead::Ahead;
+use super::binary::measure;
+use super::connection::Line;
+use super::octets::{read, send, send_decoded};
+use super::{Authenticator, ImapService, mail};
+use crate::session::{ImapEvent, MessageChoice};
+
+/// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
+const ROWS_BEFORE_YIELD: u32 = 256;
+
+/// Messages of a view that a command is about.
+pub(super) struct Messages<'v, 's> {
+    view: &'v dyn MailboxView,
+    rows: Box<dyn MessageRows + 'v>,
+    /// Rows after the last one that was answered.
+    next: VecDeque<MessageRow>,
+    /// The message of the last row, once it was opened.
+    body: Option<Arc<dyn MailBody>>,
+    fields: Ahead<Bytes>,
+    structures: Ahead<Option<Bytes>>,
+    bodies: Ahead<Arc<dyn MailBody>>,
+    clock: SearchClock<'s>,
+    /// Rows that were asked for.
+    turns: u32,
+    /// True if more than the last row was asked for.
+    has_read: bool,
+}
+
+impl<'v, 's> Messages<'v, 's> {
+    pub fn new(view: &'v dyn MailboxView, set: &MessageChoice, sizes: bool) -> Self {
+        Self {
+            view,
+            rows: view.rows(&mail::message_set(set), RowOptions { sizes }),
+            next: VecDeque::new(),
+            body: None,
+            fields: Ahead::default(),
+            structures: Ahead::default(),
+            bodies: Ahead::default(),
+            clock: SearchClock::new(),
+            turns: 0,
+            has_read: true,
+        }
+    }
+
+    /// Answers to the end, and returns the first event that belongs to something else.
+    pub async fn answer<A: Authenticator>(
+        &mut self,
+        line: &mut Line,
+        service: &'s ImapService<A>,
+    ) -> Result<ImapEvent, SessionEnd> {
+        loop {
+            match line.machine.step(&mut line.input) {
+                ImapEvent::NextRow => self.next_row(line, &service.orders).await?,
+                ImapEvent::FindText(keys) => {
+                    let found = match service.text.as_deref().zip(self.view.files()) {
+                        Some((text, files)) => text.find(files, keys).await,
+                        None => Vec::new(),
+                    };
+                    line.machine.text_found(found);
+                }
+                ImapEvent::Header { uid, whole } => self.header(line, uid, whole).await,
+                ImapEvent::Structure { uid } => self.structure(line, uid).await,
+                ImapEvent::Open { uid } => self.open(line, uid).await,
+                ImapEvent::Read { octets } => {
+                    read(line, self.opened(), octets, &service.structures).await?;
+                    if let Some((uid, made)) = line.machine.made_structure()
+                        && let Some(uid) = Uid::new(uid)
+                    {
+                        self.view.keep_structure(uid, &made);
+                    }
+                }
+                ImapEvent::Send(range) => send(line, self.opened(), range).await?,
+                ImapEvent::Decode { range, encoding } => {
+                    let length = measure(self.opened(), range, encoding).await;
+                    line.machine.decoded(length);
+                }
+                ImapEvent::SendDecoded { range, encoding, octets } => {
+                    send_decoded(line, self.opened(), (range, encoding), octets).await?;
+                }
+                ImapEvent::Flush => line.flush().await?,
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn opened(&self) -> &dyn MailBody {
+        self.body.as_deref().expect("the message was opened")
+    }
+
+    async fn next_row(&mut self, line: &mut Line, orders: &'s Semaphore) -> Result<(), SessionEnd> {
+        self.body = None;
+        self.turns += 1;
+        let is_turn_over = self.turns.is_multiple_of(ROWS_BEFORE_YIELD);
+        if is_turn_over {
+            yield_now().await;
+            if line.stream.has_ended() {
+                return Err(SessionEnd::Gone);
+            }
+        }
+        // Rows alone take no time that counts.
+        let is_due = std::mem::take(&mut self.has_read) || is_turn_over;
+        if is_due && !self.clock.may_go_on(line, orders).await? {
+            line.machine.give_up_search();
+            return Ok(());
+        }
+        let row = match self.next.pop_front() {
+            Some(row) => Ok(Some(row)),
+            None => self.rows.next().await.map(|more| {
+                self.next = more.into();
+                self.next.pop_front()
+            }),
+        };
+        let row = row.as_ref().map(|row| row.as_ref().map(mail::row));
+        line.machine.row(row.map_err(mail::refusal));
+        Ok(())
+    }
+
+    async fn header(&mut self, line: &mut Line, uid: u32, whole: bool) {
+        self.has_read = true;
+        let header = match (&self.body, whole) {
+            (Some(body), true) => body.header().await,
+            (None, true) => match Uid::new(uid) {
+                Some(uid) => self.view.header(uid).await,
+                None => Err(MailstoreError::Gone),
+            },
+            (_, false) => {
+                let missing = self.fields.missing(uid, &self.next);
+                if !missing.is_empty() {
+                    self.fields.put(&missing, self.view.fields(&missing).await);
+                }
+                self.fields.take(uid)
+            }
+        };
+        line.machine.header(header.as_deref().map_err(mail::refusal));
+    }
+
+    async fn structure(&mut self, line: &mut Line, uid: u32) {
+        self.has_read = true;
+        let missing = self.structures.missing(uid, &self.next);
+        if !missing.is_empty() {
+            self.structures.put(&missing, self.view.structures(&missing).await);
+        }
+        // Whoever opens the message is told why it cannot be had.
+        let kept = self.structures.take(uid).ok().flatten();
+        line.machine.structure(kept.as_deref());
+    }
+
+    async fn open(&mut self, line: &mut Line, uid: u32) {
+        self.has_read = true;
+        let missing = self.bodies.missing(uid, &self.next);
+        if !missing.is_empty() {
+            self.bodies.put(&missing, self.view.bodies(&missing).await);
+        }
+        let opened = self.bodies.take(uid);
+        line.machine.opened(opened.as_ref().map(|body| body.len()).map_err(mail::refusal));
+        self.body = opened.ok();
+    }
+}
+
+/// Time and memory of a search, and what its client hears meanwhile.
+struct SearchClock<'s> {
+    begun: Instant,
+    told: Instant,
+    /// Of what a SORT or THREAD has collected.
+    memory: Option<SemaphorePermit<'s>>,
+}
+
+impl<'s> SearchClock<'s> {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { begun: now, told: now, memory: None }
+    }
+
+    async fn may_go_on(&mut self, line: &mut Line, memory: &'s Semaphore) -> Result<bool, SessionEnd> {
+        let Some(bytes) = line.machine.order_bytes() else {
+            return Ok(!line.machine.is_searching() || self.begun.elapsed() <= line.timeouts.search);
+        };
+        if self.told.elapsed() > line.timeouts.progress {
+            self.told = Instant::now();
+            line.machine.tell_progress();
+            line.flush().await?;
+        }
+        Ok(self.begun.elapsed() <= line.timeouts.order && self.has_room(bytes, memory))
+    }
+
+    /// Takes memory in steps, so that this is no work for each message.
+    fn has_room(&mut self, bytes: usize, memory: &'s Semaphore) -> bool {
+        const STEP_KIB: u32 = 64;
+        let held = self.memory.as_ref().map_or(0, SemaphorePermit::num_permits);
+        if bytes >> 10 < held {
+            return true;
+        }
+        match memory.try_acquire_many(STEP_KIB) {
+            Ok(more) => {
+                match &mut self.memory {
+                    Some(memory) => memory.merge(more),
+                    none => *none = Some(more),
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
