@@ -10,7 +10,6 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::auth::line;
-use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
 use crate::pop3::Pop3;
 use crate::support::{MESSAGE, PATIENCE, Server};
 use crate::tls::{certify, tls13};
@@ -223,36 +222,6 @@ fn mail_is_read_by_imaplib_and_curl_as_it_was_delivered() {
     let failed = server.wait_for_log("login failed");
     assert!(failed.contains("mechanism=\"IMAP\"") && failed.contains("wrong password"), "{failed}");
     assert!(!server.log_text().contains("secret"), "a password is in the log");
-    server.stop();
-}
-
-#[test]
-fn every_message_of_the_corpus_is_fetched_as_it_was_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let (server, address) = serve(dir.path(), "", "imap");
-    let mut smtp = server.hello();
-    let mut accepted = 0;
-    for file in messages_in(&corpus_dir()) {
-        let octets = to_wire(std::fs::read(file).unwrap());
-        accepted += usize::from(smtp.try_message("s@example.net", &["ann@example.org"], &octets).unwrap().code == 250);
-    }
-    let stored = server.wait_for_mail("example.org", "ann", accepted);
-    let mut imap = Imap::logged_in(address);
-    assert!(imap.ok("SELECT INBOX").contains(&format!("* {accepted} EXISTS")));
-    let mut wanted: Vec<Vec<u8>> = stored.iter().map(|stored| to_crlf(&stored.bytes)).collect();
-    for number in 1..=accepted {
-        let (said, tagged) = imap.command(&format!("FETCH {number} (BODY.PEEK[])"));
-        assert!(tagged.starts_with("OK"), "{tagged}");
-        let end = said.windows(3).position(|three| three == b"}\r\n").unwrap() + 3;
-        let body = &said[end..said.len() - b")\r\n".len()];
-        let at = wanted.iter().position(|wanted| wanted == body);
-        wanted.swap_remove(
-            at.unwrap_or_else(|| panic!("message {number} is no file: {}", String::from_utf8_lossy(body))),
-        );
-    }
-    for items in ["ENVELOPE", "BODYSTRUCTURE", "RFC822.SIZE"] {
-        imap.ok(&format!("FETCH 1:* {items}"));
-    }
     server.stop();
 }
 

@@ -25,6 +25,7 @@ mod http;
 mod http_rules;
 mod imap;
 mod imap_changes;
+mod imap_corpus;
 mod imap_extensions;
 mod imap_search;
 mod indexing;
