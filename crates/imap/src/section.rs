@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use posthaste_message::mime::{Encoding, Header, Kind, Message, Part};
+use posthaste_message::mime::{Encoding, Header, Kind};
 
 use crate::command::{BodySection, BodySectionText, FieldNames, Partial};
+use crate::part_tree::{PartEncoding, PartTree};
 
 /// Octets of an answer: of the message itself, which need not be in memory, or made from its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +57,15 @@ impl BodySection {
             _ => Depth::Header,
         }
     }
+
+    /// Like [`depth`](Self::depth), where the places of parts are known. Picked fields have to be read.
+    pub(crate) fn depth_with_parts(&self) -> Depth {
+        match &self.text {
+            _ if self.part.is_empty() => self.depth(),
+            BodySectionText::Fields(_) | BodySectionText::FieldsNot(_) => Depth::Parts,
+            _ => Depth::Length,
+        }
+    }
 }
 
 /// A section of the message itself, not of a part. `header` is its header section with the empty line.
@@ -70,23 +80,51 @@ pub(crate) fn of_message(text: &BodySectionText, header: &[u8], len: u64) -> Oct
     }
 }
 
-/// A section of a part; `None` if there is no such part. `len` is the message's length, of which `message` may be a beginning: the parts that
-/// it ends in go on to the end.
-pub(crate) fn of_part(message: &Message<'_>, section: &BodySection, known: usize, len: u64) -> Option<Octets> {
-    let part = find(message.root(), &section.part)?;
-    let octets = |range: Range<usize>| {
-        let end = if range.end >= known { len } else { range.end as u64 };
-        Octets::Range((range.start as u64).min(end)..end)
-    };
-    let enclosed = || part.children().next().filter(|_| part.kind() == Kind::Message);
-    Some(match &section.text {
-        BodySectionText::All => octets(part.body_range()),
-        BodySectionText::Mime => octets(part.header_range()),
-        BodySectionText::Header => octets(enclosed()?.header_range()),
-        BodySectionText::Text => octets(enclosed()?.body_range()),
-        BodySectionText::Fields(names) => fields(enclosed()?.header().as_bytes(), names, true),
-        BodySectionText::FieldsNot(names) => fields(enclosed()?.header().as_bytes(), names, false),
-    })
+/// The parts of a message, and its octets as far as they were read.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownParts<'p> {
+    pub tree: &'p PartTree,
+    /// The message or its first octets: the parts that these end in go on to the end. `None`: the tree has all parts.
+    pub read: Option<&'p [u8]>,
+    /// Octets of the message.
+    pub len: u64,
+}
+
+impl KnownParts<'_> {
+    fn range(&self, range: &Range<u32>) -> Range<u64> {
+        let is_last = self.read.is_some_and(|read| range.end as usize >= read.len());
+        let end = if is_last { self.len } else { range.end.into() };
+        u64::from(range.start).min(end)..end
+    }
+
+    /// A section of a part; `None` if there is no such part.
+    pub fn section(&self, section: &BodySection) -> Option<Octets> {
+        let octets = |range: &Range<u32>| Some(Octets::Range(self.range(range)));
+        let part = self.tree.find(&section.part)?;
+        let enclosed = || self.tree.enclosed(&section.part);
+        let header = || self.read?.get(enclosed()?.header.start as usize..enclosed()?.header.end as usize);
+        match &section.text {
+            BodySectionText::All => octets(&part.body),
+            BodySectionText::Mime => octets(&part.header),
+            BodySectionText::Header => octets(&enclosed()?.header),
+            BodySectionText::Text => octets(&enclosed()?.body),
+            BodySectionText::Fields(names) => Some(fields(header()?, names, true)),
+            BodySectionText::FieldsNot(names) => Some(fields(header()?, names, false)),
+        }
+    }
+
+    /// The body of a part without its transfer encoding. A part that has parts has none.
+    pub fn binary(&self, numbers: &[u32]) -> Option<PartOctets> {
+        let part = self.tree.find(numbers)?;
+        let range = self.range(&part.body);
+        let encoding = if part.kind == Kind::Leaf { part.encoding } else { PartEncoding::Plain };
+        Some(match encoding {
+            PartEncoding::Plain => PartOctets::Plain(range),
+            PartEncoding::Base64 => PartOctets::Encoded(range, Encoding::Base64),
+            PartEncoding::QuotedPrintable => PartOctets::Encoded(range, Encoding::QuotedPrintable),
+            PartEncoding::Unknown => PartOctets::Unknown,
+        })
+    }
 }
 
 /// Octets of BINARY (RFC 3516 section 4.2).
@@ -98,44 +136,6 @@ pub(crate) enum PartOctets {
     Encoded(Range<u64>, Encoding),
     /// The encoding cannot be undone.
     Unknown,
-}
-
-/// The body of a part without its transfer encoding, as [`of_part`] finds it. A part that has parts has none.
-pub(crate) fn of_binary(message: &Message<'_>, numbers: &[u32], known: usize, len: u64) -> Option<PartOctets> {
-    let part = find(message.root(), numbers)?;
-    let section = BodySection { part: numbers.to_vec(), text: BodySectionText::All };
-    let Octets::Range(range) = of_part(message, &section, known, len)? else { return None };
-    if part.kind() != Kind::Leaf {
-        return Some(PartOctets::Plain(range));
-    }
-    let named = part.header().first("Content-Transfer-Encoding");
-    Some(match part.encoding() {
-        Encoding::Identity if named.is_some_and(|named| Encoding::is_unknown(named.value)) => PartOctets::Unknown,
-        Encoding::Identity => PartOctets::Plain(range),
-        Encoding::Uuencode => PartOctets::Unknown,
-        encoding => PartOctets::Encoded(range, encoding),
-    })
-}
-
-/// The part of these numbers.
-fn find<'m, 'a>(root: Part<'m, 'a>, numbers: &[u32]) -> Option<Part<'m, 'a>> {
-    let mut part = root;
-    for (depth, &number) in numbers.iter().enumerate() {
-        // A part that is a message has the parts of what is in it.
-        let mut holder = part;
-        let mut is_entity = depth == 0;
-        if depth > 0 && part.kind() == Kind::Message {
-            holder = part.children().next()?;
-            is_entity = true;
-        }
-        part = match holder.kind() {
-            Kind::Multipart => holder.children().nth(number as usize - 1)?,
-            // Every message has a part 1: without parts, its body (RFC 3501 section 6.4.5).
-            _ if is_entity && number == 1 => holder,
-            _ => return None,
-        };
-    }
-    Some(part)
 }
 
 /// Fields of the names given, or all others, as they stand, and the empty line.
@@ -156,6 +156,8 @@ fn fields(header: &[u8], names: &FieldNames, wanted: bool) -> Octets {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_message::mime::Message;
+
     use super::*;
     use crate::command::{FetchItem, ImapCommand, parse};
 
@@ -176,7 +178,15 @@ mod tests {
         let section = section(text);
         let message = Message::parse(mail.as_bytes());
         let octets = match section.depth() {
-            Depth::Parts => of_part(&message, &section, mail.len(), mail.len() as u64)?,
+            Depth::Parts => {
+                let tree = PartTree::of(message.root());
+                let parts = KnownParts { tree: &tree, read: Some(mail.as_bytes()), len: mail.len() as u64 };
+                let kept = KnownParts { read: None, ..parts };
+                if section.depth_with_parts() == Depth::Length {
+                    assert_eq!(kept.section(&section), parts.section(&section), "{text}");
+                }
+                parts.section(&section)?
+            }
             _ => of_message(&section.text, message.root().header().as_bytes(), mail.len() as u64),
         };
         Some(match octets {
@@ -242,7 +252,8 @@ mod tests {
     fn parts_of_a_long_message_go_on_to_its_end() {
         let known = MAIL.find("alt\r\n").unwrap() + 1;
         let message = Message::parse(&MAIL.as_bytes()[..known]);
-        let found = of_part(&message, &section("3.1"), known, 5000);
-        assert_eq!(found, Some(Octets::Range(known as u64 - 1..5000)));
+        let tree = PartTree::of(message.root());
+        let parts = KnownParts { tree: &tree, read: Some(&MAIL.as_bytes()[..known]), len: 5000 };
+        assert_eq!(parts.section(&section("3.1")), Some(Octets::Range(known as u64 - 1..5000)));
     }
 }

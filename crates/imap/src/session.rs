@@ -135,7 +135,8 @@ pub enum ImapEvent {
     /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`]. Unless `whole`, fields that clients
     /// do not [list](posthaste_message::mime::is_listed_field) may be left out.
     Header { uid: u32, whole: bool },
-    /// *Asks* for what was [made](ImapMachine::made_structure) of the last row's message, of these very octets. Answer with [`ImapMachine::structure`].
+    /// *Asks* for the structure of the last row's message, if one was [made](ImapMachine::made_structure) of these octets and kept. Answer with
+    /// [`ImapMachine::structure`].
     Structure { uid: u32 },
     /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
     Open { uid: u32 },

@@ -325,14 +325,14 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::Unavailable`]; of each message those of [`header`](Self::header).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// What [`keep_structure`](Self::keep_structure) was given of messages, as far as it is still known and their octets are the same. In the order of the UIDs; of the first of
-    /// them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    /// Structures that [`keep_structure`](Self::keep_structure) was given, of messages that have the same octets still. One may be forgotten at any time. In the order of the
+    /// UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`].
     fn structures<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>>;
 
-    /// Keeps what a protocol has made of a message's parts, for as long as there is room: of the octets that were read last. Waits for nothing.
+    /// Keeps the structure of a message, in a form of the caller's own, while there is room. It is that of the octets that were read last. Waits for nothing.
     fn keep_structure(&self, uid: Uid, structure: &[u8]);
 
     /// The message itself.

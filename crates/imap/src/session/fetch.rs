@@ -10,7 +10,9 @@ use super::state::{Reply, State};
 use super::vanishing::Vanishing;
 use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
 use crate::command::{BodySection, BodySectionText, FetchItem, Resync, merge_items};
-use crate::section::Depth;
+use crate::kept_structure::KeptStructure;
+use crate::part_tree::PartTree;
+use crate::section::{Depth, KnownParts};
 use crate::set::{NumberSet, SequenceSet};
 
 /// A FETCH that is being answered.
@@ -21,17 +23,17 @@ pub(super) struct Fetching {
     items: Vec<FetchItem>,
     /// The part of each message that has to be known.
     depth: Option<Depth>,
-    /// The same where BODYSTRUCTURE is known.
-    depth_without_structure: Option<Depth>,
+    /// Like `depth`, of a message whose structure is known.
+    depth_with_parts: Option<Depth>,
     /// True if octets of messages are sent.
     sends: bool,
     step: Step,
     row: MailRow,
     /// Of the row's message, once it was opened.
     len: Option<u64>,
-    /// BODYSTRUCTURE of the row's message, if it was kept.
-    structure: Option<Vec<u8>>,
-    /// What is to be kept of the row's message.
+    /// Of the row's message, if it was kept.
+    structure: Option<Box<KeptStructure>>,
+    /// A structure that is to be kept of the row's message.
     made: Option<Vec<u8>>,
     /// The worst that happened to a message; told at the end (decision 32).
     failure: Option<MailRefusal>,
@@ -71,6 +73,16 @@ impl FetchItem {
             Self::Rfc822 => Some(Depth::Length),
             Self::Section { section, .. } => Some(section.depth()),
             Self::Flags | Self::Uid | Self::ModSeq | Self::InternalDate | Self::Rfc822Size => None,
+        }
+    }
+
+    /// Like [`depth`](Self::depth), of a message whose structure is known.
+    fn depth_with_parts(&self) -> Option<Depth> {
+        match self {
+            Self::BodyStructure => None,
+            Self::Binary { .. } | Self::BinarySize(_) => Some(Depth::Length),
+            Self::Section { section, .. } => Some(section.depth_with_parts()),
+            other => other.depth(),
         }
     }
 
@@ -240,8 +252,7 @@ impl ImapMachine {
             Ok(Some(row)) => {
                 fetching.row = row;
                 (fetching.len, fetching.structure, fetching.made) = (None, None, None);
-                // Other parts can be found in the message alone.
-                if fetching.depth > fetching.depth_without_structure {
+                if fetching.asks_structure() {
                     fetching.step = Step::Structure;
                     self.state = State::Fetching(fetching);
                     return;
@@ -264,11 +275,11 @@ impl ImapMachine {
         let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a structure without a FETCH")
         };
-        fetching.structure = kept.and_then(|kept| kept.strip_prefix(&[STRUCTURE_VERSION])).map(<[u8]>::to_vec);
+        fetching.structure = kept.and_then(KeptStructure::decode).map(Box::new);
         self.begin_row(fetching);
     }
 
-    /// What is worth keeping of the message that was read last, with its UID: for [`structure`](Self::structure) when it is asked for again.
+    /// The UID and structure of the message that was read last, if that is worth keeping: for [`structure`](Self::structure) when it is asked for again.
     pub fn made_structure(&mut self) -> Option<(u32, Vec<u8>)> {
         let State::Fetching(fetching) = &mut self.state else { return None };
         Some((fetching.row.uid, fetching.made.take()?))
@@ -299,6 +310,8 @@ impl ImapMachine {
         match answer {
             Ok(len) => {
                 fetching.len = Some(len);
+                // Of other octets than these.
+                fetching.structure.take_if(|kept| u64::from(kept.len) != len);
                 fetching.step = match fetching.depth() {
                     Some(Depth::Header) => Step::Header,
                     Some(Depth::Parts) => Step::Read,
@@ -347,9 +360,13 @@ impl ImapMachine {
             (_, Some(message)) => Some(message.root().header().as_bytes()),
             _ => None,
         };
-        let (row, structure, len) = (&fetching.row, fetching.structure.as_deref(), fetching.len);
-        let source = Source { row, header, structure, message: message.as_ref(), known, len };
-        let mut made = None;
+        let read = if let Known::Parts(octets) = known { Some(*octets) } else { None };
+        let (structure, tree) = fetching.structure_of(message.as_ref().zip(read));
+        let kept = structure.as_ref().or(fetching.structure.as_deref());
+        let tree = kept.map(|kept| &kept.parts).or(tree.as_ref());
+        let parts = tree.zip(fetching.len).map(|(tree, len)| KnownParts { tree, read, len });
+        let (text_known, message) = (kept.map(|kept| &kept.text[..]), message.as_ref());
+        let source = Source { row: &fetching.row, header, structure: text_known, message, parts, len: fetching.len };
         for item in &fetching.items {
             if *item == FetchItem::Rfc822Size && fetching.row.size.is_none() {
                 continue;
@@ -367,12 +384,6 @@ impl ImapMachine {
                     text = std::mem::take(&mut self.out);
                     None
                 }
-                FetchItem::BodyStructure => {
-                    let from = text.len();
-                    source.structure(&mut text, true);
-                    made = source.is_whole().then(|| [&[STRUCTURE_VERSION][..], &text[from..]].concat());
-                    None
-                }
                 item => source.item(item, &mut text),
             };
             if let Some(piece) = piece {
@@ -385,7 +396,8 @@ impl ImapMachine {
         if let (Some(seen), true) = (&mut fetching.seen, is_read_first) {
             seen.push(fetching.row.uid);
         }
-        (fetching.step, fetching.made) = (Step::NextRow, made);
+        fetching.made = structure.filter(|_| fetching.asks_structure()).map(|structure| structure.encode());
+        fetching.step = Step::NextRow;
         if pieces.is_empty() {
             self.out = text;
         } else {
@@ -408,13 +420,23 @@ pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     }
 }
 
-/// The first octet of what is kept of a message. Another form of it needs another one.
-const STRUCTURE_VERSION: u8 = 1;
-
 impl Fetching {
     /// The part of the row's message that has to be known.
     fn depth(&self) -> Option<Depth> {
-        if self.structure.is_some() { self.depth_without_structure } else { self.depth }
+        if self.structure.is_some() { self.depth_with_parts } else { self.depth }
+    }
+
+    /// True if less of a message has to be known where its structure is.
+    fn asks_structure(&self) -> bool {
+        self.depth > self.depth_with_parts
+    }
+
+    /// The structure of a message that was read whole, or else its parts as far as it was read.
+    fn structure_of(&self, message: Option<(&Message<'_>, &[u8])>) -> (Option<KeptStructure>, Option<PartTree>) {
+        let Some((message, read)) = message else { return (None, None) };
+        let whole = (self.len == Some(read.len() as u64)).then(|| KeptStructure::of(message, read)).flatten();
+        let parts = whole.is_none().then(|| PartTree::of(message.root()));
+        (whole, parts)
     }
 
     /// Something cannot be told; the reply says so.
@@ -424,12 +446,11 @@ impl Fetching {
 
     fn new(tag: String, (uid, choice): (bool, MessageChoice), items: Vec<FetchItem>) -> Self {
         let sizes = items.contains(&FetchItem::Rfc822Size);
-        let others = items.iter().filter(|item| **item != FetchItem::BodyStructure);
         Self {
             tag,
             uid,
             depth: items.iter().filter_map(FetchItem::depth).max(),
-            depth_without_structure: others.filter_map(FetchItem::depth).max(),
+            depth_with_parts: items.iter().filter_map(FetchItem::depth_with_parts).max(),
             sends: items.iter().any(FetchItem::sends),
             items,
             step: Step::NextRow,

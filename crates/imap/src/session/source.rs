@@ -8,7 +8,7 @@ use super::MailRow;
 use super::binary::{DecodedItem, item_name};
 use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
 use crate::date::write_internal_date;
-use crate::section::{Octets, PartOctets, of_binary, of_message, of_part};
+use crate::section::{KnownParts, Octets, PartOctets, of_message};
 use crate::structure::Answer;
 use crate::{envelope, structure};
 
@@ -41,10 +41,10 @@ pub(super) enum Known<'a> {
 pub(super) struct Source<'s> {
     pub row: &'s MailRow,
     pub header: Option<&'s [u8]>,
-    /// BODYSTRUCTURE, if it was kept.
+    /// BODYSTRUCTURE, if it is known.
     pub structure: Option<&'s [u8]>,
     pub message: Option<&'s Message<'s>>,
-    pub known: &'s Known<'s>,
+    pub parts: Option<KnownParts<'s>>,
     pub len: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Source<'_> {
         let number =
             |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
         match item {
-            FetchItem::Flags | FetchItem::BodyStructure => {}
+            FetchItem::Flags => {}
             FetchItem::Uid => number(out, "UID", self.row.uid.into()),
             FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
             FetchItem::InternalDate => {
@@ -67,6 +67,7 @@ impl Source<'_> {
                 envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));
             }
             FetchItem::Body => self.structure(out, false),
+            FetchItem::BodyStructure => self.structure(out, true),
             FetchItem::Rfc822 => return self.literal(out, "RFC822", self.root(&BodySectionText::All)),
             FetchItem::Rfc822Header => return self.literal(out, "RFC822.HEADER", self.root(&BodySectionText::Header)),
             FetchItem::Rfc822Text => return self.literal(out, "RFC822.TEXT", self.root(&BodySectionText::Text)),
@@ -77,18 +78,13 @@ impl Source<'_> {
         None
     }
 
-    /// True if all octets of the message are known.
-    pub fn is_whole(&self) -> bool {
-        matches!(self.known, Known::Parts(octets) if self.len == Some(octets.len() as u64))
-    }
-
-    /// Writes BODY, or BODYSTRUCTURE if it is `extended`. Of a message that cannot be read, it is that of an empty one: the answer has no NIL for it.
-    pub fn structure(&self, out: &mut Vec<u8>, extended: bool) {
-        if let Some(kept) = self.structure.filter(|_| extended) {
-            out.extend_from_slice(kept);
+    /// BODY, or BODYSTRUCTURE if it is `extended`. Of a message that cannot be read, it is that of an empty one: the answer has no NIL for it.
+    fn structure(&self, out: &mut Vec<u8>, extended: bool) {
+        out.extend_from_slice(if extended { &b"BODYSTRUCTURE "[..] } else { b"BODY " });
+        if let Some(known) = self.structure.filter(|_| extended) {
+            out.extend_from_slice(known);
             return;
         }
-        out.extend_from_slice(if extended { &b"BODYSTRUCTURE "[..] } else { b"BODY " });
         let empty = Message::parse(b"");
         structure::write(&mut Answer::new(out), self.message.unwrap_or(&empty).root(), extended);
     }
@@ -106,8 +102,7 @@ impl Source<'_> {
         if part.is_empty() {
             return self.len.map(|len| PartOctets::Plain(0..len));
         }
-        let Known::Parts(known) = self.known else { return None };
-        of_binary(self.message?, part, known.len(), self.len?)
+        self.parts?.binary(part)
     }
 
     fn binary(&self, out: &mut Vec<u8>, part: &[u32], partial: Option<Partial>) -> Option<Piece> {
@@ -140,10 +135,7 @@ impl Source<'_> {
     fn section(&self, out: &mut Vec<u8>, section: &BodySection, partial: Option<Partial>) -> Option<Piece> {
         let octets = match section.part.is_empty() {
             true => self.root(&section.text),
-            false => self.message.zip(self.len).and_then(|(message, len)| {
-                let Known::Parts(known) = self.known else { return None };
-                of_part(message, section, known.len(), len)
-            }),
+            false => self.parts.and_then(|parts| parts.section(section)),
         };
         let mut name = b"BODY".to_vec();
         section.write(&mut name);

@@ -110,6 +110,8 @@ pub struct Host {
     pub index: Option<Index>,
     /// Messages that were read or whose header was.
     pub reads: usize,
+    /// Messages that were parsed for their parts.
+    pub parsed: usize,
 }
 
 /// Answers about the messages of a view.
@@ -141,10 +143,18 @@ impl Host {
             writer: None,
             index: None,
             reads: 0,
+            parsed: 0,
         };
         assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
         host.machine.output_mut().clear();
         host
+    }
+
+    /// Keeps for a message what was kept of another one.
+    pub fn mix_up_structures(&mut self, uid: u32, other: u32) {
+        let (view, uid) = (self.view.as_deref().unwrap(), Uid::new(uid).unwrap());
+        let kept = now(view.structures(&[Uid::new(other).unwrap()])).unwrap().remove(0);
+        view.keep_structure(uid, &kept.unwrap().unwrap());
     }
 
     fn flush(&mut self) {
@@ -312,6 +322,7 @@ impl Host {
                     }
                     whole.extend_from_slice(&piece);
                 }
+                self.parsed += 1;
                 self.machine.message(Ok(&whole));
                 if let Some((uid, made)) = self.machine.made_structure() {
                     view.keep_structure(Uid::new(uid).unwrap(), &made);

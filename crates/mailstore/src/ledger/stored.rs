@@ -41,7 +41,7 @@ pub struct CountedMailbox {
     pub head: MailboxHead,
     /// Messages whose flags can be read: as many as the head says, unless a row is damaged.
     pub messages: u32,
-    /// Those of them that are `\Recent`.
+    /// `\Recent` messages.
     pub recent: u32,
 }
 

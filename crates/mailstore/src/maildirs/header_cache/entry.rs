@@ -1,4 +1,4 @@
-//! One entry of the cache: what is known of a message, and the file that it is of.
+//! One entry of the cache: fields or structure of a message, and the file that they are of.
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
@@ -7,12 +7,12 @@ use posthaste_message::mime::{Header, is_listed_field};
 /// Batch and number of a body, big-endian, and a [`CachedKind`]: entries are in the order of mail.
 pub(super) type Key = [u8; 11];
 
-/// What an entry has of a message.
+/// Kinds of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CachedKind {
     /// The listed fields of its header.
     Fields = 0,
-    /// What a protocol has made of its parts.
+    /// Structure of the message, in the form of the protocol that has made it.
     Structure = 1,
 }
 

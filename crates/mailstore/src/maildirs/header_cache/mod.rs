@@ -114,7 +114,7 @@ impl HeaderCache {
         fields
     }
 
-    /// Remembers what a protocol has made of a message's parts. As with [`put`](Self::put), it may have to be committed.
+    /// Remembers the structure of a message, in the form of the protocol that has made it. As with [`put`](Self::put), it may have to be committed.
     pub fn put_structure(&self, body: (u64, u16), facts: &FileFacts, structure: &[u8]) {
         if self.file.is_some() {
             self.add(key_of(body, CachedKind::Structure), facts, structure);
@@ -187,7 +187,7 @@ impl HeaderReader<'_> {
         self.find(&key_of(body, CachedKind::Fields), facts)
     }
 
-    /// What a protocol has made of a message's parts, if it was this very file.
+    /// Structure of a message, if it was made of this very file.
     pub fn structure(&mut self, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
         self.find(&key_of(body, CachedKind::Structure), facts)
     }
