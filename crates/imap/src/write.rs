@@ -25,6 +25,21 @@ fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
+/// A number. An answer can have a hundred thousand: `format!` would take longer than the search for them.
+pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 /// A string of IMAP4rev2: quoted, as it is.
 pub(crate) fn utf8(out: &mut Vec<u8>, text: &str) {
     match text.len() <= QUOTED_BYTES_MAX && !text.contains(|letter: char| letter.is_control()) {
@@ -41,6 +56,15 @@ pub(crate) fn mailbox(out: &mut Vec<u8>, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_their_digits() {
+        for wanted in [0, 1, 9, 10, 99, 100, 4_294_967_295, u64::MAX - 1, u64::MAX] {
+            let mut out = b"UID ".to_vec();
+            number(&mut out, wanted);
+            assert_eq!(out, format!("UID {wanted}").as_bytes());
+        }
+    }
 
     #[test]
     fn strings_are_quoted_where_they_can_be() {

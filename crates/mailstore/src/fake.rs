@@ -390,12 +390,12 @@ impl Source for FakeMailbox {
         Box::pin(async move { Ok(octets(message)?.len() as u64) })
     }
 
-    fn header<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Bytes> {
-        Box::pin(async move { header(message) })
+    fn headers(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
+        Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
     }
 
     fn fields(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
+        self.headers(messages)
     }
 
     fn structures(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {

@@ -85,7 +85,8 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn known_size(&self, message: &Message<Self::File>) -> Option<u64>;
     /// The size of a message, known already or found now.
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64>;
-    fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
+    /// See [`MailboxView::headers`].
+    fn headers(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
     /// See [`MailboxView::fields`].
     fn fields(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
     /// See [`MailboxView::structures`].
@@ -355,11 +356,8 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         Box::new(SnapshotRows { view: self, options, left: self.positions(set).into_iter().flatten() })
     }
 
-    fn header(&self, uid: Uid) -> Asked<'_, Bytes> {
-        match self.message(uid) {
-            Ok(message) => self.source.header(message),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
+    fn headers<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>> {
+        Box::pin(async move { Ok(self.in_order(uids, self.source.headers(self.messages(uids)).await?)) })
     }
 
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>> {

@@ -312,17 +312,28 @@ pub trait MailboxView: Send + Sync {
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
 
-    /// The [header](MailBody::header) of a message.
+    /// The [headers](MailBody::header) of messages. In the order of the UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
-    /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
-    fn header(&self, uid: Uid) -> Asked<'_, Bytes>;
+    /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`],
+    /// [`MailstoreError::Unavailable`].
+    fn headers<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// Headers of messages of which the [listed fields](posthaste_message::mime::is_listed_field) alone are needed; other fields may be missing. In the
-    /// order of the UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    /// The [header](MailBody::header) of one message.
     ///
     /// # Errors
-    /// [`MailstoreError::Unavailable`]; of each message those of [`header`](Self::header).
+    /// As [`body`](Self::body).
+    fn header(&self, uid: Uid) -> Asked<'_, Bytes> {
+        Box::pin(async move {
+            let uids = [uid];
+            self.headers(&uids).await?.pop().unwrap_or(Err(MailstoreError::Gone))
+        })
+    }
+
+    /// Like [`headers`](Self::headers), where the [listed fields](posthaste_message::mime::is_listed_field) alone are needed; other fields may be missing.
+    ///
+    /// # Errors
+    /// As [`headers`](Self::headers).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
     /// Structures that [`keep_structure`](Self::keep_structure) was given, of messages that have the same octets still. One may be forgotten at any time. In the order of the
@@ -338,14 +349,14 @@ pub trait MailboxView: Send + Sync {
     /// The message itself.
     ///
     /// # Errors
-    /// As [`header`](Self::header).
+    /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>>;
 
     /// Messages in the order of the UIDs; the first of them, up to the one with which they have [`BODIES_BYTES_MAX`](crate::BODIES_BYTES_MAX) octets. For who reads many: each of several
     /// short ones costs less than one by itself.
     ///
     /// # Errors
-    /// As [`fields`](Self::fields).
+    /// As [`headers`](Self::headers).
     fn bodies<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
 
     /// Changes flags of a set, in one batch. With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3). Durable.

@@ -323,9 +323,13 @@ async fn long_headers_are_given_a_few_at_a_time() {
     let account = place.account().await;
     let view = select(&*account, "INBOX").await;
     let uids: Vec<Uid> = (1..=9).map(|uid| Uid::new(uid).unwrap()).collect();
-    let found = view.fields(&uids).await.unwrap();
-    assert_eq!(found.len(), 3);
-    assert!(found.iter().all(|fields| fields.as_ref().is_ok_and(|fields| fields.len() == long.len() + 2)));
+    for found in [view.fields(&uids).await.unwrap(), view.headers(&uids).await.unwrap()] {
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|header| header.as_ref().is_ok_and(|header| header.len() == long.len() + 2)));
+    }
+    let gone = Uid::new(10).unwrap();
+    let found = view.headers(&[gone, uids[8]]).await.unwrap();
+    assert!(matches!(&found[..], [Err(MailstoreError::Gone), Ok(header)] if header.len() == long.len() + 2));
 }
 
 #[tokio::test]

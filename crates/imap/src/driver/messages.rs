@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_mailstore::{MailBody, MailboxView, MailstoreError, MessageRow, MessageRows, RowOptions, Uid};
+use posthaste_mailstore::{MailBody, MailboxView, MessageRow, MessageRows, RowOptions, Uid};
 use posthaste_net::SessionEnd;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
@@ -28,12 +28,13 @@ pub(super) struct Messages<'v, 's> {
     next: VecDeque<MessageRow>,
     /// The message of the last row, once it was opened.
     body: Option<Arc<dyn MailBody>>,
+    headers: Ahead<Bytes>,
     fields: Ahead<Bytes>,
     structures: Ahead<Option<Bytes>>,
     bodies: Ahead<Arc<dyn MailBody>>,
     clock: SearchClock<'s>,
-    /// Rows that were asked for.
-    turns: u32,
+    /// Rows since other tasks had their turn.
+    rows_in_turn: u32,
     /// True if more than the last row was asked for.
     has_read: bool,
 }
@@ -45,11 +46,12 @@ impl<'v, 's> Messages<'v, 's> {
             rows: view.rows(&mail::message_set(set), RowOptions { sizes }),
             next: VecDeque::new(),
             body: None,
+            headers: Ahead::default(),
             fields: Ahead::default(),
             structures: Ahead::default(),
             bodies: Ahead::default(),
             clock: SearchClock::new(),
-            turns: 0,
+            rows_in_turn: 0,
             has_read: true,
         }
     }
@@ -101,9 +103,9 @@ impl<'v, 's> Messages<'v, 's> {
 
     async fn next_row(&mut self, line: &mut Line, orders: &'s Semaphore) -> Result<(), SessionEnd> {
         self.body = None;
-        self.turns += 1;
-        let is_turn_over = self.turns.is_multiple_of(ROWS_BEFORE_YIELD);
+        let is_turn_over = self.rows_in_turn >= ROWS_BEFORE_YIELD;
         if is_turn_over {
+            self.rows_in_turn = 0;
             yield_now().await;
             if line.stream.has_ended() {
                 return Err(SessionEnd::Gone);
@@ -123,24 +125,30 @@ impl<'v, 's> Messages<'v, 's> {
             }),
         };
         let row = row.as_ref().map(|row| row.as_ref().map(mail::row));
+        self.rows_in_turn += 1;
         line.machine.row(row.map_err(mail::refusal));
+        // Most rows need nothing but themselves: an event for each would take longer than they do.
+        while line.machine.wants_row()
+            && let Some(row) = self.next.pop_front()
+        {
+            self.rows_in_turn += 1;
+            line.machine.row(Ok(Some(mail::row(&row))));
+        }
         Ok(())
     }
 
     async fn header(&mut self, line: &mut Line, uid: u32, whole: bool) {
         self.has_read = true;
-        let header = match (&self.body, whole) {
-            (Some(body), true) => body.header().await,
-            (None, true) => match Uid::new(uid) {
-                Some(uid) => self.view.header(uid).await,
-                None => Err(MailstoreError::Gone),
-            },
-            (_, false) => {
-                let missing = self.fields.missing(uid, &self.next);
+        let header = match &self.body {
+            Some(body) if whole => body.header().await,
+            _ => {
+                let headers = if whole { &mut self.headers } else { &mut self.fields };
+                let missing = headers.missing(uid, &self.next);
                 if !missing.is_empty() {
-                    self.fields.put(&missing, self.view.fields(&missing).await);
+                    let asked = if whole { self.view.headers(&missing) } else { self.view.fields(&missing) };
+                    headers.put(&missing, asked.await);
                 }
-                self.fields.take(uid)
+                headers.take(uid)
             }
         };
         line.machine.header(header.as_deref().map_err(mail::refusal));

@@ -14,6 +14,7 @@ use crate::kept_structure::KeptStructure;
 use crate::part_tree::PartTree;
 use crate::section::{Depth, KnownParts};
 use crate::set::{NumberSet, SequenceSet};
+use crate::write;
 
 /// A FETCH that is being answered.
 #[derive(Debug)]
@@ -349,7 +350,9 @@ impl ImapMachine {
     fn answer(&mut self, mut fetching: Box<Fetching>, known: &Known<'_>) {
         let mut text = std::mem::take(&mut self.out);
         let mut pieces = VecDeque::new();
-        text.extend_from_slice(format!("* {} FETCH (", fetching.row.number).as_bytes());
+        text.extend_from_slice(b"* ");
+        write::number(&mut text, fetching.row.number.into());
+        text.extend_from_slice(b" FETCH (");
         let start = text.len();
         let message = match known {
             Known::Parts(octets) => Some(Message::parse(octets)),
@@ -424,6 +427,11 @@ impl Fetching {
     /// The part of the row's message that has to be known.
     fn depth(&self) -> Option<Depth> {
         if self.structure.is_some() { self.depth_with_parts } else { self.depth }
+    }
+
+    /// True if the last row's answer is whole, and the next row is to be asked for.
+    pub fn wants_row(&self) -> bool {
+        self.step == Step::NextRow && self.choice.is_none()
     }
 
     /// True if less of a message has to be known where its structure is.

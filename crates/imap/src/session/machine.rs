@@ -54,7 +54,7 @@ pub struct ImapMachine {
 }
 
 /// Output beyond this is written before the session goes on.
-const OUTPUT_BYTES_MAX: usize = 16 << 10;
+pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 impl ImapMachine {
     /// A session that waits for [`ImapMachine::greet`]. `trusted`: logins need no TLS, as the client is on this machine (decision 49).

@@ -1,11 +1,10 @@
 //! SEARCH: row after row, and of a message only what rows do not decide.
 
-use std::io::Write as _;
-
 use posthaste_message::mime::{Header, Message};
 use posthaste_text::MailText;
 
 use super::fetch::unread;
+use super::machine::OUTPUT_BYTES_MAX;
 use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
 use super::state::State;
@@ -13,6 +12,7 @@ use super::threads::Threads;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, TextAnswer};
 use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
 use crate::set::NumberSet;
+use crate::write;
 
 /// A SEARCH that is being carried out.
 #[derive(Debug)]
@@ -257,7 +257,7 @@ impl ImapMachine {
             }
             Some(returns) => {
                 self.text("* ESEARCH (TAG ");
-                crate::write::string(&mut self.out, searching.tag.as_bytes());
+                write::string(&mut self.out, searching.tag.as_bytes());
                 self.text(if searching.uid { ") UID" } else { ")" });
                 let found = &searching.found;
                 let end = |wanted: bool, name: &str, number: Option<u64>| match number.filter(|_| wanted) {
@@ -377,6 +377,16 @@ impl ImapMachine {
         }
     }
 
+    /// True if [`step`](Self::step) would ask for a row now: nothing more is asked about the last one, and the output is short.
+    pub fn wants_row(&self) -> bool {
+        let is_next = match &self.state {
+            State::Fetching(fetching) => fetching.wants_row(),
+            State::Searching(searching) => searching.step == Step::NextRow,
+            _ => false,
+        };
+        is_next && self.out.len() < OUTPUT_BYTES_MAX
+    }
+
     /// Answers [`ImapEvent::Header`].
     ///
     /// # Panics
@@ -414,9 +424,10 @@ impl ImapMachine {
     }
 }
 
-/// A blank and a number. Of these an answer has a hundred thousand.
+/// A blank and a number.
 fn write_number(out: &mut Vec<u8>, number: u32) {
-    write!(out, " {number}").expect("writing into memory cannot fail");
+    out.push(b' ');
+    write::number(out, number.into());
 }
 
 impl Searching {

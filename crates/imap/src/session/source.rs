@@ -10,7 +10,7 @@ use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
 use crate::date::write_internal_date;
 use crate::section::{KnownParts, Octets, PartOctets, of_message};
 use crate::structure::Answer;
-use crate::{envelope, structure};
+use crate::{envelope, structure, write};
 
 /// A piece of the answer about a message.
 #[derive(Debug)]
@@ -51,17 +51,22 @@ pub(super) struct Source<'s> {
 impl Source<'_> {
     /// Writes an item but for octets of the message, which come after it.
     pub fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Piece> {
-        let number =
-            |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
+        let number = |out: &mut Vec<u8>, name: &[u8], number: u64| {
+            out.extend_from_slice(name);
+            write::number(out, number);
+        };
         match item {
             FetchItem::Flags => {}
-            FetchItem::Uid => number(out, "UID", self.row.uid.into()),
-            FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
+            FetchItem::Uid => number(out, b"UID ", self.row.uid.into()),
+            FetchItem::ModSeq => {
+                number(out, b"MODSEQ (", self.row.modseq);
+                out.push(b')');
+            }
             FetchItem::InternalDate => {
                 out.extend_from_slice(b"INTERNALDATE ");
                 write_internal_date(out, self.row.internal_date);
             }
-            FetchItem::Rfc822Size => number(out, "RFC822.SIZE", self.row.size.unwrap_or_default()),
+            FetchItem::Rfc822Size => number(out, b"RFC822.SIZE ", self.row.size.unwrap_or_default()),
             FetchItem::Envelope => {
                 out.extend_from_slice(b"ENVELOPE ");
                 envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));

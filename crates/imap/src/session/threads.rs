@@ -148,7 +148,7 @@ impl Threads {
             loop {
                 let node = &self.nodes[at];
                 if let Some(number) = node.number {
-                    out.extend_from_slice(number.to_string().as_bytes());
+                    crate::write::number(out, number.into());
                 }
                 if node.number.is_some() && !node.children.is_empty() {
                     out.push(b' ');

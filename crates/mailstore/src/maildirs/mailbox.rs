@@ -330,11 +330,17 @@ impl Source for MaildirMailbox {
         }
     }
 
-    fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes> {
-        let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+    fn headers(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
+        let core = Arc::clone(&self.0);
         Box::pin(async move {
-            inner.listed().await;
-            spawn_blocking(move || inner.header(uid, &file)).await.map_err(ended)?
+            core.listed().await;
+            let work = move || {
+                // Without it each message says why.
+                let reader = core.reader().ok();
+                let messages = messages.iter().map(|message| core.as_listed(message));
+                first_fields(messages.map(|message| core.header(reader.as_ref(), message.uid, &message.file)))
+            };
+            spawn_blocking(work).await.map_err(ended)
         })
     }
 
@@ -425,12 +431,17 @@ impl MailboxCore {
         file.is(&facts).then_some((reader, facts))
     }
 
-    fn header(&self, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
+    fn header(&self, reader: Option<&MaildirReader>, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
         match in_spool(&self.shared.ledger, self.id, file).map(|body| body.header()) {
-            Some(Ok(octets)) => Ok(octets),
-            Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => Err(unreadable(&error)),
-            _ => self.open(uid, file).and_then(|(opened, size)| header(&opened, size, file)),
+            Some(Ok(octets)) => return Ok(octets),
+            Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => return Err(unreadable(&error)),
+            _ => {}
         }
+        let (opened, size) = match reader {
+            Some(reader) => self.open_by(reader, uid, file)?,
+            None => self.open(uid, file)?,
+        };
+        header(&opened, size, file)
     }
 
     /// The listed fields of a message. The file is looked at, and opened only if the cache has not this very file.
@@ -441,7 +452,7 @@ impl MailboxCore {
         message: &Message<Arc<MailFile>>,
     ) -> Result<Bytes, MailstoreError> {
         let Message { uid, file, email_id, .. } = message;
-        let Some((reader, facts)) = self.looked_at(reader, file) else { return self.header(*uid, file) };
+        let Some((reader, facts)) = self.looked_at(reader, file) else { return self.header(reader, *uid, file) };
         if let Some(fields) = cached.get(*email_id, &facts) {
             return Ok(fields);
         }
