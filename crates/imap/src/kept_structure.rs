@@ -54,8 +54,8 @@ mod tests {
         assert!(kept.text.starts_with(b"((\"text\" ") && kept.len as usize == mail.len());
         let encoded = kept.encode();
         assert_eq!(KeptStructure::decode(&encoded), Some(kept));
-        let other_version = [&[VERSION + 1], &encoded[1..]].concat();
-        for damaged in [&b""[..], b"\x01", &other_version, &encoded[..20]] {
+        let other_version = [&[VERSION + 1][..], &encoded[1..]].concat();
+        for damaged in [&b""[..], b"\x01", &other_version[..], &encoded[..20]] {
             assert_eq!(KeptStructure::decode(damaged), None);
         }
     }

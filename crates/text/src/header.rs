@@ -27,10 +27,15 @@ pub(super) struct Head {
 
 impl Head {
     pub fn read(message: &Message<'_>) -> Self {
+        Self::read_some(message, &|_| true)
+    }
+
+    /// Reads the fields whose names are wanted.
+    pub fn read_some(message: &Message<'_>, is_wanted: &dyn Fn(&[u8]) -> bool) -> Self {
         let charset = message.header_charset();
         let mut head = Self::default();
         let mut others = Others::default();
-        for field in message.root().header().fields() {
+        for field in message.root().header().fields().filter(|field| is_wanted(field.name)) {
             head.take(field, charset, &mut others);
         }
         head.date = head.date.or(others.received);

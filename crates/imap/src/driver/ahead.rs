@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use posthaste_mailstore::{MailstoreError, MessageRow, Uid};
 
 /// Messages that are asked for at once.
-const AHEAD_MAX: usize = 64;
+const AHEAD_MAX: usize = 128;
 
 /// Answers to one question about messages, such as their bodies, that were asked for before the messages came up.
 pub(super) struct Ahead<T> {

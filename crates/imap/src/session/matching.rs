@@ -50,6 +50,14 @@ impl Texts {
         self.answers.len() < self.keys.len()
     }
 
+    /// True if a field of this name is looked at.
+    pub fn names(&self, field: &[u8]) -> bool {
+        self.keys.iter().any(|key| match &key.field {
+            SearchedField::Header(name) => name.as_bytes().eq_ignore_ascii_case(field),
+            SearchedField::Body | SearchedField::Anywhere => false,
+        })
+    }
+
     /// By key, in the order of the keys.
     pub fn answer(&mut self, mut answers: Vec<Option<TextAnswer>>) {
         answers.resize_with(self.keys.len(), || None);

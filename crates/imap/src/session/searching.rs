@@ -170,7 +170,7 @@ impl ImapMachine {
         let State::Searching(searching) = &mut self.state else { return };
         match answer {
             Ok(header) => {
-                let text = searching.text_of(|| MailText::of_header(header));
+                let text = searching.text_of(|| MailText::of_header(header, &|field| searching.texts.names(field)));
                 searching.decide(&Mail::Header(Header::new(header), &text), Step::Open);
             }
             // One message that is damaged is no reason for a list without it.

@@ -173,8 +173,8 @@ fn folders_have_the_same_numbers_after_a_restart() {
         imap.ok(command);
     }
     let told = imap.ok(NUMBERS);
-    assert!(told.contains("* STATUS INBOX (MESSAGES 3 UNSEEN 2 "), "{told}");
-    assert!(told.contains("* STATUS Archive (MESSAGES 2 UNSEEN 1 "), "{told}");
+    assert!(told.contains("* STATUS \"INBOX\" (MESSAGES 3 UNSEEN 2 "), "{told}");
+    assert!(told.contains("* STATUS \"Archive\" (MESSAGES 2 UNSEEN 1 "), "{told}");
     server.stop();
     let (server, address) = serve(dir.path(), "", "imap");
     assert_eq!(Imap::logged_in(address).ok(NUMBERS), told);
@@ -183,8 +183,8 @@ fn folders_have_the_same_numbers_after_a_restart() {
     std::fs::write(maildir.join("new/1.other"), "Subject: x\n\nx\n").unwrap();
     let (server, address) = serve(dir.path(), "", "imap");
     let changed = Imap::logged_in(address).ok(NUMBERS);
-    assert!(changed.contains("* STATUS INBOX (MESSAGES 4 UNSEEN 3 UIDNEXT 5 "), "{changed}");
-    let of = |told: &str| told.lines().find(|line| line.contains("STATUS Archive")).map(str::to_owned);
+    assert!(changed.contains("* STATUS \"INBOX\" (MESSAGES 4 UNSEEN 3 UIDNEXT 5 "), "{changed}");
+    let of = |told: &str| told.lines().find(|line| line.contains("STATUS \"Archive\"")).map(str::to_owned);
     assert_eq!(of(&changed), of(&told));
     server.stop();
 }
