@@ -320,6 +320,8 @@ async fn long_headers_are_given_a_few_at_a_time() {
     let dir = place.make("");
     let long = format!("Subject: {}\n\n", "x".repeat(100_000));
     (1..=9).for_each(|n| fs::write(dir.join(format!("cur/{n}.a.h:2,S")), &long).unwrap());
+    // Later, and behind the others if they have the same time.
+    (1..=40).for_each(|n| fs::write(dir.join(format!("cur/z{n}.b.h:2,S")), &long[90_000..]).unwrap());
     let account = place.account().await;
     let view = select(&*account, "INBOX").await;
     let uids: Vec<Uid> = (1..=9).map(|uid| Uid::new(uid).unwrap()).collect();
@@ -327,7 +329,12 @@ async fn long_headers_are_given_a_few_at_a_time() {
         assert_eq!(found.len(), 3);
         assert!(found.iter().all(|header| header.as_ref().is_ok_and(|header| header.len() == long.len() + 2)));
     }
-    let gone = Uid::new(10).unwrap();
+    // Two threads: what the first half has no room for is not followed by the second.
+    let uids: Vec<Uid> = (1..=49).map(|uid| Uid::new(uid).unwrap()).collect();
+    assert_eq!(view.fields(&uids).await.unwrap().len(), 3);
+    let found = view.fields(&uids[9..]).await.unwrap();
+    assert!(found.len() == 40 && found.iter().all(Result::is_ok));
+    let gone = Uid::new(50).unwrap();
     let found = view.headers(&[gone, uids[8]]).await.unwrap();
     assert!(matches!(&found[..], [Err(MailstoreError::Gone), Ok(header)] if header.len() == long.len() + 2));
 }

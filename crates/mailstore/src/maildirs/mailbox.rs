@@ -9,23 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_maildir::MailboxPath;
 use posthaste_maildir::tree::FileFacts;
-use posthaste_maildir::{MailboxPath, MaildirReader};
-use posthaste_spool::ReadError;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
-use super::awaited::{AwaitedBody, in_spool, unreadable};
-use super::body::{FileBody, ended, header, wire_len};
+use super::body::{ended, wire_len};
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file::MailFile;
-use super::header_cache::HeaderReader;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
+use super::reading::commit_cache;
 use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
@@ -39,6 +37,8 @@ use crate::store::Asked;
 
 /// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
+/// So many messages whose fields are asked for together are looked at by two threads.
+const HALVED_MIN: usize = 32;
 /// RFC822.SIZE has 32 bits (RFC 3501 section 9, `number`). A longer file is no message.
 pub(super) const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 
@@ -348,19 +348,27 @@ impl Source for MaildirMailbox {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
             core.listed().await;
-            let work = {
+            let (mut first, mut second) = (messages, Vec::new());
+            if first.len() >= HALVED_MIN {
+                second = first.split_off(first.len() / 2);
+            }
+            let work = |messages: Vec<Message<Arc<MailFile>>>| {
                 let core = Arc::clone(&core);
-                move || {
-                    // Without it each message says why.
-                    let reader = core.reader().ok();
-                    let mut cached = core.shared.header_cache.reader();
-                    let messages = messages.iter().map(|message| core.as_listed(message));
-                    first_fields(messages.map(|message| core.fields(reader.as_ref(), &mut cached, &message)))
-                }
+                spawn_blocking(move || core.fields_of(&messages))
             };
-            let fields = spawn_blocking(work).await.map_err(ended);
+            let count = first.len();
+            // Begun before the other is waited for.
+            let beside = (!second.is_empty()).then(|| work(second));
+            let mut fields = work(first).await.map_err(ended)?;
+            if let Some(beside) = beside {
+                let more = beside.await.map_err(ended)?;
+                // Else there was not enough room for the first half.
+                if fields.len() == count {
+                    fields.extend(more);
+                }
+            }
             commit_cache(&core);
-            fields
+            Ok(fields)
         })
     }
 
@@ -408,78 +416,6 @@ impl Source for MaildirMailbox {
             };
             spawn_blocking(work).await.map_err(ended)
         })
-    }
-}
-
-/// Commits what waits for the cache, if that is due. The client does not wait for it.
-fn commit_cache(core: &Arc<MailboxCore>) {
-    if core.shared.header_cache.is_commit_due() {
-        let core = Arc::clone(core);
-        drop(spawn_blocking(move || core.shared.header_cache.commit()));
-    }
-}
-
-impl MailboxCore {
-    /// The facts of a message's file, unless it is another one or yet to be made.
-    fn looked_at<'r>(
-        &self,
-        reader: Option<&'r MaildirReader>,
-        file: &MailFile,
-    ) -> Option<(&'r MaildirReader, FileFacts)> {
-        let reader = reader.filter(|_| file.awaited().is_none())?;
-        let facts = reader.facts(file.subdir, &file.name).ok().flatten()?;
-        file.is(&facts).then_some((reader, facts))
-    }
-
-    fn header(&self, reader: Option<&MaildirReader>, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
-        match in_spool(&self.shared.ledger, self.id, file).map(|body| body.header()) {
-            Some(Ok(octets)) => return Ok(octets),
-            Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => return Err(unreadable(&error)),
-            _ => {}
-        }
-        let (opened, size) = match reader {
-            Some(reader) => self.open_by(reader, uid, file)?,
-            None => self.open(uid, file)?,
-        };
-        header(&opened, size, file)
-    }
-
-    /// The listed fields of a message. The file is looked at, and opened only if the cache has not this very file.
-    fn fields(
-        &self,
-        reader: Option<&MaildirReader>,
-        cached: &mut HeaderReader<'_>,
-        message: &Message<Arc<MailFile>>,
-    ) -> Result<Bytes, MailstoreError> {
-        let Message { uid, file, email_id, .. } = message;
-        let Some((reader, facts)) = self.looked_at(reader, file) else { return self.header(reader, *uid, file) };
-        if let Some(fields) = cached.get(*email_id, &facts) {
-            return Ok(fields);
-        }
-        let (opened, size) = self.open_by(reader, *uid, file)?;
-        let header = header(&opened, size, file)?;
-        // It was not written to meanwhile, and is the file that was looked at.
-        let is_same = reader.facts_of(&opened).is_ok_and(|after| after == Some(facts));
-        Ok(if is_same { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
-    }
-
-    /// A message: in the spool as long as its file is not known, else in its file.
-    fn body(
-        self: &Arc<Self>,
-        reader: &Result<MaildirReader, MailstoreError>,
-        message: &Message<Arc<MailFile>>,
-    ) -> Result<Arc<dyn MailBody>, MailstoreError> {
-        let (uid, file) = (message.uid, Arc::clone(&message.file));
-        if let Some(in_spool) = in_spool(&self.shared.ledger, self.id, &file) {
-            let core = Arc::clone(self);
-            let in_file = move || -> Result<Arc<dyn MailBody>, MailstoreError> {
-                let (opened, size) = core.open(uid, &file)?;
-                Ok(Arc::new(FileBody::new(opened, size, &file)?))
-            };
-            return Ok(Arc::new(AwaitedBody { in_spool: Arc::new(in_spool), in_file: Arc::new(in_file) }));
-        }
-        let (opened, size) = self.open_by(reader.as_ref().map_err(Clone::clone)?, uid, &file)?;
-        Ok(Arc::new(FileBody::new(opened, size, &file)?))
     }
 }
 

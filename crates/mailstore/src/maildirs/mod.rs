@@ -41,6 +41,7 @@ mod pending;
 mod quota;
 #[cfg(test)]
 mod quota_tests;
+mod reading;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;

@@ -304,7 +304,8 @@ async fn a_list_of_a_thousand_takes_a_transaction_a_batch() {
     cache.commit();
     let before = cache.reads.load(Ordering::Relaxed);
     list().await;
-    assert_eq!(cache.reads.load(Ordering::Relaxed) - before, 1000_u32.div_ceil(BATCH as u32));
+    // One for each half of a batch.
+    assert_eq!(cache.reads.load(Ordering::Relaxed) - before, 2 * 1000_u32.div_ceil(BATCH as u32));
 }
 
 /// Of a message that was opened, until its file is another one.
