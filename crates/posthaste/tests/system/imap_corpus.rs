@@ -62,8 +62,10 @@ def decoded(mime, body):
     kind = re.search(rb"(?im)^content-type:\s*(\w+)/", mime)
     name = re.search(rb"(?im)^content-transfer-encoding:[ \t]*([^\s;(]*)", mime)
     name = name.group(1).lower() if name else b"7bit"
-    if kind and kind.group(1).lower() in (b"multipart", b"message") or name in (b"7bit", b"8bit", b"binary"):
+    if name in (b"7bit", b"8bit", b"binary"):
         return body
+    if kind and kind.group(1).lower() == b"multipart":
+        return None
     try:
         if name == b"base64":
             return base64.b64decode(re.sub(rb"[\r\n\t ]", b"", body), validate=True)
