@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Seek};
 use std::os::fd::AsFd;
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::maildir::{Maildir, check_name, write_all};
@@ -35,14 +35,12 @@ impl Maildir {
         check_name(name)?;
         if self.can_be_nameless() {
             self.sync_way()?;
-            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-            match posthaste_fsops::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => {
+            match posthaste_fsops::create_nameless(self.tmp_dir(), Mode::RUSR | Mode::WUSR) {
+                Ok(Some(file)) => {
                     self.ownership().apply_to_file(&file)?;
-                    return Ok(Draft { maildir: self, file: file.into(), name, is_named: false });
+                    return Ok(Draft { maildir: self, file, name, is_named: false });
                 }
-                // Not this file system, or not this kernel.
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => self.set_names_needed(),
+                Ok(None) | Err(Errno::NOENT) => self.set_names_needed(),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -73,27 +71,14 @@ impl Draft<'_> {
     /// `AlreadyExists` if `new/` has that name; others of `linkat` and `rename`.
     pub fn publish(mut self) -> io::Result<()> {
         if !self.is_named {
-            match self.link() {
-                // There is no way to link it here: neither the right to, nor /proc.
-                Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => self.copy_to_tmp()?,
-                linked => return Ok(linked?),
+            if posthaste_fsops::link_nameless(&self.file, self.maildir.new_dir(), self.name)? {
+                return Ok(());
             }
+            self.copy_to_tmp()?;
         }
         self.maildir.publish(self.name)?;
         self.is_named = false;
         Ok(())
-    }
-
-    fn link(&self) -> Result<(), Errno> {
-        let new = self.maildir.new_dir();
-        match posthaste_fsops::linkat(&self.file, "", new, self.name, AtFlags::EMPTY_PATH) {
-            // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
-            Err(Errno::NOENT) => {
-                let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
-                posthaste_fsops::linkat(CWD, itself, new, self.name, AtFlags::SYMLINK_FOLLOW)
-            }
-            linked => linked,
-        }
     }
 
     fn copy_to_tmp(&mut self) -> io::Result<()> {

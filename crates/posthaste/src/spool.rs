@@ -61,7 +61,7 @@ pub enum SpoolCommand {
         /// The directory that `export` has written
         #[arg(long, value_name = "DIR")]
         from: PathBuf,
-        /// How the new spool keeps mail: `ring` or `files`, as in `storage.kind`
+        /// How the new spool keeps mail, as in `storage.kind`: `ring` or `files`; `fjall` or `rocksdb` if this program was built with it
         #[arg(long, default_value_t)]
         kind: StoreKind,
         /// Print JSON

@@ -31,6 +31,7 @@ pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
 
 fn inspection_text(shown: &Inspection, undelivered: &[Waiting], mounts: &[BoundStream], is_in_use: bool) -> String {
     let mut out = String::new();
+    out += &format!("kind: {}\n", shown.kind);
     if is_in_use {
         out += "in use: this is one moment of it\n";
     }
@@ -98,7 +99,7 @@ fn inspection_json(shown: &Inspection, is_in_use: bool) -> Value {
     };
     let large = shown.large.iter().map(|(lsn, name, bytes)| json!({"batch": lsn, "name": name, "bytes": bytes}));
     json!({
-        "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through, "last": shown.last,
+        "kind": shown.kind, "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through, "last": shown.last,
         "streams": shown.streams.iter().map(stream).collect::<Vec<_>>(),
         "segments": shown.segments.iter().map(place).collect::<Vec<_>>(),
         "packs": shown.packs.iter().map(place).collect::<Vec<_>>(),

@@ -7,11 +7,23 @@ use posthaste_watch::Watch;
 use crate::events::Events;
 use crate::{Lsn, StoreKind};
 
+/// Durability of a kind on an LSM tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LsmDurability {
+    /// A group of batches is synced before anybody is told.
+    #[default]
+    Synced,
+    /// A group was given to the kernel: a power cut loses it. For comparison with servers that do so; no server's configuration can say it.
+    None,
+}
+
 /// How a [`FileSpool`](crate::FileSpool) behaves.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// How batches are kept. A spool of another kind is refused.
     pub kind: StoreKind,
+    /// Of the kinds on an LSM tree. The others always sync.
+    pub lsm_durability: LsmDurability,
     /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`Event`](crate::Event)s of the spool.
     pub ring: posthaste_ring::Config,
     /// Longest time between checkpoints, if anything has changed.
@@ -45,6 +57,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             kind: StoreKind::default(),
+            lsm_durability: LsmDurability::default(),
             ring: posthaste_ring::Config::default(),
             checkpoint_every: Duration::from_secs(30),
             checkpoint_bytes: 256 << 20,

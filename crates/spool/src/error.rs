@@ -81,6 +81,12 @@ pub enum OpenError {
         /// The kind that was asked for.
         wanted: StoreKind,
     },
+    /// This program was built without it.
+    #[error("this program was built without spools of the kind \"{kind}\": build it with the feature of that name")]
+    NotBuilt {
+        /// The kind.
+        kind: StoreKind,
+    },
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
     Io(#[from] io::Error),

@@ -53,7 +53,7 @@ pub use closed::{
     ClosedFileSpool, ClosedSpool, ExportedBatch, ExportedBody, ExportedEntry, ExportedSnapshot, ExportedStream,
     ExportedStreams, ImportedBatch, Inspection, PlaceReport, Rebuilt, Repaired, SpoolImport,
 };
-pub use config::Config;
+pub use config::{Config, LsmDurability};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use fields::{Fields, put_text};

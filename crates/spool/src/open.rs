@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
+use crate::closed::RECORD_MISSING;
 use crate::core::Core;
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
@@ -319,7 +320,7 @@ fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_ce
     let Some(held) = store.extent().held else { return };
     let needed = state.all_needed();
     for lsn in needed.without(&held, 0..=checkpoint.through).iter(0..=u64::MAX) {
-        let what = "its file is missing".to_owned();
+        let what = RECORD_MISSING.to_owned();
         damage.push(Damage { lsn: Some(Lsn::new(lsn)), place: store.name().to_owned(), what });
     }
     if is_certain {

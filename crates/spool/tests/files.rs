@@ -188,7 +188,9 @@ fn a_spool_whose_records_are_away_is_not_opened_without_them() {
 
 #[test]
 fn a_spool_of_another_kind_is_refused_and_stays_as_it_is() {
-    for (kind, other) in [(StoreKind::Ring, StoreKind::Files), (StoreKind::Files, StoreKind::Ring)] {
+    let kinds = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
+    let pairs = kinds.into_iter().flat_map(|kind| kinds.map(|other| (kind, other)));
+    for (kind, other) in pairs.filter(|(kind, other)| kind.is_built() && kind != other) {
         let dir = tempfile::tempdir().unwrap();
         let (spool, _) = FileSpool::open(dir.path(), config(kind)).unwrap();
         let stream = spool.stream("a").unwrap();

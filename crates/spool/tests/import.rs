@@ -7,12 +7,16 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use bytes::Bytes;
+use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{
     Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, ExportedEntry, ExportedStreams, FileSpool, FrontFields,
     ImportedBatch, Lsn, OpenError, Released, Replayed, SnapshotName, Spool, SpoolImport, StoreKind, StreamId,
 };
 
-const KINDS: [StoreKind; 2] = [StoreKind::Ring, StoreKind::Files];
+/// All that were built.
+fn kinds() -> impl Iterator<Item = StoreKind> + Clone {
+    [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb].into_iter().filter(|kind| kind.is_built())
+}
 
 fn open(dir: &Path, kind: StoreKind) -> FileSpool {
     let (spool, report) = FileSpool::open(dir, Config { kind, keeper: false, ..Config::default() }).unwrap();
@@ -120,7 +124,7 @@ fn seen(spool: &FileSpool, batches: &[Lsn]) -> Seen {
 
 #[test]
 fn an_imported_spool_shows_what_the_exported_one_did() {
-    for (from, to) in KINDS.into_iter().flat_map(|from| KINDS.map(|to| (from, to))) {
+    for (from, to) in kinds().flat_map(|from| kinds().map(move |to| (from, to))) {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         let spool = open(&old, from);
@@ -148,7 +152,7 @@ fn an_imported_spool_shows_what_the_exported_one_did() {
 
 #[test]
 fn an_import_that_was_cut_short_is_repeated_and_a_second_one_is_refused() {
-    for kind in KINDS {
+    for kind in kinds() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         let spool = open(&old, StoreKind::Ring);
@@ -161,10 +165,10 @@ fn an_import_that_was_cut_short_is_repeated_and_a_second_one_is_refused() {
         let opened = FileSpool::open(&new, Config { kind, ..Config::default() });
         assert!(matches!(opened.err(), Some(OpenError::Importing)));
         // Of another kind, too.
-        let other = KINDS.into_iter().find(|other| *other != kind).unwrap();
+        let other = kinds().find(|other| *other != kind).unwrap();
         exported.put(&new, other, usize::MAX).unwrap().finish().unwrap();
         assert_eq!(export(&new).batches, exported.batches);
-        for kind in KINDS {
+        for kind in kinds() {
             let again = exported.put(&new, kind, usize::MAX).err();
             assert!(
                 matches!(&again, Some(OpenError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists),
@@ -172,6 +176,35 @@ fn an_import_that_was_cut_short_is_repeated_and_a_second_one_is_refused() {
             );
         }
         assert_eq!(export(&new).batches, exported.batches, "nothing was changed");
+    }
+}
+
+#[test]
+fn an_import_that_was_cut_anywhere_is_repeated_or_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    let spool = open(&old, StoreKind::Ring);
+    fill(&spool);
+    drop(spool);
+    let exported = export(&old);
+    // The machine sees all writes of these kinds.
+    for kind in [StoreKind::Ring, StoreKind::Files] {
+        let machine = Machine::new().unwrap();
+        exported.put(&machine.path().join("new"), kind, usize::MAX).unwrap().finish().unwrap();
+        let recording = machine.recording();
+        let last = recording.events.len();
+        for position in 0..=last {
+            let cut = Cut { position, choice: Choice::Seed(position as u64) };
+            let left = Machine::boot(&recording.cut(cut), true, false).unwrap();
+            let new = left.path().join("new");
+            match exported.put(&new, kind, usize::MAX) {
+                Ok(import) if position < last => import.finish().unwrap(),
+                Ok(_) => panic!("{kind}: it had ended"),
+                Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{kind}, cut at {position} of {last}: {error}"),
+            }
+            assert!(export(&new).batches == exported.batches, "{kind}, cut at {position} of {last}");
+        }
     }
 }
 

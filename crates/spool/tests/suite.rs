@@ -103,6 +103,55 @@ impl SpoolKind for FilesOnMachine {
     }
 }
 
+/// One in an LSM tree, whose files the machine does not see: its cuts are kills here, and real ones in `powercut`.
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+struct LsmInDir<const IS_ROCKSDB: bool>(tempfile::TempDir);
+
+#[cfg(feature = "fjall")]
+mod on_fjall {
+    use super::*;
+
+    spool_suite!(LsmInDir<false>);
+}
+
+#[cfg(feature = "rocksdb")]
+mod on_rocksdb {
+    use super::*;
+
+    spool_suite!(LsmInDir<true>);
+}
+
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+impl<const IS_ROCKSDB: bool> SpoolKind for LsmInDir<IS_ROCKSDB> {
+    type Spool = FileSpool;
+
+    fn new() -> Self {
+        LsmInDir(tempfile::tempdir().unwrap())
+    }
+
+    fn open(&mut self) -> FileSpool {
+        let kind = if IS_ROCKSDB { StoreKind::Rocksdb } else { StoreKind::Fjall };
+        let (spool, report) =
+            FileSpool::open(self.0.path(), Config { kind, keeper: false, ..Config::default() }).unwrap();
+        assert_eq!(report.damage, []);
+        spool
+    }
+
+    fn kill(&mut self, spool: FileSpool) {
+        spool.abandon();
+    }
+
+    fn cut_power(&mut self, spool: FileSpool, _: u64) {
+        spool.abandon();
+    }
+
+    /// tests/lsm.rs looks for records.
+    fn check_empty(&self, _: &FileSpool) {
+        let dirs = ["bodies", "live", "snapshots"].map(|dir| files_below(&self.0.path().join(dir)));
+        assert_eq!(dirs.concat(), Vec::<PathBuf>::new());
+    }
+}
+
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()

@@ -37,7 +37,7 @@ const LAYERS: &[&[&str]] = &[
     &["text"],
     &["message", "dkim", "authres"],
     &["fsops"],
-    &["units", "random", "scram", "watch"],
+    &["units", "random", "scram", "watch", "rocksdb"],
 ];
 /// Owners of streams. Traits that two of them share are in a crate below, and the server joins them.
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];

@@ -21,7 +21,7 @@ pub struct Storage {
     /// Default: `spool` in `data`.
     pub spool: PathBuf,
     /// How the spool keeps batches: `ring`, a log of large files with one sync for all that wait, or `files`, a file for each message. Both keep the same promise;
-    /// `files` is slower, and for file systems that the log does not suit. A spool of another kind is refused.
+    /// `files` is slower, and for file systems that the log does not suit. `fjall` and `rocksdb`, LSM trees for comparison, are in programs that were built with them. A spool of another kind is refused.
     pub kind: StoreKind,
     /// The mailboxes: `mail/<domain>/<user>/Maildir`. Default: `mail` in `data`.
     pub mail: PathBuf,

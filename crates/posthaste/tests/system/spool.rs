@@ -186,6 +186,11 @@ fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
     assert_eq!(json(dir.path(), &["verify", "new"]).1["sound"], true);
     let (code, _, error) = run(dir.path(), &["import", "new", "--from", "out", "--kind", "files"]);
     assert!(code == 2 && error.contains("not empty; an export is imported once"), "{error}");
+    let (code, text, _) = run(dir.path(), &["inspect", "new"]);
+    assert!(code == 0 && text.starts_with("kind: files\n"), "{text}");
+    let (code, _, error) = run(dir.path(), &["import", "other", "--from", "out", "--kind", "fjall"]);
+    let is_unbuilt = code == 2 && error.contains("built without") && !dir.path().join("other").exists();
+    assert!(is_unbuilt || json(dir.path(), &["inspect", "other"]).1["kind"] == "fjall", "{error}");
     // And back.
     assert_eq!(json(dir.path(), &["export", "new", "--to", "again"]).0, 0);
     let (code, text, _) = run(dir.path(), &["import", "back", "--from", "again"]);

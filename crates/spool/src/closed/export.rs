@@ -12,14 +12,13 @@ use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RecordHeader;
 use serde::{Deserialize, Serialize};
 
-use super::ClosedFileSpool;
+use super::{ClosedFileSpool, ClosedRecords};
 use crate::batch::{BodyPlace, Head, HeadEntry};
 use crate::bodies;
 use crate::checkpoint::{SnapshotRow, StreamRow};
 use crate::pack::{IndexEntry, PackError, PackReader};
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::store::RecordError;
-use crate::store::files::record::RecordFile;
 
 /// A batch that some stream needs.
 #[derive(Debug)]
@@ -290,8 +289,8 @@ impl ClosedFileSpool {
             return Ok(head.map(|head| (head, Located::Ring(reader, *offset, *header))));
         }
         if let Some(records) = &self.records {
-            return match records.open(lsn).and_then(|record| Ok((record.head()?, record))) {
-                Ok((head, record)) => Ok(Head::decode(head).map(|head| (head, Located::File(record)))),
+            return match records.medium.head(Lsn::new(lsn)) {
+                Ok((_, head)) => Ok(Head::decode(head).map(|head| (head, Located::Record(records, lsn)))),
                 Err(RecordError::Io(_, error)) => Err(error),
                 Err(_) => Ok(None),
             };
@@ -317,13 +316,10 @@ fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, Str
             Ok(body) => Ok(body),
             Err(error) => mended(reader, *offset, header, head).ok_or_else(|| error.to_string()),
         },
-        Located::File(record) => match record.body(0..u32::MAX) {
+        Located::Record(records, lsn) => match records.medium.body(Lsn::new(*lsn), 0..u32::MAX) {
             Ok(body) => Ok(body),
             Err(RecordError::Io(_, error)) => return Err(error),
-            Err(error) => {
-                let raw = record.body_again().ok().map(|(raw, _)| raw);
-                raw.and_then(|raw| head.front().mended(&raw, record.header.body_crc)).ok_or_else(|| error.to_string())
-            }
+            Err(error) => records.mended(*lsn, head).ok_or_else(|| error.to_string()),
         },
         Located::Pack(reader, entry) => match reader.body(entry) {
             Ok(body) => Ok(body),
@@ -343,5 +339,5 @@ pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader,
 enum Located<'a> {
     Ring(&'a SegmentReader, u32, RecordHeader),
     Pack(Arc<PackReader>, IndexEntry),
-    File(RecordFile),
+    Record(&'a ClosedRecords, u64),
 }

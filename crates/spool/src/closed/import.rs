@@ -19,12 +19,12 @@ use crate::checkpoint::{Checkpoint, CheckpointFiles, PackRow, SnapshotRow, Strea
 use crate::front::FrontRegion;
 use crate::live::{LiveFiles, window_of};
 use crate::names::Names;
-use crate::open::{IMPORTING, LOCK, RING, lock};
+use crate::open::{IMPORTING, LOCK, lock};
 use crate::pack::{self, PackWriter};
 use crate::snapshots::Snapshots;
 use crate::state::State;
-use crate::store::files::record::FILES;
-use crate::store::files::{make_records, write_record};
+use crate::store;
+use crate::store::groups::RecordImport;
 use crate::{FrontFields, Lsn, OpenError, SnapshotName, StoreKind, files};
 
 /// A spool that is being made. Nothing opens it before [`finish`](Self::finish) has returned.
@@ -54,7 +54,7 @@ pub struct ImportedBatch<'a> {
 /// Where the records go.
 enum Records {
     Packs { dir: PathBuf, writer: Option<PackWriter> },
-    Files { dir: PathBuf },
+    Groups(RecordImport),
 }
 
 impl SpoolImport {
@@ -62,8 +62,11 @@ impl SpoolImport {
     ///
     /// # Errors
     /// `AlreadyExists` if there is anything else, such as a spool from an earlier import. [`OpenError::Locked`] while another import works there.
-    /// `InvalidData` for streams that cannot be. Errors of writing.
+    /// `InvalidData` for streams that cannot be. [`OpenError::NotBuilt`]. Errors of writing.
     pub fn begin(dir: &Path, kind: StoreKind, streams: &ExportedStreams) -> Result<Self, OpenError> {
+        if !kind.is_built() {
+            return Err(OpenError::NotBuilt { kind });
+        }
         posthaste_fsops::make_dir(dir)?;
         may_begin(dir)?;
         let lock = lock(dir)?;
@@ -82,17 +85,14 @@ impl SpoolImport {
             return Err(invalid("a stream has an id or a position that cannot be").into());
         }
         let of_streams = Checkpoint { through: last, next_stream, streams: rows, ..Checkpoint::default() };
-        let records = match kind {
-            StoreKind::Ring => {
-                posthaste_fsops::make_dir(&dir.join(RING))?;
+        posthaste_fsops::make_dir(&dir.join(kind.dir()))?;
+        let records = match store::import(kind, dir)? {
+            Some(import) => Records::Groups(import),
+            None => {
+                posthaste_fsops::make_dir(&pack::dir_of(dir))?;
                 Records::Packs { dir: pack::dir_of(dir), writer: None }
             }
-            StoreKind::Files => Records::Files { dir: dir.join(FILES) },
         };
-        match &records {
-            Records::Packs { dir, .. } => posthaste_fsops::make_dir(dir)?,
-            Records::Files { dir } => make_records(dir)?,
-        }
         Ok(SpoolImport {
             dir: dir.to_owned(),
             records,
@@ -210,7 +210,7 @@ fn may_begin(dir: &Path) -> io::Result<()> {
 impl Records {
     fn put(&mut self, lsn: u64, head: Bytes, body: Bytes, state: &mut State) -> io::Result<()> {
         match self {
-            Records::Files { dir } => write_record(dir, lsn, head, body),
+            Records::Groups(import) => import.put(lsn, head, body),
             Records::Packs { dir, writer } => {
                 if let Some(full) = writer.take_if(|writer| writer.bytes() >= PACK_BYTES) {
                     enter(full, state)?;
@@ -227,7 +227,7 @@ impl Records {
     fn finish(&mut self, state: &mut State) -> io::Result<()> {
         match self {
             Records::Packs { writer, .. } => writer.take().map_or(Ok(()), |writer| enter(writer, state)),
-            Records::Files { .. } => Ok(()),
+            Records::Groups(import) => import.flush(),
         }
     }
 }

@@ -10,7 +10,8 @@ mod verify;
 pub use export::{ExportedBatch, ExportedBody, ExportedEntry, ExportedSnapshot, ExportedStream, ExportedStreams};
 pub use import::{ImportedBatch, SpoolImport};
 pub use rebuild::Rebuilt;
-use records::RecordFiles;
+use records::ClosedRecords;
+pub(crate) use records::RECORD_MISSING;
 pub use repair::Repaired;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ use crate::pack::{self, PackCache};
 use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
 use crate::state::{State, Stream};
-use crate::store::damage_of;
+use crate::store::{self, damage_of};
 use crate::{OpenError, StoreKind, StreamId, StreamStats, files};
 
 /// Mail of a spool that nobody has open, or of one moment of it: for verification, repair and export. Nothing of it is of one kind of spool.
@@ -102,8 +103,8 @@ pub struct ClosedFileSpool {
     ring: Vec<Segment>,
     /// Where in the ring each batch is: number in `ring`, offset, header.
     places: BTreeMap<u64, (usize, u32, RecordHeader)>,
-    /// The records of a spool with one file for each.
-    records: Option<RecordFiles>,
+    /// The records of a kind that writes in groups.
+    records: Option<ClosedRecords>,
     packs: PackCache,
     bodies: Bodies,
     snapshots: Snapshots,
@@ -135,6 +136,8 @@ struct Segment {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Inspection {
+    /// How it keeps batches.
+    pub kind: StoreKind,
     /// Of the last checkpoint: its number, and the last batch that it covers.
     pub checkpoint: u64,
     /// See `checkpoint`.
@@ -242,8 +245,9 @@ impl ClosedFileSpool {
             missing: Vec::new(),
             _lock: lock,
         };
-        if StoreKind::of(dir) == Some(StoreKind::Files) {
-            let heads = closed.read_records()?;
+        let kind = StoreKind::of(dir).unwrap_or_default();
+        if let Some((medium, held)) = store::look(kind, dir)? {
+            let heads = closed.read_records(ClosedRecords { kind, medium, held })?;
             closed.take_in(&heads);
             closed.read_windows(&heads)?;
             closed.note_missing_records();
@@ -407,6 +411,7 @@ impl ClosedFileSpool {
         };
         let unnamed = self.bodies.list()?.into_iter().filter(|upload| !named.contains(upload));
         Ok(Inspection {
+            kind: StoreKind::of(&self.dir).unwrap_or_default(),
             checkpoint: self.checkpoint.counter,
             through: Lsn::new(self.checkpoint.through),
             last: Lsn::new(state.published),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Lsn;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use posthaste_ring::layout::RecordHeader;
 use posthaste_ring::{Gap, SegmentReader};
 
 use super::export::mended;
-use super::{ClosedFileSpool, lock};
+use super::{ClosedFileSpool, ClosedRecords, lock};
 use crate::batch::{BodyPlace, Head, OWN};
 use crate::bodies::{self, Bodies, BodyError};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
@@ -23,9 +23,8 @@ use crate::open::{LOCK, RING};
 use crate::pack::{self, PackWriter};
 use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
-use crate::store::RecordError;
-use crate::store::files::record::{self, FILES, RecordFile};
-use crate::store::files::{make_records, write_record};
+use crate::store::groups::RecordImport;
+use crate::store::{self, RecordError};
 use crate::{OpenError, StoreKind, files};
 
 /// The content of a rebuilt spool.
@@ -50,8 +49,8 @@ struct RecordPlaces(Vec<(usize, u32, RecordHeader)>);
 /// Everything that was found.
 #[derive(Default)]
 struct Left {
-    /// The directory of records with a file for each; then there are no places, and all of it is whole.
-    records: Option<PathBuf>,
+    /// The records of a kind that writes in groups; then there are no places, and all of it is whole.
+    records: Option<ClosedRecords>,
     readers: Vec<(String, SegmentReader)>,
     places: BTreeMap<u64, RecordPlaces>,
     heads: BTreeMap<u64, Head>,
@@ -76,17 +75,18 @@ impl ClosedFileSpool {
             return Err(exists("the directory for the new spool exists already"));
         }
         let mut left = Left::default();
-        let is_of_files = StoreKind::of(dir) == Some(StoreKind::Files);
-        if is_of_files {
-            left.read_records(dir.join(FILES))?;
-        } else {
-            left.read(&pack::dir_of(dir), ".pack")?;
-            left.read(&dir.join(RING), RING_ENDING)?;
+        let kind = StoreKind::of(dir).unwrap_or_default();
+        match store::look(kind, dir)? {
+            Some((medium, held)) => left.read_records(ClosedRecords { kind, medium, held })?,
+            None => {
+                left.read(&pack::dir_of(dir), ".pack")?;
+                left.read(&dir.join(RING), RING_ENDING)?;
+            }
         }
         left.leave_out_what_is_torn_or_cancelled();
         let left_out = left.leave_out_what_has_lost_its_body(dir)?;
         posthaste_fsops::make_dir(to)?;
-        posthaste_fsops::make_dir(&to.join(if is_of_files { FILES } else { RING }))?;
+        posthaste_fsops::make_dir(&to.join(kind.dir()))?;
         files::write_new(&to.join(LOCK), b"")?;
         let mut state = left.state(dir)?;
         let mut rebuilt = Rebuilt {
@@ -103,8 +103,8 @@ impl ClosedFileSpool {
         state.published = left.heads.keys().next_back().copied().unwrap_or(0);
         rebuilt.large = left.copy_large(dir, to, &state)?;
         rebuilt.batches = left.places.len() as u64;
-        match left.records.clone() {
-            Some(from) => left.copy_records(&from, &to.join(FILES))?,
+        match left.records.clone().zip(store::import(kind, to)?) {
+            Some((from, import)) => left.copy_records(&from, import)?,
             None => left.write_packs(to, &mut state)?,
         }
         let live = LiveFiles::open(to)?;
@@ -172,32 +172,31 @@ impl Left {
         Ok(())
     }
 
-    /// Like [`read`](Self::read), of records with a file for each.
-    fn read_records(&mut self, dir: PathBuf) -> io::Result<()> {
-        let (held, _) = record::list(&dir)?;
-        for lsn in held.iter(0..=u64::MAX) {
-            match RecordFile::open(&dir, Lsn::new(lsn)).and_then(|record| record.head()) {
-                Ok(head) => match Head::decode(head) {
+    /// Like [`read`](Self::read), of a kind that writes in groups.
+    fn read_records(&mut self, records: ClosedRecords) -> io::Result<()> {
+        for lsn in records.held.iter(0..=u64::MAX) {
+            match records.medium.head(Lsn::new(lsn)) {
+                Ok((_, head)) => match Head::decode(head) {
                     Some(head) => {
                         self.heads.insert(lsn, head);
                         self.places.insert(lsn, RecordPlaces(Vec::new()));
                     }
-                    None => self.note(Some(lsn), FILES, "its head has a format that is not known"),
+                    None => self.note(Some(lsn), records.place(), "its head has a format that is not known"),
                 },
                 Err(RecordError::Io(_, error)) => return Err(error),
-                Err(error) => self.note(Some(lsn), FILES, error.to_string()),
+                Err(error) => self.note(Some(lsn), records.place(), error.to_string()),
             }
         }
-        // A file with a name was whole.
+        // A record that is there was whole.
         self.mark = u64::MAX - 1;
-        self.records = Some(dir);
+        self.records = Some(records);
         Ok(())
     }
 
     /// The body of a batch, from whichever place has it whole.
     fn body(&self, lsn: u64) -> Result<Bytes, RecordError> {
-        if let Some(dir) = &self.records {
-            return RecordFile::open(dir, Lsn::new(lsn))?.body(0..u32::MAX);
+        if let Some(records) = &self.records {
+            return records.medium.body(Lsn::new(lsn), 0..u32::MAX);
         }
         let mut last = Err(RecordError::NotFound(Lsn::new(lsn)));
         for (at, offset, header) in &self.places[&lsn].0 {
@@ -213,10 +212,7 @@ impl Left {
     fn mend(&mut self, lsn: u64) -> Option<Bytes> {
         let head = self.heads.get(&lsn)?.clone();
         let body = match &self.records {
-            Some(dir) => {
-                let record = RecordFile::open(dir, Lsn::new(lsn)).ok()?;
-                head.front().mended(&record.body_again().ok()?.0, record.header.body_crc)?
-            }
+            Some(records) => records.mended(lsn, &head)?,
             None => {
                 let places = &self.places.get(&lsn)?.0;
                 places.iter().find_map(|(at, offset, header)| mended(&self.readers[*at].1, *offset, header, &head))?
@@ -283,34 +279,29 @@ impl Left {
         Ok(count)
     }
 
-    /// Copies the file of each record. One that is damaged stays so, but for lost front fields, which are replaced.
-    fn copy_records(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        make_records(to)?;
-        let mut dirs = BTreeSet::new();
+    /// Copies each record. One that is damaged stays so, but for lost front fields, which are replaced; one that cannot be read is left out.
+    fn copy_records(&mut self, from: &ClosedRecords, mut import: RecordImport) -> io::Result<()> {
         for lsn in self.places.keys().copied().collect::<Vec<_>>() {
             let error = match self.body(lsn) {
-                Ok(_) => None,
+                Ok(body) => {
+                    import.put(lsn, self.heads[&lsn].encode().into(), body)?;
+                    continue;
+                }
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
-                Err(error) => Some(error),
+                Err(error) => error,
             };
-            let is_unreadable = matches!(error, Some(RecordError::Io(..)));
-            let mended = error.as_ref().and_then(|_| self.mend(lsn));
-            if let Some(error) = error {
-                self.note(Some(lsn), FILES, if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });
+            let is_unreadable = matches!(error, RecordError::Io(..));
+            let mended = self.mend(lsn);
+            self.note(Some(lsn), from.place(), if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });
+            if let Some(body) = mended {
+                import.put(lsn, self.heads[&lsn].encode().into(), body)?;
+            } else if let (false, Ok((header, head)), Ok((raw, _))) =
+                (is_unreadable, from.medium.head(Lsn::new(lsn)), from.medium.body_again(Lsn::new(lsn)))
+            {
+                import.put_as(header, lsn, head, raw)?;
             }
-            let path = record::path_of(to, lsn);
-            let dir = path.parent().expect("it is in a directory").to_owned();
-            if !dirs.contains(&dir) {
-                posthaste_fsops::make_dir(&dir)?;
-            }
-            match mended {
-                None if is_unreadable => {}
-                Some(body) => write_record(to, lsn, self.heads[&lsn].encode().into(), body)?,
-                None => drop(copy(&record::path_of(from, lsn), &path)?),
-            }
-            dirs.insert(dir);
         }
-        dirs.iter().try_for_each(|dir| files::sync_dir(dir))
+        import.flush()
     }
 
     fn write_packs(&mut self, to: &Path, state: &mut State) -> io::Result<()> {

@@ -1,51 +1,56 @@
-//! A closed spool with one file for each record.
+//! A closed spool of a kind that writes its records in groups.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::ClosedFileSpool;
-use crate::Lsn;
 use crate::batch::Head;
 use crate::lsn_set::LsnSet;
 use crate::reading::LOST_FRONT;
 use crate::scrub::ScrubReport;
 use crate::store::RecordError;
-use crate::store::files::record::{self, FILES, RecordFile};
+use crate::store::groups::Medium;
+use crate::{Lsn, StoreKind};
 
-/// The files of records.
-pub(super) struct RecordFiles {
-    dir: PathBuf,
-    held: LsnSet,
+/// The records.
+#[derive(Clone)]
+pub(super) struct ClosedRecords {
+    pub kind: StoreKind,
+    pub medium: Arc<dyn Medium>,
+    pub held: LsnSet,
 }
 
-impl RecordFiles {
-    pub fn open(&self, lsn: u64) -> Result<RecordFile, RecordError> {
-        RecordFile::open(&self.dir, Lsn::new(lsn))
+impl ClosedRecords {
+    /// The directory in the spool.
+    pub fn place(&self) -> &'static str {
+        self.kind.dir()
     }
 
     /// Bytes of them all.
     pub fn bytes(&self) -> u64 {
-        let len = |lsn| std::fs::metadata(record::path_of(&self.dir, lsn)).map_or(0, |file| file.len());
-        self.held.iter(0..=u64::MAX).map(len).sum()
+        self.medium.bytes(&self.held)
+    }
+
+    /// The body region of a record, if it is damaged in its front fields alone: something else stands in their place.
+    pub fn mended(&self, lsn: u64, head: &Head) -> Option<Bytes> {
+        let crc = self.medium.header(Lsn::new(lsn)).ok()?.body_crc;
+        head.front().mended(&self.medium.body_again(Lsn::new(lsn)).ok()?.0, crc)
     }
 }
 
 impl ClosedFileSpool {
-    /// Finds the records; returns their heads.
-    pub(super) fn read_records(&mut self) -> io::Result<BTreeMap<u64, Head>> {
-        let dir = self.dir.join(FILES);
-        let (held, _) = record::list(&dir)?;
-        let records = RecordFiles { dir, held };
+    /// Takes the records in; returns their heads.
+    pub(super) fn read_records(&mut self, records: ClosedRecords) -> io::Result<BTreeMap<u64, Head>> {
         let mut heads = BTreeMap::new();
         for lsn in records.held.iter(0..=u64::MAX) {
-            match records.open(lsn).and_then(|record| record.head()) {
-                Ok(head) => match Head::decode(head) {
+            match records.medium.head(Lsn::new(lsn)) {
+                Ok((_, head)) => match Head::decode(head) {
                     Some(head) => drop(heads.insert(lsn, head)),
-                    None => self.note(Some(lsn), FILES, "its head has a format that is not known"),
+                    None => self.note(Some(lsn), records.place(), "its head has a format that is not known"),
                 },
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 // Forgotten meanwhile, or told as damage if it is needed.
@@ -58,12 +63,11 @@ impl ClosedFileSpool {
         Ok(heads)
     }
 
-    /// Notes needed records whose file is gone.
+    /// Notes needed records that are gone.
     pub(super) fn note_missing_records(&mut self) {
-        let Some(records) = &self.records else { return };
-        let missing: Vec<u64> =
-            self.state.all_needed().without(&records.held, 0..=u64::MAX).iter(0..=u64::MAX).collect();
-        missing.into_iter().for_each(|lsn| self.note(Some(lsn), FILES, "its file is missing"));
+        let Some(records) = self.records.clone() else { return };
+        let missing = self.state.all_needed().without(&records.held, 0..=u64::MAX);
+        missing.iter(0..=u64::MAX).for_each(|lsn| self.note(Some(lsn), records.place(), RECORD_MISSING));
     }
 
     /// Reads the records. True if `pace` has ended it.
@@ -75,15 +79,16 @@ impl ClosedFileSpool {
         let Some(records) = &self.records else { return Ok(false) };
         for lsn in records.held.iter(0..=u64::MAX) {
             let is_needed = self.state.is_any_needed(lsn..=lsn);
-            let read = records.open(lsn).and_then(|record| Ok((record.head()?, record.body(0..0)?, record)));
+            let head = records.medium.head(Lsn::new(lsn));
+            let read = head.and_then(|head| records.medium.body(Lsn::new(lsn), 0..0).map(|_| head));
             match read {
-                Ok((.., record)) => report.count(record.header.file_len()),
+                Ok((header, _)) => report.count(header.record_len()),
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 Err(RecordError::BodyDamaged(_)) if !self.state.is_body_needed(lsn) => {}
                 Err(RecordError::BodyDamaged(_)) if self.mended_record(lsn).is_some() => {
-                    report.note(Some(lsn), FILES, LOST_FRONT);
+                    report.note(Some(lsn), records.place(), LOST_FRONT);
                 }
-                Err(error) if is_needed => report.note(Some(lsn), FILES, error.to_string()),
+                Err(error) if is_needed => report.note(Some(lsn), records.place(), error.to_string()),
                 Err(_) => {}
             }
             if pace(report).is_break() {
@@ -93,10 +98,13 @@ impl ClosedFileSpool {
         Ok(false)
     }
 
-    /// The body region of a record, if it is damaged in its front fields alone: something else stands in their place.
+    /// See [`ClosedRecords::mended`].
     pub(super) fn mended_record(&self, lsn: u64) -> Option<Bytes> {
-        let record = self.records.as_ref()?.open(lsn).ok()?;
-        let head = Head::decode(record.head().ok()?)?;
-        head.front().mended(&record.body_again().ok()?.0, record.header.body_crc)
+        let records = self.records.as_ref()?;
+        let (_, head) = records.medium.head(Lsn::new(lsn)).ok()?;
+        records.mended(lsn, &Head::decode(head)?)
     }
 }
+
+/// Damage.
+pub(crate) const RECORD_MISSING: &str = "its record is missing";

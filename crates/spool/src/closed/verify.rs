@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use posthaste_ring::layout::RecordHeader;
 
-use super::RecordFiles;
+use super::ClosedRecords;
 use super::export::mended;
 use crate::ClosedFileSpool;
 use crate::batch::Head;
@@ -107,7 +107,7 @@ impl ClosedFileSpool {
         let packs: u64 = self.state.packs.iter().map(|row| row.bytes).sum();
         let ring = self.places.values().map(|(_, _, header)| u64::from(header.head_len) + u64::from(header.body_len));
         let large: u64 = self.state.large.values().map(|body| body.len).sum();
-        let records = self.records.as_ref().map_or(0, RecordFiles::bytes);
+        let records = self.records.as_ref().map_or(0, ClosedRecords::bytes);
         packs + ring.sum::<u64>() + records + large
     }
 }

@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::record::FILES;
 use crate::OpenError;
 use crate::open::RING;
 
@@ -20,10 +19,14 @@ pub enum StoreKind {
     Ring,
     /// One file for each message.
     Files,
+    /// An LSM tree, if the feature `fjall` was built.
+    Fjall,
+    /// RocksDB, if the feature `rocksdb` was built.
+    Rocksdb,
 }
 
 impl StoreKind {
-    const ALL: [StoreKind; 2] = [StoreKind::Ring, StoreKind::Files];
+    const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
 
     /// The kind of the spool in this directory; `None` if there is no spool yet.
     pub fn of(spool: &Path) -> Option<Self> {
@@ -31,18 +34,30 @@ impl StoreKind {
     }
 
     /// The directory in the spool that only this kind has.
-    fn dir(self) -> &'static str {
+    pub(crate) fn dir(self) -> &'static str {
         match self {
             StoreKind::Ring => RING,
-            StoreKind::Files => FILES,
+            StoreKind::Files => "files",
+            StoreKind::Fjall => "fjall",
+            StoreKind::Rocksdb => "rocksdb",
+        }
+    }
+
+    /// True if this program was built with it.
+    pub fn is_built(self) -> bool {
+        match self {
+            StoreKind::Ring | StoreKind::Files => true,
+            StoreKind::Fjall => cfg!(feature = "fjall"),
+            StoreKind::Rocksdb => cfg!(feature = "rocksdb"),
         }
     }
 
     /// # Errors
-    /// [`OpenError::OtherKind`] if the spool in this directory is of another kind.
+    /// [`OpenError::OtherKind`] if the spool in this directory is of another kind; [`OpenError::NotBuilt`].
     pub(crate) fn check(self, spool: &Path) -> Result<(), OpenError> {
         match Self::of(spool).filter(|found| *found != self) {
             Some(found) => Err(OpenError::OtherKind { found, wanted: self }),
+            None if !self.is_built() => Err(OpenError::NotBuilt { kind: self }),
             None => Ok(()),
         }
     }
@@ -64,9 +79,6 @@ impl FromStr for StoreKind {
 
 impl fmt::Display for StoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            StoreKind::Ring => "ring",
-            StoreKind::Files => "files",
-        })
+        f.write_str(self.dir())
     }
 }

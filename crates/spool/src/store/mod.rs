@@ -1,8 +1,11 @@
 //! Where batches lie. A kind of spool is a store; streams, needs, checkpoints, bodies and snapshots stand above it and are written once.
 
 mod commit;
-pub(crate) mod files;
+mod files;
+pub(crate) mod groups;
 mod kind;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod lsm;
 mod ring;
 
 use std::io;
@@ -18,6 +21,7 @@ pub(crate) use commit::Commit;
 pub use kind::StoreKind;
 pub(crate) use ring::damage_of;
 
+use self::groups::{GroupStore, OpenedMedium, RecordImport};
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
 use crate::events::Damage;
@@ -168,8 +172,50 @@ pub(crate) fn open(
     room: &Arc<Room>,
     checkpoint: &Checkpoint,
 ) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
+    let open_medium = |dir: &Path, through| open_medium(dir, config, through);
     match config.kind {
         StoreKind::Ring => ring::open(dir, config, core, room, checkpoint),
-        StoreKind::Files => files::FilesStore::open(dir, config, core, checkpoint),
+        _ => GroupStore::open(dir, config, core, checkpoint, open_medium),
     }
+}
+
+/// Opens the medium of a kind that writes in groups, or makes it, and finds the records. What the last process left unsynced above `through` is durable when this
+/// returns.
+fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium, OpenError> {
+    match config.kind {
+        StoreKind::Ring => unreachable!("the ring writes by itself"),
+        StoreKind::Files => files::open(dir, through),
+        #[cfg(feature = "fjall")]
+        StoreKind::Fjall => lsm::open::<lsm::fjall::FjallTree>(dir, through, config.lsm_durability),
+        #[cfg(feature = "rocksdb")]
+        StoreKind::Rocksdb => lsm::open::<posthaste_rocksdb::RocksDb>(dir, through, config.lsm_durability),
+        #[cfg(not(all(feature = "fjall", feature = "rocksdb")))]
+        kind => Err(OpenError::NotBuilt { kind }),
+    }
+}
+
+/// Finds the records of a spool of this kind, in its directory `dir`, without opening it as a store. `None`: the kind does not write in groups.
+///
+/// # Errors
+/// [`OpenError::Locked`] if the medium can be open only once, and is; errors of reading.
+pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, OpenError> {
+    match kind {
+        StoreKind::Ring => Ok(None),
+        StoreKind::Files => files::look(&dir.join(kind.dir())).map(Some),
+        kind => open_medium(&dir.join(kind.dir()), &Config { kind, ..Config::default() }, u64::MAX).map(Some),
+    }
+}
+
+/// Begins the records of a new spool of this kind in `dir`. `None`: the kind does not write in groups.
+///
+/// # Errors
+/// Errors of writing.
+pub(crate) fn import(kind: StoreKind, dir: &Path) -> Result<Option<RecordImport>, OpenError> {
+    if kind == StoreKind::Ring {
+        return Ok(None);
+    }
+    let dir = dir.join(kind.dir());
+    posthaste_fsops::make_dir(&dir)?;
+    let (medium, _) = open_medium(&dir, &Config { kind, ..Config::default() }, 0)?;
+    Ok(Some(RecordImport::begin(&dir, medium)?))
 }

@@ -6,21 +6,20 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::draft::{DraftError, NamesNeeded, RecordDraft};
-use super::queue::Waiting;
+use super::draft::{NamesNeeded, RecordDraft};
 use super::record::name_of;
+use crate::store::groups::{NewRecord, WriteError};
 
 /// A record on its way into its directory.
 pub(crate) struct Job {
-    pub lsn: u64,
     pub dir: Arc<File>,
-    pub waiting: Waiting,
+    pub record: NewRecord,
 }
 
 /// A job that was done.
 pub(crate) struct Drafted {
     pub job: Job,
-    pub draft: Result<RecordDraft, DraftError>,
+    pub draft: Result<RecordDraft, WriteError>,
 }
 
 #[derive(Default)]
@@ -77,7 +76,7 @@ impl Crew {
         }
         drafted.extend(done);
         assert_eq!(drafted.len(), count, "a thread that writes has panicked");
-        drafted.sort_unstable_by_key(|drafted| drafted.job.lsn);
+        drafted.sort_unstable_by_key(|drafted| drafted.job.record.lsn);
         drafted
     }
 }
@@ -109,8 +108,8 @@ impl Jobs {
     }
 
     fn write(&self, job: Job) -> Drafted {
-        let header = job.waiting.header.encode(job.lsn);
-        let draft = RecordDraft::write(&job.dir, &name_of(job.lsn), &header, &job.waiting.parts, &self.needed);
+        let NewRecord { lsn, header, parts } = &job.record;
+        let draft = RecordDraft::write(&job.dir, &name_of(*lsn), &header.encode(*lsn), parts, &self.needed);
         Drafted { job, draft }
     }
 }

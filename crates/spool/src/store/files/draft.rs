@@ -2,15 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::record::HIDDEN;
 use crate::files::OWNER;
+use crate::store::groups::WriteError;
 
 /// A file whose bytes are on stable storage, and that no record has yet. Dropped without a name it is gone, or is removed by the next opening.
 pub(crate) struct RecordDraft {
@@ -27,21 +27,21 @@ impl RecordDraft {
     /// Writes all and makes it durable.
     ///
     /// # Errors
-    /// [`DraftError`].
+    /// [`WriteError`].
     pub fn write(
         dir: &File,
         name: &str,
         header: &[u8],
         parts: &[Bytes],
         needed: &NamesNeeded,
-    ) -> Result<Self, DraftError> {
-        let draft = Self::create(dir, name, needed).map_err(DraftError::Write)?;
+    ) -> Result<Self, WriteError> {
+        let draft = Self::create(dir, name, needed).map_err(WriteError::Write)?;
         let mut slices: Vec<_> =
             std::iter::once(header).chain(parts.iter().map(|part| &part[..])).map(IoSlice::new).collect();
         let written = posthaste_fsops::write_all_parts(&draft.file, &mut slices, Some(0));
         let outcome = written
-            .map_err(DraftError::Write)
-            .and_then(|()| posthaste_fsops::fdatasync(&draft.file).map_err(|error| DraftError::Sync(error.into())));
+            .map_err(WriteError::Write)
+            .and_then(|()| posthaste_fsops::fdatasync(&draft.file).map_err(|error| WriteError::Sync(error.into())));
         match outcome {
             Ok(()) => Ok(draft),
             Err(error) => {
@@ -53,12 +53,9 @@ impl RecordDraft {
 
     fn create(dir: &File, name: &str, needed: &NamesNeeded) -> io::Result<Self> {
         if !needed.0.load(Ordering::Relaxed) {
-            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-            match posthaste_fsops::openat(dir, ".", flags, OWNER) {
-                Ok(file) => return Ok(RecordDraft { file: file.into(), hidden: None }),
-                // Not this file system, or not this kernel.
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => needed.0.store(true, Ordering::Relaxed),
-                Err(error) => return Err(error.into()),
+            match posthaste_fsops::create_nameless(dir, OWNER)? {
+                Some(file) => return Ok(RecordDraft { file, hidden: None }),
+                None => needed.0.store(true, Ordering::Relaxed),
             }
         }
         let hidden = format!("{HIDDEN}{name}");
@@ -75,24 +72,11 @@ impl RecordDraft {
         if let Some(hidden) = &self.hidden {
             return Ok(posthaste_fsops::renameat(dir, &**hidden, dir, name)?);
         }
-        match self.link(dir, name) {
-            Err(error @ (Errno::NOENT | Errno::PERM | Errno::ACCESS)) => {
-                needed.0.store(true, Ordering::Relaxed);
-                Err(error.into())
-            }
-            linked => Ok(linked?),
+        if posthaste_fsops::link_nameless(&self.file, dir, name)? {
+            return Ok(());
         }
-    }
-
-    fn link(&self, dir: &File, name: &str) -> Result<(), Errno> {
-        match posthaste_fsops::linkat(self.file.as_fd(), "", dir, name, AtFlags::EMPTY_PATH) {
-            // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
-            Err(Errno::NOENT) => {
-                let itself = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-                posthaste_fsops::linkat(CWD, itself, dir, name, AtFlags::SYMLINK_FOLLOW)
-            }
-            linked => linked,
-        }
+        needed.0.store(true, Ordering::Relaxed);
+        Err(Errno::PERM.into())
     }
 
     fn remove(self, dir: &File) {
@@ -100,13 +84,4 @@ impl RecordDraft {
             let _ = posthaste_fsops::unlinkat(dir, &**hidden, AtFlags::empty());
         }
     }
-}
-
-/// Why a record has no file.
-#[derive(Debug)]
-pub(crate) enum DraftError {
-    /// The file could not be written; it is gone.
-    Write(io::Error),
-    /// The device may have dropped bytes of others, too.
-    Sync(io::Error),
 }

@@ -1,13 +1,6 @@
 //! A record as a file: where it lies and its bytes.
 //!
-//! | bytes | content (numbers little-endian) |
-//! | ---: | --- |
-//! | 8 | `PHRECORD` |
-//! | 8 | LSN |
-//! | 4 + 4 | bytes of the head and of the body |
-//! | 4 + 4 | CRC-32C of the head and of the body |
-//! | 4 | CRC-32C of all before |
-//! | | the head, then the body |
+//! The [header](StoredHeader), the head, the body.
 //!
 //! `files/ab/cd/LSN`, all in hex: `cd` changes each 4096 LSNs, `ab` each 2^24. Neighbours lie in one directory, so a group of commits syncs one.
 
@@ -17,67 +10,25 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 
 use crate::Lsn;
-use crate::fields::Fields;
 use crate::files;
 use crate::lsn_set::LsnSet;
 use crate::store::RecordError;
+use crate::store::groups::{HEADER, STEP, StoredHeader};
 
-/// The directory in the spool.
-pub(crate) const FILES: &str = "files";
-/// LSNs that share a directory.
-pub(crate) const PER_DIR: u64 = 1 << 12;
+/// LSNs that share a directory. Each opening begins in a new one.
+pub(crate) const PER_DIR: u64 = STEP;
 /// Directories that share one.
 const DIRS: u64 = 1 << 12;
-const MAGIC: [u8; 8] = *b"PHRECORD";
 /// In front of the name of a record that is not whole, on a file system without nameless files.
 pub(crate) const HIDDEN: &str = ".";
-/// Bytes in front of the head.
-const HEADER: usize = 36;
-
-/// The beginning of a record's file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileHeader {
-    pub head_len: u32,
-    pub body_len: u32,
-    pub head_crc: u32,
-    pub body_crc: u32,
-}
-
-impl FileHeader {
-    pub fn encode(&self, lsn: u64) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER);
-        out.extend(MAGIC);
-        out.put_u64_le(lsn);
-        [self.head_len, self.body_len, self.head_crc, self.body_crc].into_iter().for_each(|n| out.put_u32_le(n));
-        crate::codec::seal(out)
-    }
-
-    /// `None` for anything but the header of this record.
-    fn decode(lsn: u64, bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields::of(crate::codec::unseal(bytes)?);
-        if fields.array()? != MAGIC || fields.u64()? != lsn {
-            return None;
-        }
-        let (head_len, body_len) = (fields.u32()?, fields.u32()?);
-        let header = FileHeader { head_len, body_len, head_crc: fields.u32()?, body_crc: fields.u32()? };
-        fields.end()?;
-        Some(header)
-    }
-
-    /// Bytes of the file.
-    pub fn file_len(&self) -> u64 {
-        HEADER as u64 + u64::from(self.head_len) + u64::from(self.body_len)
-    }
-}
-
 /// A record's file, open.
 pub(crate) struct RecordFile {
     lsn: Lsn,
     file: File,
-    pub header: FileHeader,
+    pub header: StoredHeader,
 }
 
 impl RecordFile {
@@ -91,7 +42,7 @@ impl RecordFile {
         let file = File::open(path_of(dir, lsn.get())).map_err(of_io)?;
         let mut bytes = [0; HEADER];
         read_at(&file, lsn, &mut bytes, 0)?;
-        let header = FileHeader::decode(lsn.get(), &bytes).ok_or(RecordError::HeadDamaged(lsn))?;
+        let header = StoredHeader::decode(lsn.get(), &bytes).ok_or(RecordError::HeadDamaged(lsn))?;
         Ok(RecordFile { lsn, file, header })
     }
 
@@ -209,19 +160,6 @@ fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_header_reads_back_and_no_changed_byte_is_one() {
-        let header = FileHeader { head_len: 5, body_len: 70_000, head_crc: 6, body_crc: 7 };
-        let bytes = header.encode(77);
-        assert_eq!((bytes.len(), FileHeader::decode(77, &bytes)), (HEADER, Some(header)));
-        assert_eq!(FileHeader::decode(78, &bytes), None, "the file of another record");
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            assert_eq!(FileHeader::decode(77, &damaged), None, "{at}");
-        }
-    }
 
     #[test]
     fn only_files_in_their_place_are_records() {

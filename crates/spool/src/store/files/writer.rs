@@ -1,174 +1,119 @@
-//! The thread that takes all records that wait, has their bytes synced beside each other, names them in order and syncs each directory once.
+//! Writes groups of records: their bytes are synced beside each other, then they get their names in order, then each directory is synced once.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use rustix::io::Errno;
-
-use super::FilesShared;
+use super::FilesMedium;
 use super::crew::{Crew, Drafted, Job};
-use super::draft::{DraftError, RecordDraft};
-use super::queue::{Item, Waiting};
 use super::record::{dir_number, dir_of, name_of};
-use crate::{AppendError, Lsn};
+use crate::store::groups::{GroupWriter, NewRecord, WriteError};
 
-pub(crate) struct RecordWriter {
-    shared: Arc<FilesShared>,
+pub(super) struct FilesWriter {
+    medium: Arc<FilesMedium>,
     crew: Crew,
-    next_lsn: u64,
-    /// The directory of the last record, and its number.
-    dir: Option<(u64, Arc<File>)>,
+    /// The directories of the group, by their numbers, and the last one before.
+    dirs: BTreeMap<u64, Arc<File>>,
 }
 
-impl RecordWriter {
-    pub fn new(shared: Arc<FilesShared>, next_lsn: u64) -> Self {
-        RecordWriter { shared, crew: Crew::default(), next_lsn, dir: None }
+impl FilesWriter {
+    pub fn new(medium: Arc<FilesMedium>) -> Self {
+        FilesWriter { medium, crew: Crew::default(), dirs: BTreeMap::new() }
     }
+}
 
-    /// Works until the queue is closed and empty.
-    pub fn run(mut self) {
-        let _refuses = RefusesTheRest(self.shared.clone());
-        while let Some(items) = self.shared.queue.next() {
-            let (mut records, mut flushes) = (Vec::new(), Vec::new());
-            for item in items {
-                match item {
-                    Item::Record(waiting) => records.push(waiting),
-                    Item::Flush(tell) => flushes.push(tell),
-                }
-            }
-            self.write(records);
-            for tell in flushes {
-                // Who asked may have gone.
-                let _ = tell.send(());
-            }
-        }
-    }
-
-    fn write(&mut self, records: Vec<Waiting>) {
-        let mut jobs = Vec::with_capacity(records.len());
-        for waiting in records {
-            let lsn = self.next_lsn;
-            match self.dir_for(lsn) {
-                Ok(dir) if waiting.fate.take(Lsn::new(lsn).into()) => {
-                    self.next_lsn += 1;
-                    jobs.push(Job { lsn, dir, waiting });
-                }
-                // It was cancelled.
-                Ok(_) => {}
-                Err(error) => drop(waiting.tell(Err(error))),
-            }
-        }
-        if !jobs.is_empty() {
-            let begun = Instant::now();
-            let drafted = self.crew.write(jobs);
-            self.commit(drafted, begun);
-        }
-    }
-
-    /// The directory of a record, made durable with its name if it is new.
-    fn dir_for(&mut self, lsn: u64) -> Result<Arc<File>, AppendError> {
-        if let Some(why) = self.shared.poisoned() {
-            return Err(AppendError::Poisoned(why));
-        }
+impl GroupWriter for FilesWriter {
+    /// Makes the directory durable with its name, if it is new.
+    fn prepare(&mut self, lsn: u64) -> Result<(), WriteError> {
         let number = dir_number(lsn);
-        if let Some((_, dir)) = self.dir.as_ref().filter(|(open, _)| *open == number) {
-            return Ok(dir.clone());
+        if self.dirs.contains_key(&number) {
+            return Ok(());
         }
-        let path = dir_of(&self.shared.dir, number);
-        let opened = posthaste_fsops::make_dir(&path).and_then(|()| File::open(&path));
-        let dir = Arc::new(opened.map_err(|error| self.shared.refusal(DraftError::Write(error)))?);
-        self.shared.writes_in.store(number, Ordering::Release);
-        self.dir = Some((number, dir.clone()));
-        Ok(dir)
+        let path = dir_of(&self.medium.dir, number);
+        let dir = posthaste_fsops::make_dir(&path).and_then(|()| File::open(&path)).map_err(WriteError::Write)?;
+        self.medium.writes_in.store(number, Ordering::Release);
+        self.dirs.insert(number, Arc::new(dir));
+        Ok(())
     }
 
-    /// Names what is synced, makes the names durable and calls back, all in the order of the LSNs.
-    fn commit(&self, drafted: Vec<Drafted>, begun: Instant) {
-        let (mut named, mut dirs): (Vec<Job>, Vec<Arc<File>>) = (Vec::with_capacity(drafted.len()), Vec::new());
+    fn write(&mut self, group: Vec<NewRecord>) -> io::Result<Vec<Result<(), WriteError>>> {
+        let job = |record: NewRecord| Job { dir: self.dirs[&dir_number(record.lsn)].clone(), record };
+        let drafted = self.crew.write(group.into_iter().map(job).collect());
+        let (mut outcomes, mut named): (_, Vec<Arc<File>>) = (Vec::with_capacity(drafted.len()), Vec::new());
         for Drafted { job, draft } in drafted {
-            let publish = |draft: RecordDraft| {
-                let name = name_of(job.lsn);
-                draft.publish(&job.dir, &name, self.crew.names_needed()).map_err(DraftError::Write)
-            };
-            match draft.and_then(publish) {
-                Ok(()) => {
-                    if dirs.last().is_none_or(|last| !Arc::ptr_eq(last, &job.dir)) {
-                        dirs.push(job.dir.clone());
-                    }
-                    named.push(job);
-                }
-                Err(error) => drop(job.waiting.tell(Err(self.shared.refusal(error)))),
+            let outcome = draft.and_then(|draft| {
+                let published = draft.publish(&job.dir, &name_of(job.record.lsn), self.crew.names_needed());
+                published.map_err(WriteError::Write)
+            });
+            if outcome.is_ok() && named.last().is_none_or(|last| !Arc::ptr_eq(last, &job.dir)) {
+                named.push(job.dir);
             }
+            outcomes.push(outcome);
         }
-        if named.is_empty() {
-            return;
+        // A failed fsync may have dropped names, so a second try would only report a comforting lie.
+        named.iter().try_for_each(|dir| posthaste_fsops::fsync(&**dir))?;
+        while self.dirs.len() > 1 {
+            self.dirs.pop_first();
         }
-        for dir in dirs {
-            if let Err(error) = posthaste_fsops::fsync(&*dir) {
-                // A failed fsync may have dropped names, so a second try would only report a comforting lie.
-                self.shared.refusal(DraftError::Sync(error.into()));
-            }
-        }
-        // Asked after the syncs: another one on this device may have failed meanwhile.
-        if let Some(why) = self.shared.poisoned() {
-            for job in named {
-                job.waiting.tell(Err(AppendError::Poisoned(why.clone())));
-            }
-            return;
-        }
-        let bytes = named.iter().map(|job| job.waiting.header.file_len()).sum();
-        self.shared.counters.count_commit(named.len() as u64, bytes, begun.elapsed());
-        {
-            let mut held = self.shared.held();
-            for job in &named {
-                held.insert(job.lsn);
-            }
-        }
-        for job in named {
-            let lsn = Lsn::new(job.lsn);
-            if !job.waiting.tell(Ok(lsn)) {
-                self.shared.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                self.shared.core.cancelled(lsn);
-            }
-        }
+        Ok(outcomes)
     }
 }
 
-impl FilesShared {
-    /// Tells an append why it has failed. After a failed sync, and after errors that nobody can explain away, nothing more is accepted.
-    pub fn refusal(&self, error: DraftError) -> AppendError {
-        let error = match error {
-            DraftError::Sync(error) => return AppendError::Poisoned(self.poison_with(format!("sync failed: {error}"))),
-            DraftError::Write(error) => error,
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use posthaste_fsops::{Choice, Cut, Machine, Recording};
+
+    use super::super::open;
+    use super::super::record::PER_DIR;
+    use super::*;
+    use crate::Lsn;
+    use crate::store::groups::StoredHeader;
+
+    const GROUPS: [&[u64]; 2] = [&[1], &[PER_DIR - 2, PER_DIR - 1, PER_DIR, PER_DIR + 1]];
+
+    fn record(lsn: u64) -> NewRecord {
+        let (head, body) = (Bytes::from(vec![lsn as u8; 10]), Bytes::from(vec![lsn as u8; 5000]));
+        let header = StoredHeader::of(&head, std::slice::from_ref(&body));
+        NewRecord { lsn, header, parts: vec![head, body] }
+    }
+
+    /// True if a cut leaves every record of an acknowledged group, and none that is not whole.
+    fn is_held(recording: &Recording, position: usize, seed: u64) -> bool {
+        let cut = Cut { position, choice: Choice::Seed(seed) };
+        let left = Machine::boot(&recording.cut(cut), true, false).unwrap();
+        let (medium, held) = open(&left.path().join("files"), 0).unwrap();
+        let mut acknowledged = recording.acknowledged_before(position).flat_map(|group| GROUPS[group as usize]);
+        let is_whole = |lsn: u64| {
+            let (head, body) = (medium.head(Lsn::new(lsn)), medium.body(Lsn::new(lsn), 0..u32::MAX));
+            head.is_ok() && body.is_ok_and(|body| body == record(lsn).parts[1])
         };
-        match Errno::from_io_error(&error) {
-            Some(Errno::NOSPC | Errno::DQUOT) => AppendError::Full(error.to_string().into()),
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOENT | Errno::PERM | Errno::ACCESS) => {
-                AppendError::Local(Arc::new(error))
-            }
-            _ => AppendError::Poisoned(self.poison_with(format!("write failed: {error}"))),
-        }
+        acknowledged.all(|lsn| held.contains(*lsn)) && held.iter(0..=u64::MAX).all(is_whole)
     }
-}
 
-/// If the writer panics, itself or in a callback, waiting appends are refused.
-struct RefusesTheRest(Arc<FilesShared>);
-
-impl Drop for RefusesTheRest {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
+    #[test]
+    fn a_cut_of_a_group_in_two_directories_loses_nothing_and_each_sync_is_needed() {
+        let machine = Machine::new().unwrap();
+        let dir = machine.path().join("files");
+        posthaste_fsops::make_dir(&dir).unwrap();
+        let (medium, _) = open(&dir, 0).unwrap();
+        let mut writer = medium.writer(1);
+        for (number, group) in (0..).zip(GROUPS) {
+            group.iter().for_each(|lsn| writer.prepare(*lsn).unwrap());
+            let outcomes = writer.write(group.iter().copied().map(record).collect()).unwrap();
+            assert!(outcomes.len() == group.len() && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+            machine.acknowledge(number);
         }
-        let why = self.0.poison_with("the thread that writes has ended by a panic".to_owned());
-        self.0.queue.close();
-        while let Some(items) = self.0.queue.next() {
-            for item in items {
-                if let Item::Record(waiting) = item {
-                    waiting.tell(Err(AppendError::Poisoned(why.clone())));
-                }
-            }
+        let recording = machine.recording();
+        let all = (0..=recording.events.len()).flat_map(|position| (0..20).map(move |seed| (position, seed)));
+        assert_eq!(all.clone().find(|&(position, seed)| !is_held(&recording, position, seed)), None);
+        let syncs: Vec<usize> = (0..recording.events.len()).filter(|at| recording.events[*at].is_sync()).collect();
+        // Of the four records, and of the two directories.
+        for needed in &syncs[syncs.len() - 6..] {
+            let without = recording.without_syncs(|at| at == *needed);
+            assert!(all.clone().any(|(position, seed)| !is_held(&without, position, seed)), "sync {needed}");
         }
     }
 }

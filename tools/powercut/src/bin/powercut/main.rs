@@ -35,7 +35,7 @@ struct Common {
     #[arg(long, global = true, value_name = "FILE")]
     server: Option<PathBuf>,
     /// How the server's spool keeps mail, as `storage.kind`
-    #[arg(long, global = true, default_value = "ring", value_parser = ["ring", "files"])]
+    #[arg(long, global = true, default_value = "ring", value_parser = ["ring", "files", "fjall", "rocksdb"])]
     kind: String,
     /// Directory for mount points and logs
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]

@@ -7,15 +7,21 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 use posthaste_ring::Fate;
 
-use super::record::FileHeader;
+use super::header::StoredHeader;
+use super::medium::NewRecord;
 use crate::store::Commit;
 use crate::{AppendError, Lsn};
 
 /// One record that is to be written.
 pub(crate) struct Waiting {
-    pub header: FileHeader,
+    header: StoredHeader,
     /// Head and body.
-    pub parts: Vec<Bytes>,
+    parts: Vec<Bytes>,
+    pub told: Told,
+}
+
+/// The waiter for a record.
+pub(crate) struct Told {
     pub fate: Fate,
     then: Box<Commit>,
 }
@@ -28,10 +34,17 @@ pub(crate) enum Item {
 }
 
 impl Waiting {
-    pub fn new(header: FileHeader, parts: Vec<Bytes>, then: Commit) -> Self {
-        Waiting { header, parts, fate: Fate::default(), then: Box::new(then) }
+    pub fn new(header: StoredHeader, parts: Vec<Bytes>, then: Commit) -> Self {
+        Waiting { header, parts, told: Told { fate: Fate::default(), then: Box::new(then) } }
     }
 
+    /// The record under its number, and who is told.
+    pub fn numbered(self, lsn: u64) -> (NewRecord, Told) {
+        (NewRecord { lsn, header: self.header, parts: self.parts }, self.told)
+    }
+}
+
+impl Told {
     /// Tells the outcome, unless it was cancelled. Returns whether it told.
     pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
         let is_decided = self.fate.decide();
@@ -99,7 +112,7 @@ impl RecordQueue {
 impl Item {
     fn bytes(&self) -> usize {
         match self {
-            Item::Record(waiting) => waiting.header.file_len() as usize,
+            Item::Record(waiting) => waiting.header.record_len() as usize,
             Item::Flush(_) => 0,
         }
     }

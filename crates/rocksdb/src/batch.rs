@@ -1,0 +1,74 @@
+//! Changes that are made together.
+
+use std::ptr::NonNull;
+
+use crate::calls::{self, WriteBatch};
+use crate::database::bytes;
+use crate::error::told;
+use crate::{RocksDb, RocksError};
+
+/// Changes of one database, made by [`write`](Self::write), all or none. Families are numbered as they were [opened](RocksDb::open).
+pub struct RocksBatch<'a> {
+    database: &'a RocksDb,
+    raw: NonNull<WriteBatch>,
+}
+
+impl<'a> RocksBatch<'a> {
+    pub(crate) fn new(database: &'a RocksDb) -> Self {
+        // SAFETY: it has no precondition.
+        let raw = unsafe { calls::rocksdb_writebatch_create() };
+        RocksBatch { database, raw: NonNull::new(raw).expect("the library aborts without memory") }
+    }
+
+    /// Puts a value in the place of any other.
+    ///
+    /// # Panics
+    /// If there is no such family.
+    pub fn put(&mut self, family: usize, key: &[u8], value: &[u8]) {
+        let family = self.database.family(family);
+        let ((key, key_len), (value, value_len)) = (bytes(key), bytes(value));
+        // SAFETY: batch and family live; the library copies both slices.
+        unsafe { calls::rocksdb_writebatch_put_cf(self.raw.as_ptr(), family, key, key_len, value, value_len) };
+    }
+
+    /// Removes the keys from `first` to `end`, which is left.
+    ///
+    /// # Panics
+    /// If there is no such family.
+    pub fn remove(&mut self, family: usize, first: &[u8], end: &[u8]) {
+        let family = self.database.family(family);
+        let ((first, first_len), (end, end_len)) = (bytes(first), bytes(end));
+        // SAFETY: batch and family live; the library copies both slices.
+        unsafe {
+            calls::rocksdb_writebatch_delete_range_cf(self.raw.as_ptr(), family, first, first_len, end, end_len);
+        }
+    }
+
+    /// Removes one key.
+    ///
+    /// # Panics
+    /// If there is no such family.
+    pub fn remove_one(&mut self, family: usize, key: &[u8]) {
+        let family = self.database.family(family);
+        let (key, key_len) = bytes(key);
+        // SAFETY: batch and family live; the library copies the slice.
+        unsafe { calls::rocksdb_writebatch_delete_cf(self.raw.as_ptr(), family, key, key_len) };
+    }
+
+    /// Makes the changes. With `sync` they are on stable storage when this returns.
+    ///
+    /// # Errors
+    /// [`RocksError`]; it is not known then if they were made, and the database takes nothing more.
+    pub fn write(self, sync: bool) -> Result<(), RocksError> {
+        let (db, options) = (self.database.raw(), self.database.write_options(sync));
+        // SAFETY: database, options and batch live.
+        told(|error| unsafe { calls::rocksdb_write(db, options, self.raw.as_ptr(), error) })
+    }
+}
+
+impl Drop for RocksBatch<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is the only owner.
+        unsafe { calls::rocksdb_writebatch_destroy(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,238 @@
+//! Stores whose records one thread writes in groups: it takes all that wait, has their [`Medium`] make them durable, and calls back in order.
+
+mod counters;
+mod header;
+mod import;
+mod medium;
+mod numbers;
+mod queue;
+mod writer;
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+
+pub(crate) use self::header::{HEADER, StoredHeader};
+pub(crate) use self::import::RecordImport;
+pub(crate) use self::medium::{GroupWriter, Medium, NewRecord, OpenedMedium, WriteError};
+pub(crate) use self::numbers::STEP;
+
+use self::counters::GroupCounters;
+use self::numbers::NEXT;
+use self::queue::{Item, RecordQueue, Waiting};
+use self::writer::StoreWriter;
+use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, Visited};
+use crate::checkpoint::Checkpoint;
+use crate::core::Core;
+use crate::events::Event;
+use crate::lsn_set::LsnSet;
+use crate::{AppendError, Config, Lsn, OpenError, Stats, StoreKind, Ticket};
+
+/// The store, open.
+pub(crate) struct GroupStore {
+    shared: Arc<GroupShared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// State that the writer has, too.
+pub(crate) struct GroupShared {
+    kind: StoreKind,
+    medium: Arc<dyn Medium>,
+    queue: RecordQueue,
+    /// Published records that were not removed.
+    held: Mutex<LsnSet>,
+    poison: OnceLock<Arc<str>>,
+    record_bytes_max: usize,
+    counters: GroupCounters,
+    core: Arc<Core>,
+    events: crate::Events,
+}
+
+impl GroupStore {
+    /// Opens it; `open_medium` makes durable what the last process left unsynced above an LSN, and finds the records.
+    pub fn open(
+        dir: &Path,
+        config: &Config,
+        core: &Arc<Core>,
+        checkpoint: &Checkpoint,
+        open_medium: impl FnOnce(&Path, u64) -> Result<OpenedMedium, OpenError>,
+    ) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
+        let dir = dir.join(config.kind.dir());
+        // Its disk may be away: mail after the checkpoint would leave no trace, and its numbers would be given again.
+        if checkpoint.through > 0 && !dir.join(NEXT).try_exists()? {
+            return Err(OpenError::NoRecords { dir });
+        }
+        posthaste_fsops::make_dir(&dir)?;
+        let (medium, held) = open_medium(&dir, checkpoint.through)?;
+        let last = held.last().unwrap_or(0);
+        let known = last.max(checkpoint.through).max(checkpoint.freed);
+        let next = numbers::reserve(&dir, known, config.lsns_above.get())?;
+        let shared = Arc::new(GroupShared {
+            kind: config.kind,
+            medium: medium.clone(),
+            queue: RecordQueue::new(config.ring.max_pending_bytes, config.ring.max_batch.min(GROUP_MAX)),
+            held: Mutex::new(held),
+            poison: OnceLock::new(),
+            record_bytes_max: usize::try_from(config.ring.segment_bytes).unwrap_or(usize::MAX).min(RECORD_BYTES_MAX),
+            counters: GroupCounters::default(),
+            core: core.clone(),
+            events: config.events.clone(),
+        });
+        let writer = StoreWriter::new(shared.clone(), medium.writer(next), next);
+        let writer = std::thread::Builder::new().name("spool-write".to_owned()).spawn(move || writer.run())?;
+        let reopened = Reopened {
+            damage: Vec::new(),
+            cut_off: Vec::new(),
+            last: Lsn::new(last),
+            lost_through: Lsn::ZERO,
+            packed_through: Some(0),
+            // Only the disk limits it.
+            bytes_used: Arc::default(),
+            usable_bytes: u64::MAX,
+        };
+        let store: Arc<dyn Store> = Arc::new(GroupStore { shared, writer: Some(writer) });
+        Ok((store, reopened))
+    }
+}
+
+impl GroupShared {
+    fn held(&self) -> MutexGuard<'_, LsnSet> {
+        self.held.lock().expect("nothing panics while it is held")
+    }
+
+    fn poisoned(&self) -> Option<Arc<str>> {
+        self.poison.get().cloned()
+    }
+
+    /// Accepts nothing from now on. The first reason stays.
+    fn poison_with(&self, why: String) -> Arc<str> {
+        let why: Arc<str> = why.into();
+        if self.poison.set(why.clone()).is_ok() {
+            self.events.tell(Event::Poisoned { why: why.to_string() });
+        }
+        self.poison.get().expect("set by somebody").clone()
+    }
+}
+
+/// A record that is not there is damage: nobody asks for one that was forgotten.
+fn missing_is_damage<T>(read: Result<T, RecordError>) -> Result<T, RecordError> {
+    read.map_err(|error| match error {
+        RecordError::NotFound(lsn) => RecordError::HeadDamaged(lsn),
+        error => error,
+    })
+}
+
+impl Store for GroupStore {
+    fn name(&self) -> &'static str {
+        self.shared.kind.dir()
+    }
+
+    fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket {
+        let (bytes, limit) = (head.len() + body.iter().map(Bytes::len).sum::<usize>(), self.shared.record_bytes_max);
+        let refused = match self.shared.poisoned() {
+            _ if bytes > limit => Some(AppendError::TooLarge { bytes, limit }),
+            why => why.map(AppendError::Poisoned),
+        };
+        if let Some(error) = refused {
+            then.tell(Err(error));
+            return Ticket::refused();
+        }
+        let header = StoredHeader::of(&head, &body);
+        let parts = std::iter::once(head).chain(body).collect();
+        let waiting = Waiting::new(header, parts, then);
+        let ticket = Ticket::of_ring(waiting.told.fate.ticket());
+        if let Err((Item::Record(waiting), error)) = self.shared.queue.push(Item::Record(waiting)) {
+            waiting.told.tell(Err(error));
+        }
+        ticket
+    }
+
+    fn flush(&self) {
+        let (tell, done) = channel();
+        if self.shared.queue.push(Item::Flush(tell)).is_ok() {
+            // Without an answer the writer has panicked, and has refused everything.
+            let _ = done.recv();
+        }
+    }
+
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> io::Result<()> {
+        let lsns: Vec<u64> = self.shared.held().iter(from.get()..=u64::MAX).collect();
+        let mut damage = None;
+        for lsn in lsns {
+            match missing_is_damage(self.shared.medium.head(Lsn::new(lsn))) {
+                Ok((header, head)) => {
+                    if each(Visited { lsn: Lsn::new(lsn), head, body_len: header.body_len }).is_break() {
+                        break;
+                    }
+                }
+                Err(_) if !self.shared.held().contains(lsn) => {}
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
+                Err(error) => drop(damage.get_or_insert(error.to_string())),
+            }
+        }
+        damage.map_or(Ok(()), |damage| Err(io::Error::new(io::ErrorKind::InvalidData, damage)))
+    }
+
+    fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError> {
+        missing_is_damage(self.shared.medium.head(lsn)).map(|(_, head)| head)
+    }
+
+    fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError> {
+        missing_is_damage(self.shared.medium.body(lsn, range))
+    }
+
+    fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError> {
+        missing_is_damage(self.shared.medium.body_again(lsn))
+    }
+
+    fn body_crc(&self, lsn: Lsn) -> Result<u32, RecordError> {
+        missing_is_damage(self.shared.medium.header(lsn)).map(|header| header.body_crc)
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { held: Some(self.shared.held().clone()), ..Extent::default() }
+    }
+
+    fn forget(&self, unneeded: &Unneeded) {
+        {
+            let mut held = self.shared.held();
+            for lsn in unneeded.lsns.iter(0..=u64::MAX) {
+                held.remove(lsn);
+            }
+        }
+        let is_held = |range| self.shared.held().first_in(range).is_some();
+        self.shared.medium.remove(&unneeded.lsns, &is_held);
+    }
+
+    fn poison(&self, why: String) {
+        self.shared.poison_with(why);
+    }
+
+    fn poisoned(&self) -> Option<Arc<str>> {
+        self.shared.poisoned()
+    }
+
+    fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+}
+
+impl Drop for GroupStore {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        // The last handle may go with something that the writer calls back. A panic was printed when it happened.
+        if let Some(writer) = self.writer.take().filter(|it| it.thread().id() != std::thread::current().id()) {
+            let _ = writer.join();
+        }
+    }
+}
+
+/// Records of a group: a medium of files has a descriptor for each until it has its name.
+const GROUP_MAX: usize = 256;
+/// Head and body of a record together.
+const RECORD_BYTES_MAX: usize = 1 << 30;

@@ -1,0 +1,74 @@
+//! The first LSN of each opening.
+
+use std::io;
+use std::path::Path;
+
+use crate::codec::{seal, unseal};
+use crate::files;
+
+/// In the store's directory: the first LSN of the last opening.
+pub(crate) const NEXT: &str = "next";
+/// An opening begins at a multiple of this.
+pub(crate) const STEP: u64 = 1 << 12;
+/// LSNs between the highest that somebody else has on record and the first of a spool that took another's place.
+const SEEN_GAP: u64 = 1 << 32;
+
+/// Makes the directory of a new store. Durable when this returns.
+///
+/// # Errors
+/// Errors of writing.
+pub(crate) fn begin(dir: &Path) -> io::Result<()> {
+    posthaste_fsops::make_dir(dir)?;
+    write(dir, 0)
+}
+
+/// The first LSN of an opening, which is on record when this returns. A failed sync may leave records in the page cache alone: they are shown now and gone after a
+/// power cut, and then no record tells that their numbers were used. Numbers of an opening are less than a group above its first, or above a durable one.
+pub(super) fn reserve(dir: &Path, known: u64, seen: u64) -> io::Result<u64> {
+    let reserved = match std::fs::read(dir.join(NEXT)) {
+        Err(error) if posthaste_fsops::is_of_disk(&error) => 0,
+        read => unseal(&read?).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).unwrap_or(0),
+    };
+    let next = next_lsn(known.max(reserved), seen);
+    write(dir, next)?;
+    Ok(next)
+}
+
+fn write(dir: &Path, next: u64) -> io::Result<()> {
+    Ok(posthaste_fsops::replace_file(&dir.join(NEXT), files::OWNER, &seal(next.to_le_bytes().to_vec()))?)
+}
+
+/// The first LSN of an opening. `known` is the highest on record here, `seen` elsewhere.
+fn next_lsn(known: u64, seen: u64) -> u64 {
+    let next = if known == 0 { 1 } else { (known / STEP + 2) * STEP };
+    if seen < next { next } else { (seen / STEP + 2) * STEP + SEEN_GAP }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::groups::GROUP_MAX;
+
+    #[test]
+    fn no_opening_begins_where_another_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut before = 0;
+        for known in [0, 0, 0, 5, 5, 100_000, 100_000] {
+            let next = reserve(dir.path(), known, 0).unwrap();
+            assert!(next > known && (before == 0 || next >= before + STEP), "{next} after {before}");
+            before = next;
+        }
+        std::fs::write(dir.path().join(NEXT), b"damaged").unwrap();
+        assert_eq!(reserve(dir.path(), 77, 0).unwrap(), 2 * STEP);
+    }
+
+    #[test]
+    fn an_opening_begins_above_all_that_a_group_may_have_left() {
+        assert_eq!((next_lsn(0, 0), next_lsn(1, 0), next_lsn(4095, 0)), (1, 8192, 8192));
+        for known in [1, 77, 4095, 4096, 1 << 40] {
+            assert!(next_lsn(known, 0) > known + GROUP_MAX as u64);
+            assert_eq!(next_lsn(known, 0), next_lsn(known, known));
+            assert!(next_lsn(known, known + (1 << 20)) > known + (1 << 32));
+        }
+    }
+}
