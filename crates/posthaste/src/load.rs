@@ -85,7 +85,11 @@ impl Load {
         let stop = Stop::default();
         stop_by_steps(&stop)?;
         self.results.check_paths()?;
-        let options = StartOptions { is_killed: self.kill_every.is_some(), has_http: self.session.http };
+        let options = StartOptions {
+            is_killed: self.kill_every.is_some(),
+            has_http: self.session.http,
+            ..StartOptions::default()
+        };
         let start = |config: &Option<PathBuf>| OwnServer::start(config.as_deref(), options);
         let mut own = self.serve.as_ref().map(start).transpose()?;
         let (mut plan, corpus_note) = self.plan(own.as_ref().map(|own| &own.server))?;

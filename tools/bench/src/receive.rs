@@ -10,15 +10,15 @@ pub(crate) mod shape;
 
 use std::time::Duration;
 
-use posthaste_loadgen::server::ScratchServer;
+use posthaste_loadgen::server::{ScratchServer, StartOptions};
 use posthaste_loadgen::values::PerConnection;
 
-use self::loaded::{Open, Opened, side};
+use self::loaded::{Opened, side};
 use self::shape::{Amount, ONE, Shape, shape};
 use crate::peers::{PROCESSES_MAX, Postfix, SmtpSink};
 use crate::published;
 use crate::sink::Sink;
-use crate::suite::{Better, Figure, Settings, SideError, Suite, Unit, Workload};
+use crate::suite::{Better, Figure, Settings, Side, SideError, Suite, Unit, Workload};
 
 pub const SUITE: Suite = Suite {
     name: "receive",
@@ -43,6 +43,8 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure { key: "disk_rate", name: "delivered and on disk/s", unit: Unit::PerSecond, better: Better::Higher },
     Figure { key: "server_cpu_us", name: "server CPU to rest", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "generator_cpu_us", name: "generator CPU", unit: Unit::Micros, better: Better::Lower },
+    // Bytes that the server has caused to be written, for each byte of mail.
+    Figure { key: "written", name: "written", unit: Unit::Times, better: Better::Lower },
 ];
 
 const SUSTAINED: Duration = Duration::from_secs(30);
@@ -85,34 +87,65 @@ fn grid(settings: &Settings) -> Vec<Workload> {
     grid_shapes().into_iter().map(|shape| workload(shape, settings)).collect()
 }
 
+/// The sizes and connections of the [kinds of spools](crate::kinds) under a server.
+fn kind_shapes() -> Vec<Shape> {
+    let cell = |size, connections| {
+        let name = format!("kinds-smtp-{size}-{connections}");
+        shape(&name, size, connections, PerConnection::All, Amount::Time(CELL), 20)
+    };
+    ["10k", "100k"].into_iter().flat_map(|size| [1, 50, 2000].map(|connections| cell(size, connections))).collect()
+}
+
+/// A server with each kind of spool, under the same load.
+pub(crate) fn with_kinds(kinds: &[&'static str], settings: &Settings) -> Vec<Workload> {
+    let of_shape = |shape: Shape| {
+        let side_of = |kind: &&'static str| {
+            let spool_kind = Some(*kind);
+            // The default: ratios compare it with the others.
+            let is_ours = *kind == kinds[0];
+            side(kind, is_ours, ScratchServer::DURABILITY, &shape, move |_, settings, dir| {
+                let options = StartOptions { spool_kind, ..StartOptions::default() };
+                let server = ScratchServer::start_with(&settings.program, dir, None, options);
+                Ok(Opened::ours(server.map_err(SideError::failed("posthaste serve"))?))
+            })
+        };
+        of_sides(&shape, settings, kinds.iter().map(side_of).collect())
+    };
+    kind_shapes().into_iter().map(of_shape).collect()
+}
+
 fn workload(shape: Shape, settings: &Settings) -> Workload {
-    let side = |name, is_ours, durability, open: Open| side(name, is_ours, durability, &shape, open);
+    let sides = vec![
+        side("posthaste", true, ScratchServer::DURABILITY, &shape, |_, settings, dir| {
+            let server = ScratchServer::start(&settings.program, dir, None);
+            Ok(Opened::ours(server.map_err(SideError::failed("posthaste serve"))?))
+        }),
+        side("posthaste sink", true, Sink::DURABILITY, &shape, |_, settings, dir| {
+            let sink = Sink::start(&settings.program, dir)?;
+            Ok(Opened::new(sink.address, sink.pid(), sink))
+        }),
+        side("smtp-sink", false, SmtpSink::DURABILITY, &shape, |shape, _, dir| {
+            let sink = SmtpSink::start(dir, shape.connections as usize)?;
+            Ok(Opened::new(sink.address, sink.pid(), sink))
+        }),
+        side("Postfix", false, Postfix::DURABILITY, &shape, |shape, _, dir| {
+            let postfix = Postfix::start(dir, shape.mailboxes)?;
+            let is_narrow = shape.connections as usize > PROCESSES_MAX;
+            let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
+            Ok(Opened { notes: is_narrow.then(note).into_iter().collect(), ..Opened::postfix(postfix) })
+        }),
+    ];
+    of_sides(&shape, settings, sides)
+}
+
+fn of_sides(shape: &Shape, settings: &Settings, sides: Vec<Side>) -> Workload {
     Workload {
         name: shape.name.clone(),
         what: shape.what(settings),
         figures: FIGURES,
         published: published::about(&shape.name),
         writes_octets: shape.octets(settings),
-        sides: vec![
-            side("posthaste", true, ScratchServer::DURABILITY, |_, settings, dir| {
-                let server = ScratchServer::start(&settings.program, dir, None);
-                Ok(Opened::ours(server.map_err(SideError::failed("posthaste serve"))?))
-            }),
-            side("posthaste sink", true, Sink::DURABILITY, |_, settings, dir| {
-                let sink = Sink::start(&settings.program, dir)?;
-                Ok(Opened::new(sink.address, sink.pid(), sink))
-            }),
-            side("smtp-sink", false, SmtpSink::DURABILITY, |shape, _, dir| {
-                let sink = SmtpSink::start(dir, shape.connections as usize)?;
-                Ok(Opened::new(sink.address, sink.pid(), sink))
-            }),
-            side("Postfix", false, Postfix::DURABILITY, |shape, _, dir| {
-                let postfix = Postfix::start(dir, shape.mailboxes)?;
-                let is_narrow = shape.connections as usize > PROCESSES_MAX;
-                let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
-                Ok(Opened { notes: is_narrow.then(note).into_iter().collect(), ..Opened::postfix(postfix) })
-            }),
-        ],
+        sides,
     }
 }
 

@@ -289,9 +289,27 @@ fn kinds_of_spools_are_measured_in_turns() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = rows(&report, "kinds-10k-50");
-    assert_eq!((&rows[0]["side"], &rows[1]["side"]), (&"ring".into(), &"files".into()));
+    let sides: Vec<_> =
+        rows.iter().map(|row| (row["side"].as_str().unwrap(), row["durability"].as_str().unwrap())).collect();
+    let synced = ["ring", "files", "fjall"].map(|name| (name, "message synced"));
+    assert_eq!(sides, [&synced[..], &[("fjall unsynced", "none: a power cut loses it")]].concat());
     for row in rows {
         let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
         assert!(of("rate") >= of("forgotten") && of("forgotten") > 0.0 && of("p99") >= of("p50"), "{row}");
+    }
+}
+
+#[test]
+fn a_server_with_each_kind_of_spool_is_measured_over_smtp() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "60s", &["kinds", "--only", "kinds-smtp-10k-50", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows(&report, "kinds-smtp-10k-50");
+    assert_eq!(rows.iter().map(|row| row["side"].as_str().unwrap()).collect::<Vec<_>>(), ["ring", "files", "fjall"]);
+    for row in rows {
+        let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
+        assert!(of("rate") > 0.0 && of("written") >= 1.0, "{row}");
+        assert!(row["notes"].to_string().contains("each found once and unaltered in its mailbox"), "{row}");
     }
 }

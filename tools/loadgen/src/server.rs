@@ -120,6 +120,8 @@ pub struct StartOptions {
     pub is_killed: bool,
     /// Adds a listener that takes mail by HTTP.
     pub has_http: bool,
+    /// `storage.kind`, if it is not the default.
+    pub spool_kind: Option<&'static str>,
 }
 
 impl ScratchServer {
@@ -154,6 +156,9 @@ impl ScratchServer {
                     let fixed = if options.is_killed { Some(fixed_address().map_err(failed)?) } else { None };
                     let address = fixed.map_or("127.0.0.1:0".to_owned(), |fixed| fixed.to_string());
                     made += &section.replace("127.0.0.1:0", &address);
+                }
+                if let Some(kind) = options.spool_kind {
+                    made += &format!("[storage]\nkind = \"{kind}\"\n");
                 }
                 std::fs::write(&file, made).map_err(failed)?;
                 file

@@ -22,9 +22,6 @@ use crate::run::wait_until_idle;
 use crate::sink::Sink;
 use crate::suite::{Running, Sample, Settings, Side, SideError, Start};
 
-/// Starts the server of a side.
-pub(crate) type Open = fn(&Shape, &Settings, &Path) -> Result<Opened, SideError>;
-
 /// A server that listens.
 pub(crate) struct Opened {
     pub address: SocketAddr,
@@ -67,10 +64,18 @@ pub(crate) enum Door {
 }
 
 /// A side that loads the server of `open` in this shape.
-pub(crate) fn side(name: &'static str, is_ours: bool, durability: &'static str, shape: &Shape, open: Open) -> Side {
+pub(crate) fn side(
+    name: &'static str,
+    is_ours: bool,
+    durability: &'static str,
+    shape: &Shape,
+    open: impl FnOnce(&Shape, &Settings, &Path) -> Result<Opened, SideError> + 'static,
+) -> Side {
     let shape = Arc::new(shape.clone());
-    let start: Start =
-        Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, name, is_ours, open, settings, dir)?)));
+    let start: Start = Box::new(move |settings, dir| {
+        let server = open(&shape, settings, dir)?;
+        Ok(Box::new(Loaded::new(shape, name, is_ours, server, dir)))
+    });
     Side { name, is_ours, durability, start }
 }
 
@@ -116,26 +121,9 @@ const SETTLE_MAX_STOPPED: Duration = Duration::from_secs(10);
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 impl Loaded {
-    fn start(
-        shape: Arc<Shape>,
-        side: &'static str,
-        is_ours: bool,
-        open: Open,
-        settings: &Settings,
-        dir: &Path,
-    ) -> Result<Self, SideError> {
-        let server = open(&shape, settings, dir)?;
+    fn new(shape: Arc<Shape>, side: &'static str, is_ours: bool, server: Opened, dir: &Path) -> Self {
         let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
-        Ok(Self {
-            shape,
-            side,
-            is_ours,
-            server,
-            dir: dir.to_owned(),
-            pool,
-            ledgers: Vec::new(),
-            rounds_without_rest: 0,
-        })
+        Self { shape, side, is_ours, server, dir: dir.to_owned(), pool, ledgers: Vec::new(), rounds_without_rest: 0 }
     }
 
     fn plan(&self, settings: &Settings) -> Plan {
@@ -232,7 +220,7 @@ impl Running for Loaded {
         if let Some(dir) = &settings.report {
             self.write_report(about, &outcome, dir)?;
         }
-        figures(&outcome, on_disk)
+        figures(&outcome, on_disk, self.shape.octets_max())
     }
 
     fn finish(self: Box<Self>, settings: &Settings) -> Result<Vec<String>, SideError> {
@@ -280,8 +268,8 @@ fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account
     }
 }
 
-/// Figures of a round. `on_disk`: time from the first message until all were delivered and written to the disk.
-fn figures(outcome: &Outcome, on_disk: Option<Duration>) -> Result<Sample, SideError> {
+/// Figures of a round of messages of `octets`. `on_disk`: time from the first message until all were delivered and written to the disk.
+fn figures(outcome: &Outcome, on_disk: Option<Duration>, octets: usize) -> Result<Sample, SideError> {
     let total = &outcome.total;
     if total.acked == 0 {
         let error = outcome.errors.first().map(|error| format!("{} ({})", error.class, error.example));
@@ -303,6 +291,7 @@ fn figures(outcome: &Outcome, on_disk: Option<Duration>) -> Result<Sample, SideE
     if let Some(server) = &outcome.server {
         let cpu_us = cpu_us(server);
         sample.insert("server_cpu_us".into(), cpu_us);
+        sample.insert("written".into(), server.written_octets as f64 / (messages as f64 * octets as f64));
         sample.insert("recipient_cpu_us".into(), cpu_us * total.acked as f64 / total.copies as f64);
     }
     Ok(sample)

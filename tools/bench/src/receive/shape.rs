@@ -80,8 +80,12 @@ impl Shape {
         let pace = self.pace(settings);
         let seconds = pace.duration.unwrap_or_default().as_secs_f64();
         let messages = pace.count.unwrap_or((pace.rate.unwrap_or(FAST_RATE) * seconds) as u64);
-        let largest = self.sizes().classes.iter().map(|class| class.1).max().unwrap_or(0);
-        messages.saturating_mul((largest * self.recipients) as u64)
+        messages.saturating_mul((self.octets_max() * self.recipients) as u64)
+    }
+
+    /// Octets of one message, at most.
+    pub fn octets_max(&self) -> usize {
+        self.sizes().classes.iter().map(|class| class.1).max().unwrap_or(0)
     }
 
     /// Percentiles need some messages; a message of many recipients is many deliveries.
