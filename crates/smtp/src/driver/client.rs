@@ -58,7 +58,7 @@ pub enum ConnectError {
     #[error("no password is sent without TLS")]
     PlaintextAuth,
     /// Credentials were given, but the server offers no mechanism of [`MECHANISMS`](crate::sasl::MECHANISMS).
-    #[error("the server offers neither AUTH PLAIN nor AUTH LOGIN")]
+    #[error("the server offers no AUTH mechanism that we know")]
     NoMechanism,
 }
 

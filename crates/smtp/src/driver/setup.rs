@@ -22,7 +22,7 @@ pub enum SetupError {
     #[error("AUTH would never be offered: it needs TLS, unless Config::auth_needs_tls is set to false")]
     AuthWithoutTls,
     /// A name in [`Config::auth_mechanisms`] that is not one of [`MECHANISMS`].
-    #[error("AUTH mechanism {0:?} is not known, only PLAIN and LOGIN in capitals")]
+    #[error("AUTH mechanism {0:?} is not known: use capitals, as in SCRAM-SHA-256, PLAIN and LOGIN")]
     Mechanism(String),
 }
 
