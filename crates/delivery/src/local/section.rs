@@ -37,7 +37,7 @@ pub struct Storage {
     /// Bytes that stay free on the spool's file system: below, new mail gets 452 4.3.1.
     #[serde(deserialize_with = "values::bytes")]
     pub free_bytes_min: u64,
-    /// The same for inodes.
+    /// Like `free_bytes_min`, for inodes.
     #[serde(deserialize_with = "values::count")]
     pub free_inodes_min: usize,
     /// Bytes that stay free on each mail file system, half of `free_bytes_min` if not set: a message that does not fit above that waits in the spool,
@@ -45,7 +45,7 @@ pub struct Storage {
     /// accepted mail can still be delivered.
     #[serde(deserialize_with = "some_bytes")]
     pub mail_free_bytes_min: Option<u64>,
-    /// The same for inodes, half of `free_inodes_min` if not set.
+    /// Like `mail_free_bytes_min`, for inodes; half of `free_inodes_min` if not set.
     #[serde(deserialize_with = "some_count")]
     pub mail_free_inodes_min: Option<u64>,
     /// Bytes that may wait for one mailbox that cannot be written. Above that its recipients get 452 4.2.2 at RCPT; other mailboxes are not affected.

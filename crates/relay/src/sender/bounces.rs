@@ -30,7 +30,7 @@ pub struct BounceSection {
     pub suppress_bounces: bool,
     /// Put recipients that complain on it. Complaints are recognized only with `[relay.return_path]`.
     pub suppress_complaints: bool,
-    /// How long they stay on it, 180 days if not set; 0: for ever.
+    /// Time on the list, 180 days if not set; 0: for ever.
     #[serde(deserialize_with = "values::secs")]
     pub suppress_secs: u64,
 }
@@ -60,7 +60,7 @@ pub struct ReturnPathSection {
     pub domain: String,
     /// A file with secrets of at least 8 bytes, one on each line. The first signs, all are valid. Default: (required).
     pub secret_file: PathBuf,
-    /// What stands before the `+` in the signed senders. Default: `"bounce"`.
+    /// Text before the `+` in the signed senders. Default: `"bounce"`.
     #[serde(default = "bounce")]
     pub prefix: String,
 }

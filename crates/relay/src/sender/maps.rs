@@ -23,10 +23,10 @@ pub struct MapsSection {
     pub generic: Pairs,
     /// An address that gets a copy of all mail.
     pub always_bcc: String,
-    /// Who gets a copy of mail from a sender.
+    /// The address that gets a copy of mail, by sender.
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     pub sender_bcc: Pairs,
-    /// Who gets a copy of mail to a recipient.
+    /// The address that gets a copy of mail, by recipient.
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     pub recipient_bcc: Pairs,
 }

@@ -34,7 +34,7 @@ pub struct Section {
     /// Recipients of a domain in `domains`: [below](#recipients).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<RecipientsSection>,
-    /// What becomes of addresses, and who gets copies. Default: [below](#maps).
+    /// Rewriting of addresses, and copies of mail. Default: [below](#maps).
     pub maps: MapsSection,
     /// Customers on whose account mail is sent: [below](#tenants).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -42,9 +42,9 @@ pub struct Section {
     /// The header field in which trusted clients name the tenant of a message, such as `"X-Tenant"`; it is removed. Who is trusted:
     /// [relay.md](relay.md#tenants-and-campaigns).
     pub tenant_header: String,
-    /// The same for the campaign.
+    /// Like `tenant_header`, for the campaign.
     pub campaign_header: String,
-    /// The same for the pool of sources ([sources.md](sources.md#which-source)).
+    /// Like `tenant_header`, for the pool of sources ([sources.md](sources.md#which-source)).
     pub pool_header: String,
     /// The port of mail hosts.
     pub port: u16,
@@ -88,7 +88,7 @@ pub struct Section {
     pub schedule: Schedules,
     /// Classes of replies, and the suppression list. Default: [below](#bounces).
     pub bounces: BounceSection,
-    /// Who is told of what cannot be delivered. Default: [below](#notices).
+    /// Notices about mail that cannot be delivered. Default: [below](#notices).
     pub notices: NoticeSection,
     /// Signs the senders of outgoing mail: [below](#return-path).
     #[serde(skip_serializing_if = "Option::is_none")]

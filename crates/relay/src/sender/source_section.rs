@@ -21,7 +21,7 @@ pub struct SourceSection {
     /// The address that IPv4 connections are made from. Not set: none, and with neither address the system chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// The same for IPv6.
+    /// Like `ipv4`, for IPv6 connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
     /// Its name in EHLO. Default: `host_name`.
@@ -36,7 +36,7 @@ pub struct SourceSection {
     /// A file with the password for it in its first line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_password_file: Option<PathBuf>,
-    /// How much it sends on its first days, such as `{ since = "2026-11-01", per_day = [50, 100, 500] }`. Not set: no limit.
+    /// Limit of messages on its first days, such as `{ since = "2026-11-01", per_day = [50, 100, 500] }`. Not set: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUpSection>,
 }

@@ -16,7 +16,7 @@ pub struct TenantSection {
     /// Mail of trusted clients from these domains is the tenant's; with a dot in front, from the domains below it. A domain belongs to one tenant.
     #[serde(default)]
     pub sender_domains: Vec<String>,
-    /// The same for single addresses, before any domain.
+    /// Like `sender_domains`, for single addresses, which precede any domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
     /// The [campaign](relay.md#tenants-and-campaigns) of its mail by sender, such as `{ "news.acme.example" = "news" }`: an address, a domain, or with a
