@@ -371,7 +371,7 @@ pub enum AddressError {
     #[error("bad source route")]
     SourceRoute,
     /// Something follows the path.
-    #[error("unexpected text behind the address")]
+    #[error("unexpected text after the address")]
     Trailing,
 }
 

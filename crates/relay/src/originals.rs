@@ -30,7 +30,7 @@ pub struct Original {
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("what was sent, {}: {why}", path.display())]
+#[error("the table of sent mail {}: {why}", path.display())]
 pub struct OriginalsError {
     path: PathBuf,
     why: String,

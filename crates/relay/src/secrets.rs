@@ -51,7 +51,7 @@ pub enum SecretFileError {
 /// How to replace a bad secret: the new one cannot verify earlier signatures.
 fn remedy(file: &Path) -> String {
     format!(
-        "restore the file, or make a new secret with `openssl rand -base64 24 > {}`: addresses that the old one signed are not known again",
+        "restore the file, or make a new secret with `openssl rand -base64 24 > {}`: addresses signed with the old one will be refused",
         file.display()
     )
 }

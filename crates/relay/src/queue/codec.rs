@@ -54,7 +54,7 @@ pub enum DecodeError {
     #[error("it ends within a field")]
     Short,
     /// Bytes follow the last field.
-    #[error("there are bytes behind its end")]
+    #[error("there are bytes after its end")]
     Long,
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]

@@ -371,7 +371,10 @@ impl Opened {
         shared.flush_bounces();
         self.attached.detach();
         if let Err(error) = shared.advance() {
-            shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+            shared.warn(
+                shared.spool.stats().published,
+                &format!("the last snapshot of the queue cannot be written, so the next start replays more: {error}"),
+            );
         }
         ending.shut_down();
     }

@@ -27,7 +27,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 Ok(Ok(true)) => is_told = false,
                 // A disk that stays full is reported once.
                 Ok(Err(error)) if !std::mem::replace(&mut is_told, true) => {
-                    shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+                    shared.warn(
+                        shared.spool.stats().published,
+                        &format!("the snapshot of the queue cannot be written; retrying: {error}"),
+                    );
                 }
                 _ => {}
             }

@@ -117,7 +117,10 @@ impl Shared {
         let Some(list) = self.config.bounces.suppressions.as_ref().filter(|list| list.is_fed()) else { return };
         match list.flush(wall_secs()) {
             Ok(0) => {}
-            Ok(dropped) => self.warn(published, &format!("{dropped} addresses were too many to suppress at once")),
+            Ok(dropped) => self.warn(
+                published,
+                &format!("{dropped} addresses did not get on the suppression list, as too many came at once"),
+            ),
             Err(error) => self.warn(published, &error.to_string()),
         }
     }

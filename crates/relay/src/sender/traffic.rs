@@ -268,7 +268,7 @@ impl Mail {
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
         let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope.queued, &under_way.transaction), recipients)
         else {
-            let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
+            let reply = Reply::new(554, "5.6.0", "the envelope in the spool cannot be decoded");
             under_way.envelope = Some(envelope);
             self.end(under_way, |_| Fate::Refused(reply.clone().into(), crate::session::Scope::Message));
             return None;

@@ -25,7 +25,7 @@ pub struct Converted {
 #[derive(Debug, thiserror::Error)]
 pub enum KumoError {
     /// Not TOML.
-    #[error("it is no TOML: {0}")]
+    #[error("it is not TOML: {0}")]
     Toml(String),
     /// Larger than 16 MiB.
     #[error("it is larger than 16 MiB")]

@@ -365,7 +365,7 @@ pub enum ClientError {
     #[error("bad name for EHLO: {0:?}")]
     BadName(String),
     /// Octets came in the clear after the reply to STARTTLS, perhaps from an attacker.
-    #[error("server sent data behind its reply to STARTTLS")]
+    #[error("server sent data after its reply to STARTTLS")]
     TlsInjection,
     /// The server does not speak SMTP.
     #[error("bad reply: {0}")]

@@ -53,7 +53,7 @@ impl Machine {
         let body = self.transaction.as_ref().and_then(|t| t.body.as_ref()).filter(|_| refusal.is_none());
         let to_discard = body.map_or(size, |body| body.scanner.unwanted_bytes(size));
         if to_discard > self.config.limits.discard_bytes {
-            self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be read over, closing"));
+            self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be discarded, closing"));
             return self.reset(Abort::Closed);
         }
         self.bodies += u64::from(refusal.is_some());
@@ -154,7 +154,7 @@ impl Machine {
         let first = !std::mem::replace(&mut body.aborted, true);
         if too_much {
             self.transaction = None;
-            self.close_with(&Reply::new(552, "5.3.4", "Too much behind a refused message, closing"));
+            self.close_with(&Reply::new(552, "5.3.4", "Too much data after a refused message, closing"));
         } else if complete {
             self.state = State::Command;
             self.conclude(&MessageOutcome::All(error.reply()));

@@ -16,7 +16,7 @@ impl Machine {
         }
         if !input.is_empty() {
             // Octets sent in the clear must not be taken for octets of the encrypted session (CVE-2011-0411).
-            self.close_with(&Reply::new(554, "5.5.0", "Data behind STARTTLS, closing"));
+            self.close_with(&Reply::new(554, "5.5.0", "Data after STARTTLS, closing"));
             return None;
         }
         self.out.extend_from_slice(b"220 2.0.0 Ready to start TLS\r\n");
