@@ -44,8 +44,8 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
     }
 }
 
-/// Scenario 25: the power is cut around the entry that cancels a batch, after the next one was seen. Mail that was given up may come back until that entry is
-/// durable, and takes no UID that was seen.
+/// Scenario 25: the power is cut around the entry that cancels a batch. That entry is in the next write: mail that was given up may come back before it, and not once a
+/// later message was seen.
 #[test]
 fn mail_that_was_given_up_takes_no_uid_that_was_seen() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -94,7 +94,7 @@ fn mail_that_was_given_up_takes_no_uid_that_was_seen() {
             assert!(seen.starts_with(&kept), "{position}: {there:?}");
             let is_free = given_up.iter().all(|(uid, _)| seen.iter().all(|(seen, _)| seen != uid));
             assert!(given_up.len() <= 1 && is_free, "{position}: {there:?}");
-            assert!(acknowledged < 3 || given_up.is_empty(), "{position}: {there:?}");
+            assert!(acknowledged < 2 || given_up.is_empty(), "{position}: {there:?}");
             came_back += given_up.len();
             world.accept("next").await;
             view.advance(true).await.unwrap();
