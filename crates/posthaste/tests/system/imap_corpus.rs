@@ -133,7 +133,9 @@ fn the_corpus_has_equal_octets_by_each_door_and_command() {
     std::fs::create_dir(&wires).unwrap();
     let mut smtp = server.hello();
     let mut count = 0;
-    for file in messages_in(&corpus_dir()) {
+    // Of a large corpus a fourth: each message comes in three times, and goes out part by part.
+    let files = messages_in(&corpus_dir());
+    for file in files.iter().step_by(if files.len() > 200 { 4 } else { 1 }) {
         let octets = to_wire(std::fs::read(file).unwrap());
         // An APPEND of nothing is a cancelled one.
         if octets.is_empty() {
