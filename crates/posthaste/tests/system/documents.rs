@@ -73,8 +73,8 @@ fn every_test_that_a_document_names_exists() {
 #[test]
 fn every_command_and_option_of_the_documents_exists() {
     // Of cargo, curl, mu and notmuch.
-    const FOREIGN: [&str; 7] =
-        ["--profile", "--decrypt", "--crlf", "--muhome", "--nocolor", "--duplicate", "--analyze"];
+    const FOREIGN: [&str; 8] =
+        ["--profile", "--features", "--decrypt", "--crlf", "--muhome", "--nocolor", "--duplicate", "--analyze"];
     let mut program = Program::new(env!("CARGO_BIN_EXE_posthaste"));
     for document in documents(&root()) {
         let path = document.strip_prefix(root()).unwrap();
