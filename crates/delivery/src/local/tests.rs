@@ -313,7 +313,8 @@ fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
 #[test]
 fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_no_other_does() {
     let why = with_a_failing_sync("", "ann").expect("poisoned");
-    assert!(why.contains("the spool's device has failed: syncfs of"), "{why}");
+    // Of the mail, or of a segment that the ring prepares meanwhile on the same device.
+    assert!(why.contains("the spool's device has failed: "), "{why}");
     assert_eq!(with_a_failing_sync("other", "other/bob"), None);
 }
 
