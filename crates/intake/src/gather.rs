@@ -118,7 +118,6 @@ impl Intake {
             let Some(piece) = body.piece().await else { break };
             parts.push(filter.push(piece.map_err(NotGathered::Body)?));
             if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, parts.held_bytes()) {
-                // In a box: the many small ones carry no room for it.
                 return Box::pin(self.gather_in_file((body, announced), parts, filter, (room, space), memory)).await;
             }
         }

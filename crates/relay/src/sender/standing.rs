@@ -6,8 +6,8 @@
 //! several times in a row.
 //!
 //! A session in which the host only deferred recipients (greylisting) is neither failed nor good: the count stays. If
-//! the host ends each such session, their number is bounded: each defers at least one recipient, and the rest of a
-//! message once it was lost three times.
+//! the host ends each such session, their number is still bounded. Each defers at least one recipient, and the rest of
+//! a message once it was lost three times.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

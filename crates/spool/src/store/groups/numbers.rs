@@ -22,8 +22,8 @@ pub(crate) fn begin(dir: &Path) -> io::Result<()> {
     write(dir, 0)
 }
 
-/// The first LSN of an opening, which is on record when this returns. A failed sync may leave records in the page cache alone: they are shown now and gone after a
-/// power cut, and then no record tells that their numbers were used. Numbers of an opening are less than a group above its first, or above a durable one.
+/// The first LSN of an opening, which is on record when this returns. A failed sync may leave records in the page cache alone. They are
+/// shown now and gone after a power cut; then no record tells that their numbers were used. Numbers of an opening are less than a group above its first, or above a durable one.
 pub(super) fn reserve(dir: &Path, known: u64, seen: u64) -> io::Result<u64> {
     let reserved = match std::fs::read(dir.join(NEXT)) {
         Err(error) if posthaste_fsops::is_of_disk(&error) => 0,
