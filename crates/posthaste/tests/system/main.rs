@@ -3,6 +3,7 @@
 mod account;
 mod acme;
 mod auth;
+mod auth_guesses;
 mod blocked;
 mod bounces;
 mod bounds;
@@ -52,6 +53,7 @@ mod notices;
 mod own_domain;
 mod ownership;
 mod page;
+mod pickup;
 mod pop3;
 mod queue;
 mod queue_content;
