@@ -27,7 +27,7 @@ use crate::scrub::Scrubber;
 use crate::shared::{Shared, Work};
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::{State, Stream};
-use crate::store::{self, Store, Unneeded};
+use crate::store::{self, Store, Unneeded, VisitError};
 use crate::{Config, FileSpool, OpenError, StoreKind, files};
 
 /// The findings of an opening.
@@ -88,9 +88,10 @@ impl FileSpool {
         forget_again(&*store, &state, &checkpoint, lost.is_empty(), &mut damage);
         state.packed_through = reopened.packed_through.unwrap_or(checkpoint.through);
         state.published = checkpoint.through.max(reopened.last.get());
-        state.lose(reopened.lost_through.get());
+        let taken_in = read_store(&*store, &mut state, checkpoint.through, &mut damage)?;
+        report.batches_behind_checkpoint = taken_in.batches;
+        state.lose(taken_in.lost_through.max(reopened.lost_through.get()));
         report.last = Lsn::new(state.published);
-        report.batches_behind_checkpoint = read_store(&*store, &mut state, checkpoint.through, &mut damage)?;
         for window in &lost {
             find_again(&*store, &packs, &mut state, *window, checkpoint.through, &mut damage)?;
         }
@@ -211,10 +212,17 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
     snapshots.remove_others(&named.filter(SnapshotName::is_file).collect::<Vec<_>>())
 }
 
-/// Takes in every batch after the checkpoint; says how many.
-fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<u64> {
-    let (mut batches, mut cancelled) = (Vec::new(), BTreeSet::new());
-    visit(store, through + 1, damage, &mut |lsn, head| {
+/// The batches after the checkpoint.
+struct TakenIn {
+    batches: u64,
+    /// The last of those that are damaged, 0 without any: nobody knows what it said.
+    lost_through: u64,
+}
+
+/// Takes in every batch after the checkpoint.
+fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<TakenIn> {
+    let (mut batches, mut cancelled, mut damaged) = (Vec::new(), BTreeSet::new(), Vec::new());
+    visit(store, through + 1, &mut damaged, &mut |lsn, head| {
         cancelled.extend(head.cancels());
         let needs = head.entries.iter().map(|entry| (entry.stream, entry.needs_body)).collect();
         batches.push((lsn, Needs { entries: needs, body: head.body }));
@@ -231,7 +239,10 @@ fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut V
     }
     // What was not needed at once is removed below, with all that no batch names.
     state.doomed.uploads.clear();
-    Ok(count)
+    damaged.retain(|damage| damage.lsn.is_none_or(|lsn| !cancelled.contains(&lsn.get())));
+    let lost_through = damaged.iter().filter_map(|damage| damage.lsn).max().map_or(0, Lsn::get);
+    damage.extend(damaged);
+    Ok(TakenIn { batches: count, lost_through })
 }
 
 /// The streams that need a batch, without the payloads: the store may hold hundreds of thousands of batches.
@@ -247,28 +258,29 @@ fn visit(
     damage: &mut Vec<Damage>,
     each: &mut dyn FnMut(u64, Head) -> bool,
 ) -> io::Result<()> {
-    let mut unknown = None;
+    let mut unknown = Vec::new();
     let visited = store.visit(Lsn::new(from), &mut |record| match Head::decode(record.head) {
         Some(head) => match each(record.lsn.get(), head) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         },
         None => {
-            unknown.get_or_insert(record.lsn);
+            unknown.push(record.lsn);
             ControlFlow::Continue(())
         }
     });
-    damage.extend(unknown.map(|lsn| Damage {
+    damage.extend(unknown.into_iter().map(|lsn| Damage {
         lsn: Some(lsn),
         place: store.name().to_owned(),
         what: "its head has a format that is not known".to_owned(),
     }));
     match visited {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            damage.push(Damage { lsn: None, place: store.name().to_owned(), what: error.to_string() });
+        Ok(()) => Ok(()),
+        Err(VisitError::Damaged(found)) => {
+            damage.extend(found);
             Ok(())
         }
-        visited => visited,
+        Err(VisitError::Io(error)) => Err(error),
     }
 }
 
@@ -300,13 +312,16 @@ fn find_again(
             read => read.map_err(io::Error::from)?,
         }
     }
-    visit(store, state.packed_through + 1, damage, &mut |lsn, head| {
+    let mut damaged = Vec::new();
+    visit(store, state.packed_through + 1, &mut damaged, &mut |lsn, head| {
         cancelled.extend(head.cancels());
         if (first..=last).contains(&lsn) {
             found.push((lsn, head));
         }
         true
     })?;
+    // That of other batches is found elsewhere.
+    damage.extend(damaged.into_iter().filter(|it| it.lsn.is_none_or(|lsn| (first..=last).contains(&lsn.get()))));
     for (lsn, head) in found.into_iter().filter(|(lsn, _)| !cancelled.contains(lsn)) {
         state.find_again(lsn, &head);
     }

@@ -14,7 +14,7 @@ use crate::reading::LOST_FRONT;
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
-use crate::store::RecordError;
+use crate::store::{RecordError, VisitError};
 
 /// The work of a scrub.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -206,10 +206,12 @@ impl Shared {
             flow
         });
         match visited {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                report.note(None, self.store.name(), error.to_string())
+            Ok(()) => {}
+            Err(VisitError::Damaged(found)) => {
+                let is_needed = |damage: &Damage| damage.lsn.is_none_or(|lsn| self.is_needed(lsn.get()));
+                report.damage.extend(found.into_iter().filter(is_needed));
             }
-            visited => visited?,
+            Err(VisitError::Io(error)) => return Err(error),
         }
         outcome
     }

@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub is_changed_otherwise: bool,
     /// The ring has no batch up to here any more.
     pub freed: u64,
-    /// The opening has found batches of the ring lost that had been acknowledged; up to here.
+    /// The opening has found batches lost that had been acknowledged; up to here.
     pub lost_through: u64,
     /// Of the last checkpoint.
     pub through: u64,
@@ -211,7 +211,7 @@ impl State {
         }
     }
 
-    /// The ring has lost batches up to `through`: each later number is new, and no stream knows its entries after the checkpoint.
+    /// The store has lost batches up to `through`: each later number is new, and no stream knows its entries after the checkpoint.
     pub fn lose(&mut self, through: u64) {
         self.lost_through = through;
         if through <= self.through {

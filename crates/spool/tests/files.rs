@@ -242,3 +242,49 @@ fn a_spool_that_has_lost_both_checkpoint_files_is_rebuilt() {
     assert_eq!((spool.read(lsns[2], 0..1).unwrap()[0], spool.read(lsns[3], 0..1).unwrap()[0]), (2, 9));
     assert!(append(&spool, stream, b"new").unwrap() > lsns[3]);
 }
+
+/// Flips a bit of the record's file.
+fn flip(dir: &Path, lsn: Lsn, at: usize) {
+    let path = file_of(dir, lsn);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at] ^= 4;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damage_after_the_last_checkpoint_is_told_and_makes_streams_uncertain() {
+    // In the header and in the head, of one in the midst and of the last: a file has its name only when it is whole.
+    for (nth, at) in [(1, 0), (1, 20), (1, 40), (2, 40)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (spool, _) = open(dir.path());
+        let stream = spool.stream("a").unwrap();
+        let lsns: Vec<Lsn> = (0..3).map(|n| append(&spool, stream, &[n; 100]).unwrap()).collect();
+        spool.abandon();
+        flip(dir.path(), lsns[nth], at);
+
+        let damaged = |damage: &[posthaste_spool::Damage]| damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>();
+        let shown = |spool: &FileSpool| {
+            let mut shown = Vec::new();
+            let show = &mut |replayed: Replayed<'_>| match replayed {
+                Replayed::Entry { lsn, .. } => shown.push((lsn, "entry")),
+                Replayed::Uncertain { through } => shown.push((through, "uncertain")),
+                other => panic!("{other:?}"),
+            };
+            spool.replay(stream, show).unwrap();
+            shown
+        };
+        let mut expected: Vec<_> = lsns.iter().map(|lsn| (*lsn, "entry")).collect();
+        expected[nth].1 = "uncertain";
+        let (spool, report) = open(dir.path());
+        assert_eq!((damaged(&report.damage), shown(&spool)), (vec![Some(lsns[nth])], expected.clone()));
+        spool.checkpoint().unwrap();
+        drop(spool);
+        // The damage is told once, and no stream has advanced: it is still in doubt.
+        let (spool, report) = open(dir.path());
+        assert_eq!((report.damage, shown(&spool)), (vec![], expected));
+        spool.advance(stream, lsns[2], None, Released::default());
+        drop(spool);
+        assert_eq!(shown(&open(dir.path()).0), []);
+        assert_eq!(ClosedFileSpool::open(dir.path()).unwrap().verify().unwrap().damage, []);
+    }
+}

@@ -49,8 +49,8 @@ pub(crate) trait Store: Send + Sync {
     /// Shows the records from `from` on that are published, in order, cancelled ones too. What is forgotten meanwhile is left out.
     ///
     /// # Errors
-    /// An error of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the opening.
-    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> io::Result<()>;
+    /// See [`VisitError`].
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> Result<(), VisitError>;
 
     /// The head of a record.
     ///
@@ -104,6 +104,15 @@ pub(crate) struct Visited {
     pub head: Bytes,
     /// Bytes of its body, which was not read.
     pub body_len: u32,
+}
+
+/// Why a visit has not shown every record.
+#[derive(Debug)]
+pub(crate) enum VisitError {
+    /// Records are damaged; all others were shown.
+    Damaged(Vec<Damage>),
+    /// An error of reading.
+    Io(io::Error),
 }
 
 /// The records of a store at one moment.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_ring::{OnRecord, ReadError, Ring};
 
-use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, Visited};
+use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Wanted};
 use crate::events::{Damage, Event};
@@ -100,9 +100,16 @@ impl Store for Ring {
         let _ = Ring::flush(self);
     }
 
-    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> io::Result<()> {
-        Ring::visit(self, from.into(), &mut |record| {
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> Result<(), VisitError> {
+        let visited = Ring::visit(self, from.into(), &mut |record| {
             each(Visited { lsn: record.lsn.into(), head: record.head, body_len: record.body_len })
+        });
+        visited.map_err(|error| match error.kind() {
+            // Since the opening: the numbers of the batches are not known.
+            io::ErrorKind::InvalidData => {
+                VisitError::Damaged(vec![Damage { lsn: None, place: RING.to_owned(), what: error.to_string() }])
+            }
+            _ => VisitError::Io(error),
         })
     }
 

@@ -8,7 +8,6 @@ mod numbers;
 mod queue;
 mod writer;
 
-use std::io;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -26,10 +25,10 @@ use self::counters::GroupCounters;
 use self::numbers::NEXT;
 use self::queue::{Item, RecordQueue, Waiting};
 use self::writer::StoreWriter;
-use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, Visited};
+use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
-use crate::events::Event;
+use crate::events::{Damage, Event};
 use crate::lsn_set::LsnSet;
 use crate::{AppendError, Config, Lsn, OpenError, Stats, StoreKind, Ticket};
 
@@ -160,9 +159,9 @@ impl Store for GroupStore {
         }
     }
 
-    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> io::Result<()> {
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> Result<(), VisitError> {
         let lsns: Vec<u64> = self.shared.held().iter(from.get()..=u64::MAX).collect();
-        let mut damage = None;
+        let mut damage = Vec::new();
         for lsn in lsns {
             match missing_is_damage(self.shared.medium.head(Lsn::new(lsn))) {
                 Ok((header, head)) => {
@@ -171,11 +170,17 @@ impl Store for GroupStore {
                     }
                 }
                 Err(_) if !self.shared.held().contains(lsn) => {}
-                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
-                Err(error) => drop(damage.get_or_insert(error.to_string())),
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => {
+                    return Err(VisitError::Io(error));
+                }
+                Err(error) => damage.push(Damage {
+                    lsn: Some(Lsn::new(lsn)),
+                    place: self.name().to_owned(),
+                    what: error.to_string(),
+                }),
             }
         }
-        damage.map_or(Ok(()), |damage| Err(io::Error::new(io::ErrorKind::InvalidData, damage)))
+        if damage.is_empty() { Ok(()) } else { Err(VisitError::Damaged(damage)) }
     }
 
     fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError> {
