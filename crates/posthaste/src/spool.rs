@@ -207,7 +207,7 @@ fn export_to(
     let (bar, mut failed) = (progress_bar(), None);
     bar.set_message("writing batches");
     bar.set_length(shown.streams.iter().map(|stream| stream.entries.max(stream.bodies)).sum());
-    closed.export(&mut |batch| {
+    let lost = closed.export(&mut |batch| {
         bar.inc(1);
         match exporter.write(&batch) {
             Ok(()) => ControlFlow::Continue(()),
@@ -221,7 +221,8 @@ fn export_to(
     match failed {
         Some(error) => Err(format!("{}: {error}", to.display()).into()),
         None => {
-            if let Some(spool) = all_of.filter(|_| !exporter.is_damaged() && shown.damage.is_empty()) {
+            exporter.note_lost(closed, &lost, &shown.damage);
+            if let Some(spool) = all_of.filter(|_| !exporter.is_damaged()) {
                 exporter.write_streams(closed, spool).map_err(|error| format!("{}: {error}", to.display()))?;
             }
             Ok(exporter.finish()?)
@@ -238,7 +239,8 @@ fn finish_export(
 ) -> Result<ExitCode, AnyError> {
     let mut text = format!("exported {} to {}\n", batches(exported.batches), to.display());
     for (lsn, what) in &exported.damaged {
-        text += &format!("DAMAGED: the body of batch {lsn} is not exported: {what}\n");
+        let batch = lsn.map_or_else(String::new, |lsn| format!("batch {lsn} is not exported whole: "));
+        text += &format!("DAMAGED: {batch}{what}\n");
     }
     json["exported"] = exported.batches.into();
     json["damage"] = exported.damaged.iter().map(|(lsn, what)| json!({"batch": lsn, "what": what})).collect();

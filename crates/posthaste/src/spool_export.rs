@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
-use posthaste_spool::{ClosedFileSpool, ExportedBatch, ExportedEntry, Lsn};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, ExportedBatch, ExportedEntry, Lsn};
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
@@ -20,8 +20,8 @@ pub struct Exporter {
 #[derive(Default)]
 pub struct Exported {
     pub batches: u64,
-    /// Batches with an unreadable body, each with its error.
-    pub damaged: Vec<(Lsn, String)>,
+    /// Damage to what was to be exported, with the batch if it is known.
+    pub damaged: Vec<(Option<Lsn>, String)>,
 }
 
 impl Exporter {
@@ -51,7 +51,7 @@ impl Exporter {
         match &batch.body {
             None => {}
             Some(Ok(body)) => self.put(lsn, "body", &mut body.reader()?)?,
-            Some(Err(what)) => self.exported.damaged.push((lsn, what.clone())),
+            Some(Err(what)) => self.exported.damaged.push((Some(lsn), what.clone())),
         }
         let text = format!("{:#}\n", json!({"batch": lsn, "front_bytes": batch.front_len, "entries": entries}));
         self.put(lsn, "json", &mut text.as_bytes())?;
@@ -82,6 +82,22 @@ impl Exporter {
             mounts => put(&self.dir.join(MOUNTS), &mut mounts?)?,
         }
         put(&self.dir.join(STREAMS), &mut format!("{:#}\n", serde_json::to_value(&streams)?).as_bytes())
+    }
+
+    /// Notes needed batches that an export has left out, and damage that was found when the spool was opened.
+    pub fn note_lost(&mut self, closed: &ClosedFileSpool, lost: &[Lsn], found: &[Damage]) {
+        let stream = self.stream.clone();
+        let is_of_it = |lsn: Lsn| {
+            let needed_by = closed.needed_by(lsn);
+            // Nobody knows who needs a batch that no checkpoint tells of.
+            needed_by.is_empty() || stream.as_ref().is_none_or(|name| needed_by.contains(&name.as_str()))
+        };
+        let is_new = |lsn: &Lsn| found.iter().all(|damage| damage.lsn != Some(*lsn));
+        let lost = lost.iter().copied().filter(|lsn| is_of_it(*lsn) && is_new(lsn));
+        self.exported.damaged.extend(lost.map(|lsn| (Some(lsn), "its head is damaged".to_owned())));
+        let found = found.iter().filter(|damage| damage.lsn.is_none_or(is_of_it));
+        let told = found.map(|damage| (damage.lsn, format!("{}: {}", damage.place, damage.what)));
+        self.exported.damaged.extend(told);
     }
 
     /// True if something could not be exported.

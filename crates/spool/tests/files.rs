@@ -263,6 +263,11 @@ fn damage_after_the_last_checkpoint_is_told_and_makes_streams_uncertain() {
         flip(dir.path(), lsns[nth], at);
 
         let damaged = |damage: &[posthaste_spool::Damage]| damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>();
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
+        assert_eq!(damaged(&closed.verify().unwrap().damage), [Some(lsns[nth])], "{nth}, byte {at}");
+        assert_eq!(damaged(&closed.inspect().unwrap().damage), [Some(lsns[nth])]);
+        drop(closed);
+
         let shown = |spool: &FileSpool| {
             let mut shown = Vec::new();
             let show = &mut |replayed: Replayed<'_>| match replayed {
@@ -287,4 +292,24 @@ fn damage_after_the_last_checkpoint_is_told_and_makes_streams_uncertain() {
         assert_eq!(shown(&open(dir.path()).0), []);
         assert_eq!(ClosedFileSpool::open(dir.path()).unwrap().verify().unwrap().damage, []);
     }
+}
+
+#[test]
+fn an_export_names_needed_records_whose_heads_are_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let stream = spool.stream("a").unwrap();
+    let lsns: Vec<Lsn> = (0..3).map(|n| append(&spool, stream, &[n; 100]).unwrap()).collect();
+    drop(spool);
+    flip(dir.path(), lsns[1], 40);
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
+    let mut exported = Vec::new();
+    let each = &mut |batch: posthaste_spool::ExportedBatch| {
+        exported.push(batch.lsn);
+        std::ops::ControlFlow::Continue(())
+    };
+    let lost = closed.export(each).unwrap();
+    assert_eq!((lost, exported), (vec![lsns[1]], vec![lsns[0], lsns[2]]));
+    let damage = closed.verify().unwrap().damage;
+    assert_eq!(damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>(), [Some(lsns[1])], "once");
 }

@@ -180,17 +180,21 @@ impl ClosedFileSpool {
         self.body_of(&head, &place)
     }
 
-    pub(super) fn each_batch(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
+    pub(super) fn each_batch(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<Vec<Lsn>> {
+        let mut lost = Vec::new();
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
-            let Some((head, place)) = self.find(lsn)? else { continue };
+            let Some((head, place)) = self.find(lsn)? else {
+                lost.push(Lsn::new(lsn));
+                continue;
+            };
             let entries = head.entries.iter().filter_map(|entry| self.exported_entry(lsn, entry)).collect();
             let body = if is_body_needed { self.body_of(&head, &place)? } else { None };
             let front_len = head.front().len;
             if each(ExportedBatch { lsn: Lsn::new(lsn), entries, front_len, body }).is_break() {
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
     pub(super) fn lost_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {

@@ -53,11 +53,12 @@ pub trait ClosedSpool {
     /// An error of reading.
     fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>>;
 
-    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
+    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no. Returns the needed batches that it left out, because their heads
+    /// cannot be read.
     ///
     /// # Errors
-    /// An error of reading; damage is told in the batch, which is left out if its head is damaged.
-    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()>;
+    /// An error of reading; other damage is told in the batch.
+    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<Vec<Lsn>>;
 
     /// The bodies that some stream needs and nobody can read, in order, each with why.
     ///
@@ -247,9 +248,10 @@ impl ClosedFileSpool {
         };
         let kind = StoreKind::of(dir).unwrap_or_default();
         if let Some((medium, held)) = store::look(kind, dir)? {
-            let heads = closed.read_records(ClosedRecords { kind, medium, held })?;
+            let (heads, damaged) = closed.read_records(ClosedRecords { kind, medium, held })?;
             closed.take_in(&heads);
             closed.read_windows(&heads)?;
+            closed.note_damaged_records(damaged, &heads);
             closed.note_missing_records();
             return Ok(closed);
         }
@@ -441,7 +443,7 @@ impl ClosedSpool for ClosedFileSpool {
         self.body_at(lsn)
     }
 
-    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
+    fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<Vec<Lsn>> {
         self.each_batch(each)
     }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::ClosedFileSpool;
 use crate::batch::Head;
+use crate::events::Damage;
 use crate::lsn_set::LsnSet;
 use crate::reading::LOST_FRONT;
 use crate::scrub::ScrubReport;
@@ -30,6 +31,10 @@ impl ClosedRecords {
         self.kind.dir()
     }
 
+    fn damage(&self, lsn: u64, what: &str) -> Damage {
+        Damage { lsn: Some(Lsn::new(lsn)), place: self.place().to_owned(), what: what.to_owned() }
+    }
+
     /// Bytes of them all.
     pub fn bytes(&self) -> u64 {
         self.medium.bytes(&self.held)
@@ -43,24 +48,36 @@ impl ClosedRecords {
 }
 
 impl ClosedFileSpool {
-    /// Takes the records in; returns their heads.
-    pub(super) fn read_records(&mut self, records: ClosedRecords) -> io::Result<BTreeMap<u64, Head>> {
-        let mut heads = BTreeMap::new();
+    /// Takes the records in; returns the heads that can be read, and of the others why not.
+    pub(super) fn read_records(&mut self, records: ClosedRecords) -> io::Result<(BTreeMap<u64, Head>, Vec<Damage>)> {
+        let (mut heads, mut damaged) = (BTreeMap::new(), Vec::new());
         for lsn in records.held.iter(0..=u64::MAX) {
             match records.medium.head(Lsn::new(lsn)) {
                 Ok((_, head)) => match Head::decode(head) {
                     Some(head) => drop(heads.insert(lsn, head)),
-                    None => self.note(Some(lsn), records.place(), "its head has a format that is not known"),
+                    None => damaged.push(records.damage(lsn, "its head has a format that is not known")),
                 },
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
-                // Forgotten meanwhile, or told as damage if it is needed.
-                Err(_) => {}
+                // Forgotten meanwhile.
+                Err(RecordError::NotFound(_)) => {}
+                Err(error) => damaged.push(records.damage(lsn, &error.to_string())),
             }
         }
         self.state.packed_through = 0;
         self.state.published = self.checkpoint.through.max(records.held.last().unwrap_or(0));
         self.records = Some(records);
-        Ok(heads)
+        Ok((heads, damaged))
+    }
+
+    /// Notes damaged records that are needed, and those that no checkpoint tells of: a record is published whole, so such a one was acknowledged.
+    pub(super) fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
+        let (through, cancelled) = (self.checkpoint.through, self.cancelled(heads));
+        let counts = |lsn: u64| match lsn > through {
+            true => !cancelled.contains(&lsn),
+            false => self.state.is_any_needed(lsn..=lsn),
+        };
+        let noted: Vec<_> = damaged.into_iter().filter(|it| it.lsn.is_some_and(|lsn| counts(lsn.get()))).collect();
+        self.damage.extend(noted);
     }
 
     /// Notes needed records that are gone.
@@ -79,10 +96,14 @@ impl ClosedFileSpool {
         let Some(records) = &self.records else { return Ok(false) };
         for lsn in records.held.iter(0..=u64::MAX) {
             let is_needed = self.state.is_any_needed(lsn..=lsn);
-            let head = records.medium.head(Lsn::new(lsn));
-            let read = head.and_then(|head| records.medium.body(Lsn::new(lsn), 0..0).map(|_| head));
-            match read {
-                Ok((header, _)) => report.count(header.record_len()),
+            let header = match records.medium.head(Lsn::new(lsn)) {
+                Ok((header, _)) => header,
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
+                // Noted when the heads were read.
+                Err(_) => continue,
+            };
+            match records.medium.body(Lsn::new(lsn), 0..0) {
+                Ok(_) => report.count(header.record_len()),
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 Err(RecordError::BodyDamaged(_)) if !self.state.is_body_needed(lsn) => {}
                 Err(RecordError::BodyDamaged(_)) if self.mended_record(lsn).is_some() => {
