@@ -285,7 +285,8 @@ fn repair(spool: &Spool, give_up_damaged: bool) -> Result<ExitCode, AnyError> {
 }
 
 fn has_what_may_be_given_up(closed: &ClosedFileSpool) -> std::io::Result<bool> {
-    Ok(!closed.missing().is_empty() || !closed.unreadable_bodies()?.is_empty())
+    let is_missing = !closed.missing().is_empty() || spool_give_up::has_lost_batches(closed)?;
+    Ok(is_missing || !closed.unreadable_bodies()?.is_empty())
 }
 
 fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {

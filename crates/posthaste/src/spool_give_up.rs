@@ -16,8 +16,9 @@ use crate::terminal::harmless;
 /// Data that was given up: no stream waits for it any more.
 #[derive(Default)]
 pub struct GivenUp {
-    /// Missing segments of the log, and their content.
+    /// Missing segments of the log.
     segments: Vec<u64>,
+    /// Batches that are lost with them, or that no checkpoint tells of.
     lost: Vec<Damage>,
     bodies: Vec<LostBody>,
 }
@@ -42,16 +43,16 @@ pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn s
     let mut messages: HashMap<Lsn, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
     let mut recipients = remote(&closed)?;
     let is_remote: Vec<bool> = unreadable.iter().map(|(lsn, _)| closed.needed_by(*lsn).contains(&QUEUE)).collect();
+    let is_damaged = has_lost_batches(&closed)?;
     drop(closed);
-    if unreadable.is_empty() && given_up.segments.is_empty() {
+    if unreadable.is_empty() && given_up.segments.is_empty() && !is_damaged {
         return Ok(given_up);
     }
     let mut config = config_for(dir)?;
     config.ring.gives_up_missing = true;
     let (spool, report) = FileSpool::open(dir, config)?;
-    if !given_up.segments.is_empty() {
-        given_up.lost = report.damage;
-    }
+    let is_other = |damage: &Damage| unreadable.iter().all(|(lsn, _)| damage.lsn != Some(*lsn));
+    given_up.lost = report.damage.into_iter().filter(is_other).collect();
     for ((lsn, why), is_remote) in unreadable.into_iter().zip(is_remote) {
         let kept = match spool.set_aside(lsn) {
             Ok(SetAside::Whole) => continue,
@@ -65,6 +66,11 @@ pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn s
     }
     spool.give_up_bodies(&given_up.bodies.iter().map(|one| one.batch).collect::<Vec<_>>())?;
     Ok(given_up)
+}
+
+/// True if batches are damaged or missing, and the next opening says what is lost with them.
+pub fn has_lost_batches(closed: &ClosedFileSpool) -> std::io::Result<bool> {
+    Ok(closed.inspect()?.damage.iter().any(|damage| damage.lsn.is_some()))
 }
 
 /// The recipients at other hosts of each message.
@@ -82,7 +88,7 @@ fn remote(closed: &dyn ClosedSpool) -> std::io::Result<HashMap<Lsn, Vec<String>>
 
 impl GivenUp {
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.bodies.is_empty()
+        self.segments.is_empty() && self.lost.is_empty() && self.bodies.is_empty()
     }
 
     pub fn text(&self) -> String {
@@ -90,7 +96,9 @@ impl GivenUp {
         if !self.segments.is_empty() {
             let numbers: Vec<String> = self.segments.iter().map(u64::to_string).collect();
             text += &format!("GIVEN UP: segments of the log: {}\n", numbers.join(", "));
-            text += &damage_text(&self.lost, "LOST");
+        }
+        text += &damage_text(&self.lost, "LOST");
+        if !self.segments.is_empty() || !self.lost.is_empty() {
             text += "recipients that other hosts may have had mail for are held from the next start on: `posthaste queue list --held`\n";
         }
         text + &self.bodies.iter().map(LostBody::text).collect::<String>()

@@ -196,8 +196,8 @@ pub trait SpoolAdmin: Spool {
     /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
     fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError>;
 
-    /// Releases unreadable bodies for all streams, when the operator gives them up. Their entries stay: reading such a body then fails with
-    /// [`ReadError::NotFound`]. Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
+    /// Releases unreadable bodies for all streams, when the operator gives them up. Reading such a body then fails with [`ReadError::NotFound`]. Entries stay, unless
+    /// the head of the batch is lost with them. Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
     ///
     /// # Errors
     /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.

@@ -97,6 +97,7 @@ impl FileSpool {
         }
         report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty() && lost.is_empty())?;
         damage.iter().for_each(|damage| config.events.tell(Event::Damage(damage.clone())));
+        let told = damage.iter().filter_map(|damage| damage.lsn).map(Lsn::get).collect();
         report.damage = damage;
 
         *core.state() = state;
@@ -123,6 +124,7 @@ impl FileSpool {
             work: Mutex::new(work),
             is_short_of_space: AtomicBool::new(false),
             lost_fronts: Mutex::default(),
+            lost_heads: Mutex::new(told),
             pressure,
             checkpoints: AtomicU64::new(0),
             checkpoints_failed: AtomicU64::new(0),

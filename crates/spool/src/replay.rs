@@ -164,12 +164,8 @@ impl Shared {
                             consumer.published(Published { lsn, payload: entry.payload, body });
                         }
                     }
-                    Found::Damaged(what) => self.config.events.tell(Event::Damage(Damage {
-                        lsn: Some(Lsn::new(lsn)),
-                        place: format!("stream {stream}"),
-                        what,
-                    })),
-                    Found::Gone => {}
+                    // Told when it was looked for.
+                    Found::Damaged(_) | Found::Gone => {}
                 }
                 after = lsn;
             }
@@ -217,19 +213,33 @@ impl Shared {
             if matches!(found, Ok(Found::Batch { .. })) {
                 return found;
             }
-            let state = self.core.state();
-            let is_there_still = match place {
-                None => lsn > state.packed_through,
-                Some(pack) => state.pack_of(lsn) == pack,
+            let (is_there_still, is_needed) = {
+                let state = self.core.state();
+                let is_there_still = match place {
+                    None => lsn > state.packed_through,
+                    Some(pack) => state.pack_of(lsn) == pack,
+                };
+                (is_there_still, state.is_any_needed(lsn..=lsn))
             };
-            if !state.is_any_needed(lsn..=lsn) {
+            if !is_needed {
                 return Ok(Found::Gone);
             }
             if is_there_still {
+                if let Ok(Found::Damaged(what)) = &found {
+                    self.tell_lost_head(lsn, what);
+                }
                 return found;
             }
         }
         Ok(Found::Gone)
+    }
+
+    /// Told once, here or by the opening.
+    fn tell_lost_head(&self, lsn: u64, what: &str) {
+        if self.lost_heads.lock().expect("nothing panics while it is held").insert(lsn) {
+            let (place, what) = (self.store.name().to_owned(), what.to_owned());
+            self.config.events.tell(Event::Damage(Damage { lsn: Some(Lsn::new(lsn)), place, what }));
+        }
     }
 
     fn find_in_pack(&self, pack: u64, lsn: u64) -> Result<Found, ReplayError> {

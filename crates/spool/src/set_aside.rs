@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::bodies::BodyFile;
 use crate::files;
+use crate::replay::Found;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
 use crate::store::RecordError;
 
@@ -77,11 +78,17 @@ impl Shared {
     }
 
     fn read_again(&self, lsn: Lsn) -> io::Result<Reread> {
-        let of = |(bytes, is_whole): (Bytes, bool)| if is_whole { Reread::Whole } else { Reread::Damaged(bytes) };
+        // Without its head nobody knows whose message it is.
+        let has_head = !matches!(self.find(lsn.get()), Ok(Found::Damaged(_)));
+        let of = |(bytes, is_whole): (Bytes, bool)| match is_whole && has_head {
+            true => Reread::Whole,
+            false => Reread::Damaged(bytes),
+        };
         let large = self.core.state().large.get(&lsn.get()).copied();
         if let Some(body) = large {
             return Ok(match self.bodies.verify_again(body)? {
-                Ok(()) => Reread::Whole,
+                Ok(()) if has_head => Reread::Whole,
+                Ok(()) => Reread::DamagedFile(body),
                 Err(_) if self.bodies.path(body.upload).exists() => Reread::DamagedFile(body),
                 Err(what) => Reread::Gone(what.to_owned()),
             });

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub is_short_of_space: AtomicBool,
     /// Batches whose front fields were found damaged: each is told once.
     pub lost_fronts: Mutex<BTreeSet<u64>>,
+    /// Batches whose heads are lost: each is told once.
+    pub lost_heads: Mutex<BTreeSet<u64>>,
     pub pressure: Pressure,
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,

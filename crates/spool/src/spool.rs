@@ -15,6 +15,7 @@ use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
 use crate::front::FrontRegion;
 use crate::keeper::Keeper;
 use crate::names::Names;
+use crate::replay;
 use crate::scrub::{ScrubReport, Scrubber};
 use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
@@ -120,9 +121,10 @@ impl SpoolAdmin for FileSpool {
     }
 
     fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError> {
-        {
+        for lsn in bodies.iter().map(|lsn| lsn.get()) {
+            let is_lost = matches!(self.shared.find(lsn), Ok(replay::Found::Damaged(_)));
             let mut state = self.shared.core.state();
-            bodies.iter().for_each(|lsn| state.give_up_body(lsn.get()));
+            if is_lost { state.give_up_batch(lsn) } else { state.give_up_body(lsn) }
         }
         self.shared.checkpoint()
     }

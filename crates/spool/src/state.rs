@@ -290,6 +290,17 @@ impl State {
         self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
     }
 
+    /// Gives up a batch whose head is lost, with its entries. A stream that waited for one without a body is uncertain up to there: it said what became of others.
+    pub fn give_up_batch(&mut self, lsn: u64) {
+        for stream in self.streams.values_mut() {
+            let is_message = stream.bodies.contains(lsn);
+            if stream.entries.remove(lsn) && !is_message {
+                stream.lost = stream.lost.max(lsn);
+            }
+        }
+        self.give_up_body(lsn);
+    }
+
     /// Removes a stream; data that it alone needed is released.
     pub fn forget_stream(&mut self, id: u16) {
         let Some(stream) = self.streams.remove(&id) else { return };

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_spool::{
     AppendError, Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, OpenError, OpenReport,
-    ReadError, Released, Replayed, Spool, StoreKind, StreamId,
+    ReadError, Released, Replayed, SetAside, Spool, SpoolAdmin, StoreKind, StreamId,
 };
 use rustix::io::Errno;
 
@@ -312,4 +312,34 @@ fn an_export_names_needed_records_whose_heads_are_damaged() {
     assert_eq!((lost, exported), (vec![lsns[1]], vec![lsns[0], lsns[2]]));
     let damage = closed.verify().unwrap().damage;
     assert_eq!(damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>(), [Some(lsns[1])], "once");
+}
+
+#[test]
+fn a_batch_without_a_head_is_given_up_with_its_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let stream = spool.stream("a").unwrap();
+    let lsns: Vec<Lsn> = (0..3).map(|n| append(&spool, stream, &[n; 100]).unwrap()).collect();
+    drop(spool);
+    flip(dir.path(), lsns[1], 40);
+    let (tell, told) = channel();
+    let events = posthaste_spool::Events::new(move |event| drop(tell.send(event)));
+    let (spool, _) = FileSpool::open(dir.path(), Config { events, ..config(StoreKind::Files) }).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(spool.entries(stream, lsns[1]), Err(ReadError::Unreachable { .. })));
+    }
+    let is_told = |event: &posthaste_spool::Event| match event {
+        posthaste_spool::Event::Damage(damage) => damage.lsn == Some(lsns[1]) && damage.place == "files",
+        _ => false,
+    };
+    assert_eq!(told.try_iter().filter(is_told).count(), 1, "once");
+    let SetAside::Kept(kept) = spool.set_aside(lsns[1]).unwrap() else { panic!("its body is whole") };
+    assert_eq!(std::fs::read(kept).unwrap(), [1; 100]);
+    spool.give_up_bodies(&[lsns[1]]).unwrap();
+    spool.abandon();
+    let closed = ClosedFileSpool::open(dir.path()).unwrap();
+    assert_eq!((closed.verify().unwrap().damage, closed.unreadable_bodies().unwrap()), (vec![], vec![]));
+    drop(closed);
+    // A lost message says nothing of others.
+    assert_eq!(replayed(&open(dir.path()).0, stream), [lsns[0], lsns[2]]);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::mpsc::channel;
 
-use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Spool, StreamId};
+use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Spool, StoreKind, StreamId};
 use serde_json::Value;
 
 use crate::support::command;
@@ -207,4 +207,30 @@ fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
     let (code, _, error) = run(dir.path(), &["import", "never", "--from", "one"]);
     assert!(code == 2 && error.contains("not an export of all streams"), "{error}");
     assert!(!dir.path().join("never").exists());
+}
+
+#[test]
+fn damage_that_no_checkpoint_tells_of_is_named_until_it_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
+    let (spool, _) = FileSpool::open(&dir.path().join("spool"), config).unwrap();
+    let stream = spool.stream("local:one").unwrap();
+    for n in 0..4_u8 {
+        append(&spool, &[stream], Body::inline(vec![vec![n; 300].into()]));
+    }
+    spool.abandon();
+    // In the head.
+    turn_over(&dir.path().join("spool/files/00/00/0000000000000002"), 40);
+    for command in ["verify", "repair"] {
+        let (code, text, _) = run(dir.path(), &[command, "spool"]);
+        assert!(code == 1 && text.contains("batch 2: record 2 is damaged"), "{text}");
+    }
+    let (code, exported) = json(dir.path(), &["export", "spool", "--to", "damaged"]);
+    assert_eq!((code, &exported["exported"], &exported["damage"][0]["batch"]), (1, &3.into(), &2.into()));
+    assert_eq!(run(dir.path(), &["import", "new", "--from", "damaged"]).0, 2);
+    let (code, text, _) = run(dir.path(), &["repair", "spool", "--give-up-damaged"]);
+    assert!(code == 0 && text.starts_with("LOST: files: batch 2: ") && text.ends_with("sound\n"), "{text}");
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "whole"]).1["damage"], Value::Array(Vec::new()));
+    assert_eq!(run(dir.path(), &["import", "new", "--from", "whole"]).0, 0);
+    assert_eq!(json(dir.path(), &["inspect", "new"]).1["streams"][0]["entries"], 3);
 }
