@@ -57,9 +57,7 @@ impl FileSpool {
     pub fn open(dir: &Path, config: Config) -> Result<(FileSpool, OpenReport), OpenError> {
         posthaste_fsops::make_dir(dir)?;
         let lock = lock(dir)?;
-        if dir.join(IMPORTING).exists() {
-            return Err(OpenError::Importing);
-        }
+        has_been_imported(dir)?;
         config.kind.check(dir)?;
         let mut report = OpenReport::default();
         let (files, checkpoint) = first_checkpoint(dir, &mut report)?;
@@ -359,6 +357,12 @@ fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result
         }
     }
     Ok(left)
+}
+
+/// # Errors
+/// [`OpenError::Importing`] while an import into the directory has not ended.
+pub(crate) fn has_been_imported(dir: &Path) -> Result<(), OpenError> {
+    if dir.join(IMPORTING).try_exists()? { Err(OpenError::Importing) } else { Ok(()) }
 }
 
 pub(crate) const RING: &str = "ring";

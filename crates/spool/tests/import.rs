@@ -164,6 +164,12 @@ fn an_import_that_was_cut_short_is_repeated_and_a_second_one_is_refused() {
         drop(unfinished);
         let opened = FileSpool::open(&new, Config { kind, ..Config::default() });
         assert!(matches!(opened.err(), Some(OpenError::Importing)));
+        for look in [ClosedFileSpool::open, ClosedFileSpool::glance] {
+            assert!(matches!(look(&new).err(), Some(OpenError::Importing)));
+        }
+        let rebuilt = ClosedFileSpool::rebuild(&new, &dir.path().join("rebuilt"));
+        assert!(matches!(rebuilt.err(), Some(OpenError::Importing)));
+        assert!(!dir.path().join("rebuilt").exists());
         // Of another kind, too.
         let other = kinds().find(|other| *other != kind).unwrap();
         exported.put(&new, other, usize::MAX).unwrap().finish().unwrap();

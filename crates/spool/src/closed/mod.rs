@@ -31,7 +31,7 @@ use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
-use crate::open::{LOCK, RING, ROSTER};
+use crate::open::{LOCK, RING, ROSTER, has_been_imported};
 use crate::pack::{self, PackCache};
 use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
@@ -228,6 +228,7 @@ impl ClosedFileSpool {
     }
 
     fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
+        has_been_imported(dir)?;
         let (_, found, spoiled) = CheckpointFiles::open(dir)?;
         let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
         let mut closed = ClosedFileSpool {

@@ -19,7 +19,7 @@ use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::events::Damage;
 use crate::live::{LiveFiles, window_of};
 use crate::names::Names;
-use crate::open::{LOCK, RING};
+use crate::open::{LOCK, RING, has_been_imported};
 use crate::pack::{self, PackWriter};
 use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
@@ -64,9 +64,10 @@ impl ClosedFileSpool {
     /// snapshot, and told so ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] while somebody has it open; `AlreadyExists` if there is a checkpoint that can be read, or something in the place of `to`; those of reading and writing.
+    /// [`OpenError::Locked`] while somebody has it open; [`OpenError::Importing`]; `AlreadyExists` if there is a checkpoint that can be read, or something in the place of `to`; those of reading and writing.
     pub fn rebuild(dir: &Path, to: &Path) -> Result<Rebuilt, OpenError> {
         let _lock = lock(dir)?;
+        has_been_imported(dir)?;
         let exists = |what: &str| OpenError::Io(io::Error::new(io::ErrorKind::AlreadyExists, what));
         if let (_, Found::Valid(_), _) = CheckpointFiles::open(dir)? {
             return Err(exists("a checkpoint can be read, so nothing needs to be rebuilt"));
