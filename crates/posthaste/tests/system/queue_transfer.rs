@@ -90,8 +90,12 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     };
     let (status, counted) = counts(&other(text.replacen(data, "{\"data\":\"QUFB\"}", 1)));
     assert_eq!((status, counted), (1, [Some(0), Some(0), Some(1), Some(1)]));
-    let (status, counted) = counts(&other(text.replacen("ann@there.example", "<ann> x", 1)));
-    assert_eq!((status, counted), (1, [Some(0), Some(0), Some(1), Some(1)]));
+    let attempts = ["\"attempts\":1", "\"attempts\":0"];
+    let envelopes = [["ann@there.example", "<ann> x"], ["bob@there.example", "eve@there.example"], attempts];
+    for [before, after] in envelopes {
+        let (status, counted) = counts(&other(text.replacen(before, after, 1)));
+        assert_eq!((status, counted), (1, [Some(0), Some(0), Some(1), Some(1)]), "{after}");
+    }
     for cut in [0, 10, text.find("{\"data\"").unwrap(), text.len() - 2] {
         let (status, said) = other(text[..cut].to_owned());
         assert_eq!(status, 2, "{cut}: {said}");
@@ -100,7 +104,10 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
 
     // It is exported from there as the same mail, and delivered once.
     let (status, again) = queue(to, &["export", "--domain", "other.example"]);
-    let origin = |text: &str| text.lines().rfind(|line| line.starts_with("{\"end\"")).unwrap().to_owned();
+    let origin = |text: &str| {
+        let line = text.lines().rfind(|line| line.starts_with("{\"end\"")).unwrap();
+        serde_json::from_str::<Value>(line).unwrap()["end"]["origin"].clone()
+    };
     assert_eq!((status, origin(&again)), (0, origin(&text)));
     let domains = ["there.example", "other.example"]
         .map(|name| format!("[[domain]]\nname = \"{name}\"\nusers = [\"ann\", \"bob\"]\n"));

@@ -41,17 +41,23 @@ pub(super) fn export(relay: &Relay, asker: &Asker, host: &str, of: &Which, hold:
 /// Whether the client still listens.
 fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, ControlError> {
     let len = relay.content_len(message.message)?;
-    let mut goes_on = answer(as_json(&Line::Message { message: Head::new(message, len) }));
+    let (mut at, mut content, mut all) = (0, Context::new(&SHA256), Context::new(&SHA256));
+    let mut envelope = |line: Line| {
+        let line = as_json(&line);
+        all.update(format!("{line}\n").as_bytes());
+        answer(line)
+    };
+    let mut goes_on = envelope(Line::Message { message: Head::new(message, len) });
     for recipient in &message.recipients {
-        goes_on = goes_on && answer(as_json(&Line::Recipient { recipient: Recipient::new(recipient) }));
+        goes_on = goes_on && envelope(Line::Recipient { recipient: Recipient::new(recipient) });
     }
-    let (mut at, mut digest) = (0, Context::new(&SHA256));
     while goes_on {
         let piece = relay.content_piece(message.message, at, len)?;
         if piece.is_empty() {
             break;
         }
-        digest.update(&piece);
+        content.update(&piece);
+        all.update(&piece);
         at += piece.len() as u64;
         for piece in piece.chunks(LINE_BYTES) {
             goes_on = goes_on && answer(as_json(&Line::Data { data: STANDARD.encode(piece) }));
@@ -60,9 +66,9 @@ fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, Co
     if !goes_on {
         return Ok(false);
     }
-    let content = digest.finish();
-    let origin = relay.origin(message.message, content.as_ref())?.to_string();
-    Ok(answer(as_json(&Line::End { end: End { origin, bytes: at, sha256: hex(content.as_ref()) } })))
+    let origin = relay.origin(message.message, content.finish().as_ref())?.to_string();
+    all.update(origin.as_bytes());
+    Ok(answer(as_json(&Line::End { end: End { origin, bytes: at, sha256: hex(all.finish().as_ref()) } })))
 }
 
 /// Bytes of the message in one line.

@@ -74,7 +74,8 @@ async fn next(
     counts: &mut Counts,
 ) -> Result<Option<Value>, String> {
     loop {
-        match line(lines).await? {
+        let (line, text) = line(lines).await?;
+        match line {
             Line::First { format, version, .. } if !counts.has_begun => {
                 if format != FORMAT || version != VERSION {
                     return Err(format!("an export of another kind: {format}, version {version}"));
@@ -83,6 +84,7 @@ async fn next(
             }
             Line::Message { message } if counts.has_begun => {
                 let mut incoming = Incoming::begin(message.bytes, queue).await?;
+                incoming.digest.update(&text);
                 let head = message.into_message();
                 let (message, end) = match incoming.receive(lines, head).await? {
                     Ok(whole) => whole,
@@ -103,7 +105,8 @@ async fn next(
     }
 }
 
-async fn line(lines: &mut Lines) -> Result<Line, String> {
+/// The next line, and its text with the line end.
+async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
     lines.get_mut().set_limit(LINE_BYTES_MAX);
     let mut line = Vec::new();
     let read = timeout(IDLE_PATIENCE, lines.read_until(b'\n', &mut line)).await;
@@ -113,12 +116,14 @@ async fn line(lines: &mut Lines) -> Result<Line, String> {
             "the export ends in the middle, or has a line that is too long: what came before is here".to_owned()
         );
     }
-    serde_json::from_slice(&line).map_err(|_| "a line is none of an export of a queue".to_owned())
+    let parsed = serde_json::from_slice(&line).map_err(|_| "a line is none of an export of a queue".to_owned())?;
+    Ok((parsed, line))
 }
 
 /// A message that comes.
 struct Incoming {
     bytes: u64,
+    /// As in [`End::sha256`].
     digest: Context,
     scan: HeaderScan,
     /// Of a small one.
@@ -147,8 +152,10 @@ impl Incoming {
     async fn receive(&mut self, lines: &mut Lines, head: Result<Exported, String>) -> Result<Received, String> {
         let mut message = head;
         loop {
-            match line(lines).await? {
+            let (line, text) = line(lines).await?;
+            match line {
                 Line::Recipient { recipient } => {
+                    self.digest.update(&text);
                     let recipient = recipient.into_recipient();
                     message = message.and_then(|mut message| {
                         let recipient = recipient?;
@@ -195,7 +202,7 @@ impl Incoming {
     }
 
     async fn keep(
-        self,
+        mut self,
         mut message: Exported,
         end: End,
         queue: &impl Importing,
@@ -204,6 +211,7 @@ impl Incoming {
         counts: &mut Counts,
     ) -> Result<Value, String> {
         let origin = end.origin.parse::<posthaste_relay::queue::Origin>();
+        self.digest.update(end.origin.as_bytes());
         let is_whole = end.bytes == self.bytes && end.sha256 == hex(self.digest.finish().as_ref());
         let origin = match origin {
             Ok(origin) if is_whole => origin,
