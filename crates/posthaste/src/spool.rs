@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats};
+use posthaste_spool::{
+    ClosedFileSpool, ClosedSpool, Damage, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats,
+};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
@@ -47,7 +49,7 @@ pub enum SpoolCommand {
     Export {
         #[command(flatten)]
         spool: Spool,
-        /// The directory to create
+        /// The directory to create; one in which an export was cut short is begun anew
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         /// Export only what this stream needs
@@ -218,16 +220,14 @@ fn export_to(
         }
     })?;
     bar.finish_and_clear();
-    match failed {
-        Some(error) => Err(format!("{}: {error}", to.display()).into()),
-        None => {
-            exporter.note_lost(closed, &lost, &shown.damage);
-            if let Some(spool) = all_of.filter(|_| !exporter.is_damaged()) {
-                exporter.write_streams(closed, spool).map_err(|error| format!("{}: {error}", to.display()))?;
-            }
-            Ok(exporter.finish()?)
-        }
+    if let Some(error) = failed {
+        return Err(format!("{}: {error}", to.display()).into());
     }
+    exporter.note_lost(closed, &lost, &shown.damage);
+    if let Some(spool) = all_of.filter(|_| !exporter.is_damaged()) {
+        exporter.write_streams(closed, spool).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(exporter.finish()?)
 }
 
 fn finish_export(
@@ -237,11 +237,17 @@ fn finish_export(
     mut json: Value,
     more: &str,
 ) -> Result<ExitCode, AnyError> {
-    let mut text = format!("exported {} to {}\n", batches(exported.batches), to.display());
+    let mut text = String::new();
     for (lsn, what) in &exported.damaged {
-        let batch = lsn.map_or_else(String::new, |lsn| format!("batch {lsn} is not exported whole: "));
-        text += &format!("DAMAGED: {batch}{what}\n");
+        let batch = lsn.map_or_else(String::new, |lsn| format!("batch {lsn}: "));
+        text += &format!("DAMAGED, and not exported: {batch}{what}\n");
     }
+    let left_out = match exported.damaged.len() {
+        0 => String::new(),
+        1 => "; 1 damaged part is left out".to_owned(),
+        number => format!("; {number} damaged parts are left out"),
+    };
+    text += &format!("exported {} to {}{left_out}\n", batches(exported.batches), to.display());
     json["exported"] = exported.batches.into();
     json["damage"] = exported.damaged.iter().map(|(lsn, what)| json!({"batch": lsn, "what": what})).collect();
     spool.print(&json, &(text + more))?;
@@ -336,7 +342,8 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
     let stats = open.forget_stream(name)?;
     BoundMounts::read(&spool.dir)?.unbind(name)?;
-    let said = format!("deleted: stream {name}, which had not consumed {}\n", batches(stats.entries));
+    let said =
+        format!("deleted: stream {name}; not consumed: {}; bodies held: {}\n", batches(stats.entries), stats.bodies);
     let json = json!({"forgotten": true, "entries": stats.entries, "bodies": stats.bodies});
     match exported {
         Some((to, exported)) => finish_export(spool, to, &exported, json, &said),

@@ -5,13 +5,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
+use posthaste_fsops::{put_in_place, unfinished};
 use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, ExportedBatch, ExportedEntry, Lsn};
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
+use crate::new_file::{new_dir, new_file};
+use crate::spool_export_dir::begin;
+use crate::spool_manifest::{MANIFEST, Manifest};
+
 /// Writes into its own directory.
 pub struct Exporter {
     dir: PathBuf,
+    manifest: Manifest,
+    /// The manifest's file, empty and locked until the end.
+    unfinished: File,
     stream: Option<String>,
     exported: Exported,
 }
@@ -23,16 +31,18 @@ pub struct Exported {
     /// Damage to what was to be exported, with the batch if it is known.
     pub damaged: Vec<(Option<Lsn>, String)>,
 }
+}
 
 impl Exporter {
-    /// Makes the directory. With the name of a stream, writes only its entries.
+    /// Makes the directory, or begins anew in one in which an export was cut short. With the name of a stream, writes only its entries.
     ///
     /// # Errors
-    /// `AlreadyExists`, as nothing is mixed with existing files; others of making it.
+    /// `AlreadyExists`, as nothing is mixed with other files; `WouldBlock` while another export works there; others of making it.
     pub fn new(dir: &Path, stream: Option<&str>) -> io::Result<Self> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
-        std::fs::create_dir(dir).map_err(named)?;
-        Ok(Exporter { dir: dir.to_owned(), stream: stream.map(str::to_owned), exported: Exported::default() })
+        let unfinished =
+            begin(dir).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
+        let (manifest, stream) = (Manifest::default(), stream.map(str::to_owned));
+        Ok(Exporter { dir: dir.to_owned(), manifest, unfinished, stream, exported: Exported::default() })
     }
 
     pub fn write(&mut self, batch: &ExportedBatch) -> io::Result<()> {
@@ -65,23 +75,24 @@ impl Exporter {
     ///
     /// # Errors
     /// Errors of reading and writing; a damaged snapshot.
-    pub fn write_streams(&self, closed: &ClosedFileSpool, spool: &Path) -> io::Result<()> {
+    pub fn write_streams(&mut self, closed: &ClosedFileSpool, spool: &Path) -> io::Result<()> {
         let streams = closed.streams();
         let snapshots = self.dir.join(SNAPSHOTS);
-        std::fs::create_dir(&snapshots)?;
+        new_dir(&snapshots)?;
         for row in streams.streams.iter().flat_map(|stream| &stream.snapshots).filter(|row| row.is_file) {
             let name = row.name().ok_or(io::ErrorKind::InvalidData)?;
             let damaged =
                 |error| io::Error::other(format!("snapshots/{} {error}; run `posthaste spool repair`", row.name));
             let mut content = closed.snapshot(&name).map_err(damaged)?;
-            put(&snapshots.join(&row.name), &mut content)?;
+            self.put_file(format!("{SNAPSHOTS}/{}", row.name), &mut content)?;
         }
         File::open(&snapshots)?.sync_all()?;
         match File::open(spool.join(MOUNTS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            mounts => put(&self.dir.join(MOUNTS), &mut mounts?)?,
+            mounts => self.put_file(MOUNTS.to_owned(), &mut mounts?)?,
         }
-        put(&self.dir.join(STREAMS), &mut format!("{:#}\n", serde_json::to_value(&streams)?).as_bytes())
+        let text = format!("{:#}\n", serde_json::to_value(&streams)?);
+        self.put_file(STREAMS.to_owned(), &mut text.as_bytes())
     }
 
     /// Notes needed batches that an export has left out, and damage that was found when the spool was opened.
@@ -105,23 +116,27 @@ impl Exporter {
         !self.exported.damaged.is_empty()
     }
 
-    /// Makes the names durable, so that the caller may drop the exported data.
+    /// Writes the manifest and makes everything durable, so that the caller may drop the exported data.
     pub fn finish(self) -> io::Result<Exported> {
+        // A power cut keeps no manifest without the files.
         File::open(&self.dir)?.sync_all()?;
+        let manifest = self.dir.join(MANIFEST);
+        posthaste_fsops::write_all(&self.unfinished, self.manifest.text().as_bytes())?;
+        put_in_place(&self.unfinished, &unfinished(&manifest), &manifest)?;
         let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(self.exported)
     }
 
-    fn put(&self, lsn: Lsn, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
-        put(&self.dir.join(format!("{:020}.{ending}", lsn.get())), content)
+    fn put(&mut self, lsn: Lsn, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
+        self.put_file(format!("{:020}.{ending}", lsn.get()), content)
     }
-}
 
-fn put(path: &Path, content: &mut dyn io::Read) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    io::copy(content, &mut file)?;
-    file.sync_all()
+    fn put_file(&mut self, name: String, content: &mut dyn io::Read) -> io::Result<()> {
+        let mut file = new_file(&self.dir.join(&name))?;
+        self.manifest.copy(name, content, &mut file)?;
+        file.sync_all()
+    }
 }
 
 /// The streams of an export.

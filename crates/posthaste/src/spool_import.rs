@@ -1,17 +1,19 @@
 //! `posthaste spool import`: makes a spool from what `export` wrote.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use posthaste_spool::{ExportedEntry, ExportedStreams, ImportedBatch, Lsn, OpenError, SpoolImport, StoreKind};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::new_file::new_file;
 use crate::progress::progress_bar;
 use crate::spool_access::{batches, become_owner};
 use crate::spool_export::{MOUNTS, SNAPSHOTS, STREAMS};
+use crate::spool_export_files::ExportFiles;
+use crate::spool_manifest::Manifest;
 use crate::terminal::{print, print_json};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -25,8 +27,9 @@ struct Batch {
 }
 
 pub fn import(from: &Path, to: &Path, kind: StoreKind, is_json: bool) -> Result<ExitCode, AnyError> {
-    let streams = streams(from)?;
-    let files = batch_files(from)?;
+    let manifest = verified(from)?;
+    let files = ExportFiles::new(from);
+    let streams: ExportedStreams = files.json(STREAMS)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     become_owner(parent)?;
     let begun = SpoolImport::begin(to, kind, &streams).map_err(|error| match error {
@@ -36,77 +39,75 @@ pub fn import(from: &Path, to: &Path, kind: StoreKind, is_json: bool) -> Result<
     });
     let mut spool = begun?;
     for row in streams.streams.iter().flat_map(|stream| &stream.snapshots).filter(|row| row.is_file) {
-        let path = from.join(SNAPSHOTS).join(&row.name);
-        let name = row.name().ok_or_else(|| format!("{}: not a valid name", path.display()))?;
-        let copied = File::open(&path).and_then(|mut content| spool.snapshot(&name, &mut content));
-        copied.map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = format!("{SNAPSHOTS}/{}", row.name);
+        let name = row.name().ok_or_else(|| files.named(&file, "not a valid name"))?;
+        let copied = files.open(&file).and_then(|mut content| spool.snapshot(&name, &mut content));
+        copied.map_err(|error| files.named(&file, error))?;
     }
+    let names: Vec<&str> = manifest.names().filter(|name| is_batch(name)).collect();
     let bar = progress_bar();
     bar.set_message("reading batches");
-    bar.set_length(files.len() as u64);
-    for path in &files {
-        put(&mut spool, path).map_err(|error| format!("{}: {error}", path.display()))?;
+    bar.set_length(names.len() as u64);
+    for name in &names {
+        put(&mut spool, &manifest, &files, name)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    copy_mounts(from, to)?;
+    if manifest.bytes_of(MOUNTS).is_some() {
+        put_mounts(&files.read(MOUNTS)?, to).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
     spool.finish().map_err(|error| format!("{}: {error}", to.display()))?;
     if is_json {
-        print_json(&format!("{:#}\n", json!({"imported": files.len(), "spool": to, "kind": kind})))?;
+        print_json(&format!("{:#}\n", json!({"imported": names.len(), "spool": to, "kind": kind})))?;
     } else {
-        print(&format!("imported {} to {}, a spool of the kind {kind}\n", batches(files.len() as u64), to.display()))?;
+        print(&format!("imported {} to {}, a spool of the kind {kind}\n", batches(names.len() as u64), to.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn streams(from: &Path) -> Result<ExportedStreams, AnyError> {
-    let path = from.join(STREAMS);
-    let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!(
+/// The manifest of an export of all streams, after all files were compared with it.
+fn verified(from: &Path) -> Result<Manifest, AnyError> {
+    let at = |error: io::Error| format!("{}: {error}", from.display());
+    std::fs::read_dir(from).map_err(at)?;
+    let manifest = Manifest::read(from).map_err(at)?.ok_or_else(|| {
+        format!("{}: not an export that has ended: repeat `posthaste spool export` if it was cut short", from.display())
+    })?;
+    if manifest.bytes_of(STREAMS).is_none() {
+        return Err(format!(
             "{}: not an export of all streams that has ended without damage: `posthaste spool repair --give-up-damaged` gives up what cannot be read",
             from.display()
-        ),
-        _ => format!("{}: {error}", path.display()),
-    })?;
-    Ok(serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?)
-}
-
-/// The batches by their numbers: names have leading zeros.
-fn batch_files(from: &Path) -> Result<Vec<PathBuf>, AnyError> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(from)? {
-        let path = entry?.path();
-        let is_number =
-            |stem: &std::ffi::OsStr| stem.to_str().is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()));
-        if path.extension().is_some_and(|ending| ending == "json") && path.file_stem().is_some_and(is_number) {
-            files.push(path);
-        }
+        )
+        .into());
     }
-    files.sort_unstable();
-    Ok(files)
+    let bar = progress_bar();
+    bar.set_message("verifying bytes");
+    bar.set_length(manifest.bytes());
+    manifest.verify(from, &mut |bytes| bar.inc(bytes)).map_err(at)?;
+    bar.finish_and_clear();
+    Ok(manifest)
 }
 
-fn put(spool: &mut SpoolImport, path: &Path) -> Result<(), AnyError> {
-    let batch: Batch = serde_json::from_slice(&std::fs::read(path)?)?;
-    let mut body = match File::open(path.with_extension("body")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        body => Some(body?),
+fn is_batch(name: &str) -> bool {
+    name.strip_suffix(".json").is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn put(spool: &mut SpoolImport, manifest: &Manifest, files: &ExportFiles, name: &str) -> Result<(), AnyError> {
+    let Batch { batch: lsn, front_bytes: front_len, entries } = files.json(name)?;
+    let body_name = name.replace(".json", ".body");
+    let mut body = match manifest.bytes_of(&body_name) {
+        Some(len) => Some((files.open(&body_name).map_err(|error| files.named(&body_name, error))?, len)),
+        None => None,
     };
-    let len = body.as_ref().map_or(Ok(0), |body| body.metadata().map(|found| found.len()))?;
-    let body = body.as_mut().map(|body| (body as &mut dyn io::Read, len));
-    let Batch { batch: lsn, front_bytes: front_len, entries } = batch;
-    Ok(spool.batch(ImportedBatch { lsn, entries, front_len, body })?)
+    let body = body.as_mut().map(|(file, len)| (file as &mut dyn io::Read, *len));
+    let put = spool.batch(ImportedBatch { lsn, entries, front_len, body });
+    put.map_err(|error| files.named(name, error))
 }
 
 /// The ids of mail mounts: without them the next start would take those that it finds.
-fn copy_mounts(from: &Path, to: &Path) -> Result<(), AnyError> {
-    let bytes = match std::fs::read(from.join(MOUNTS)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        bytes => bytes?,
-    };
+fn put_mounts(bytes: &[u8], to: &Path) -> io::Result<()> {
     for name in [MOUNTS, "mounts.copy"] {
-        let file = File::create(to.join(name))?;
-        io::Write::write_all(&mut &file, &bytes)?;
+        let mut file = new_file(&to.join(name))?;
+        file.write_all(bytes)?;
         file.sync_all()?;
     }
     Ok(())

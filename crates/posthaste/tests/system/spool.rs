@@ -1,10 +1,14 @@
 //! `posthaste spool …` on intact spools, damaged ones and spools in use.
 
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Output;
 use std::sync::mpsc::channel;
 
-use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Spool, StoreKind, StreamId};
+use posthaste_spool::{
+    Batch, Body, ClosedFileSpool, Config, Entry, FileSpool, Lsn, Released, SnapshotName, Spool, SpoolImport, StoreKind,
+    StreamId,
+};
 use serde_json::Value;
 
 use crate::support::command;
@@ -133,6 +137,170 @@ fn a_stream_of_which_something_cannot_be_exported_stays() {
     assert_eq!(json(dir.path(), &["inspect", "spool"]).1["streams"].as_array().unwrap().len(), 2);
     assert_eq!(run(dir.path(), &["forget-stream", "spool", "local:one", "--discard"]).0, 0);
     assert_eq!(json(dir.path(), &["inspect", "spool"]).1["streams"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_export_that_leaves_a_batch_out_says_so_and_its_stream_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
+    let spool = FileSpool::open(&dir.path().join("spool"), config).unwrap().0;
+    let [one, two] = ["local:one", "local:two"].map(|name| spool.stream(name).unwrap());
+    append(&spool, &[two], Body::inline(vec!["whole".into()]));
+    spool.checkpoint().unwrap();
+    let whole = only(dir.path(), "files/00/00");
+    for _ in 0..2 {
+        append(&spool, &[one], Body::inline(vec!["text".into()]));
+    }
+    spool.checkpoint().unwrap();
+    drop(spool);
+    let mut records =
+        std::fs::read_dir(dir.path().join("spool/files/00/00")).unwrap().map(|entry| entry.unwrap().path());
+    std::fs::remove_file(records.find(|path| *path != whole).unwrap()).unwrap();
+
+    let (code, text, _) = run(dir.path(), &["export", "spool", "--to", "out"]);
+    let last = text.lines().last().unwrap();
+    assert!(code == 1 && text.contains("DAMAGED, and not exported: "), "{text}");
+    assert_eq!(last, "exported 2 batches to out; 1 damaged part is left out");
+    let (code, _, error) = run(dir.path(), &["import", "new", "--from", "out"]);
+    assert!(code == 2 && error.contains("--give-up-damaged") && !dir.path().join("new").exists(), "{error}");
+    let (code, forgotten) = json(dir.path(), &["forget-stream", "spool", "local:one", "--export", "one"]);
+    assert_eq!((code, &forgotten["forgotten"], &forgotten["exported"]), (1, &false.into(), &1.into()));
+    assert_eq!(forgotten["lost"].as_array().unwrap().len(), 1);
+    // The other stream has lost nothing.
+    let (code, exported) = json(dir.path(), &["export", "spool", "--to", "two", "--stream", "local:two"]);
+    assert_eq!((code, &exported["exported"]), (0, &1.into()));
+}
+
+/// A copy of the directory `out`.
+fn copy_of_export(dir: &Path) -> std::path::PathBuf {
+    let to = dir.join("changed");
+    let _ = std::fs::remove_dir_all(&to);
+    std::fs::create_dir_all(to.join("snapshots")).unwrap();
+    for entry in std::fs::read_dir(dir.join("out")).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+    to
+}
+
+#[test]
+fn an_export_that_was_changed_is_refused_before_anything_is_made() {
+    type Change = fn(&Path, &str, &str);
+    let cases: [(&str, Change); 9] = [
+        ("1.body is missing", |dir, one, _| std::fs::remove_file(dir.join(format!("{one}.body"))).unwrap()),
+        ("1.body has 7 bytes, not 3000", |dir, one, _| {
+            std::fs::write(dir.join(format!("{one}.body")), [1; 7]).unwrap();
+        }),
+        ("1.body has another checksum", |dir, one, two| {
+            let [one, two] = [one, two].map(|name| dir.join(format!("{name}.body")));
+            std::fs::rename(&one, dir.join("x")).unwrap();
+            std::fs::rename(&two, &one).unwrap();
+            std::fs::rename(dir.join("x"), &two).unwrap();
+        }),
+        ("1.body has another checksum", |dir, one, _| turn_over(&dir.join(format!("{one}.body")), 2000)),
+        ("1.json is missing", |dir, one, _| {
+            for ending in ["body", "json"] {
+                std::fs::remove_file(dir.join(format!("{one}.{ending}"))).unwrap();
+            }
+        }),
+        ("1.json has another checksum", |dir, one, _| turn_over(&dir.join(format!("{one}.json")), 20)),
+        ("99.body is none of its files", |dir, _, _| std::fs::write(dir.join("99.body"), "x").unwrap()),
+        ("streams.json has another checksum", |dir, _, _| turn_over(&dir.join("streams.json"), 20)),
+        ("not an export that has ended", |dir, _, _| std::fs::remove_file(dir.join("manifest")).unwrap()),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    let mut names: Vec<String> = std::fs::read_dir(dir.path().join("out"))
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".body").map(str::to_owned))
+        .collect();
+    names.sort_unstable();
+    for (expected, change) in cases {
+        change(&copy_of_export(dir.path()), &names[0], &names[1]);
+        let (code, _, error) = run(dir.path(), &["import", "new", "--from", "changed"]);
+        let expected = expected.replacen("1.", &format!("{}.", names[0]), usize::from(expected.starts_with("1.")));
+        assert!(code == 2 && error.contains(&expected), "{expected}: {error}");
+        assert!(!dir.path().join("new").exists(), "{expected}");
+    }
+    copy_of_export(dir.path());
+    assert_eq!(json(dir.path(), &["import", "new", "--from", "changed"]).0, 0, "a whole copy");
+}
+
+#[test]
+fn an_export_that_was_cut_short_is_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    let at = |name: &str| dir.path().join("out").join(name);
+    let (code, _, error) = run(dir.path(), &["export", "spool", "--to", "out"]);
+    assert!(code == 2 && error.contains("a finished export is in this directory"), "{error}");
+    // As a kill before the end leaves it.
+    std::fs::rename(at("manifest"), at("manifest.new")).unwrap();
+    std::fs::remove_file(at("streams.json")).unwrap();
+    let (code, _, error) = run(dir.path(), &["import", "new", "--from", "out"]);
+    assert!(code == 2 && error.contains("repeat `posthaste spool export`"), "{error}");
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).1["exported"], 11);
+    assert_eq!(json(dir.path(), &["import", "new", "--from", "out"]).1["imported"], 11);
+}
+
+#[test]
+fn copies_of_mail_are_their_owners_alone_and_root_imports_them_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let last = fill(dir.path());
+    let spool = open(dir.path());
+    let name = SnapshotName::new("one.1").unwrap();
+    spool.write_snapshot(&name, &mut |out| out.write_all(b"the state")).unwrap();
+    let none = Released { below: Lsn::ZERO, also: Vec::new() };
+    spool.advance(spool.stream("local:one").unwrap(), last, Some(name), none);
+    spool.checkpoint().unwrap();
+    drop(spool);
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    let (code, text, _) = run(dir.path(), &["forget-stream", "spool", "local:two", "--export", "two"]);
+    assert!(
+        code == 0 && text.contains("deleted: stream local:two; not consumed: 10 batches; bodies held: 10"),
+        "{text}"
+    );
+    for export in ["out", "out/snapshots", "two"] {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir.path().join(export)), 0o700, "{export}");
+        let files = std::fs::read_dir(dir.path().join(export)).unwrap().map(|entry| entry.unwrap().path());
+        let files: Vec<_> = files.filter(|path| path.is_file()).collect();
+        assert!(!files.is_empty());
+        files.iter().for_each(|path| assert_eq!(mode(path), 0o600, "{path:?}"));
+    }
+    if rustix::process::geteuid().is_root() {
+        let theirs = dir.path().join("theirs");
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        chown(&theirs, Some(65_534), Some(65_534)).unwrap();
+        assert_eq!(json(dir.path(), &["import", "theirs/new", "--from", "out"]).0, 0);
+    }
+}
+
+#[test]
+fn an_import_that_was_cut_short_is_named_by_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    let streams = ClosedFileSpool::open(&dir.path().join("spool")).unwrap().streams();
+    drop(SpoolImport::begin(&dir.path().join("half"), StoreKind::Files, &streams).unwrap());
+    let commands: [&[&str]; 6] = [
+        &["inspect", "half"],
+        &["verify", "half"],
+        &["repair", "half"],
+        &["repair", "half", "--rebuild", "rebuilt"],
+        &["export", "half", "--to", "nothing"],
+        &["forget-stream", "half", "local:one", "--discard"],
+    ];
+    for args in commands {
+        let (code, _, error) = run(dir.path(), args);
+        assert!(code == 2 && error.contains("repeat `posthaste spool import`"), "{args:?}: {error}");
+        assert!(!error.contains("--rebuild"), "{error}");
+    }
+    assert!(!dir.path().join("rebuilt").exists() && !dir.path().join("nothing").exists());
+    assert_eq!(json(dir.path(), &["import", "half", "--from", "out"]).1["imported"], 11);
 }
 
 #[test]
