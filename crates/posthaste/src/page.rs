@@ -1,8 +1,6 @@
 //! `posthaste page`: a link that opens the page of a running server in a browser.
 
-use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +9,7 @@ use posthaste_admin::Scope;
 use posthaste_control::Request;
 
 use crate::config_arg::ConfigArg;
+use crate::new_file::new_file;
 use crate::queue::{answer_in, text};
 use crate::terminal::print;
 use crate::token::end_after;
@@ -42,7 +41,7 @@ impl PageArgs {
         let link = text(lines.last().ok_or("the server gives no answer")?, "link");
         let Some(path) = &self.output else { return Ok(print(&format!("{link}\n"))?) };
         let at = |error: io::Error| format!("{}: {error}", path.display());
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at)?;
+        let mut out = new_file(path).map_err(at)?;
         Ok(writeln!(out, "{link}").map_err(at)?)
     }
 }

@@ -1,9 +1,7 @@
 //! `posthaste token`: tokens for requests by HTTP.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +12,7 @@ use posthaste_admin::{Scope, Secret, Token, TokenBounds, TokenFile};
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
+use crate::new_file::new_file;
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, print, print_json};
 
@@ -102,7 +101,7 @@ impl AddArgs {
         };
         // First: a token whose secret nobody has is of no use. As the user who asks, who is to read it.
         let at = |error: io::Error| format!("{}: {error}", path.display());
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at)?;
+        let mut out = new_file(path).map_err(at)?;
         let made = writeln!(out, "{}", secret.reveal()).and_then(|()| out.sync_all()).map_err(|error| at(error).into());
         let made = made.and_then(|()| Ok(file(&self.config)?.add(token)?));
         made.inspect_err(|_: &AnyError| _ = std::fs::remove_file(path))?;

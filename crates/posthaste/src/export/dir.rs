@@ -22,8 +22,8 @@ pub struct TargetDir {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Permission bits of new files, before the umask.
-const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// Permission bits of new files: mail is its owner's alone.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl TargetDir {
     /// Opens the named directory; links up to it are followed.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::socket::connect;
 use super::tables::{number, text};
 use super::{AnyError, ServerArgs, WhichArgs};
+use crate::new_file::new_file;
 use crate::terminal::{harmless, print, print_json};
 
 #[derive(Args)]
@@ -58,7 +59,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     let last = match &args.output {
         Some(path) => {
             let failed = |error: io::Error| format!("{}: {error}", path.display());
-            let mut file = File::create_new(path).map_err(failed)?;
+            let mut file = new_file(path).map_err(failed)?;
             let last = copy(stream, &mut file)?;
             // What is exported may be deleted next.
             file.sync_all().map_err(failed)?;

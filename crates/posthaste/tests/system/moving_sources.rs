@@ -1,6 +1,7 @@
 //! `posthaste import` and `export`: names of targets, sources of other programs, and files that both leave unchanged.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
@@ -95,6 +96,7 @@ fn an_export_follows_no_link_and_empties_no_file() {
     assert_eq!(export(ANN, "out"), (Some(0), "1 message written to out\n".into(), String::new()));
     assert_eq!(export("ann@example.org/Sent", "sent.mbox").0, Some(0));
     assert_eq!(fs::read(path("secret")).unwrap(), b"secret");
+    assert_eq!(path("sent.mbox").metadata().unwrap().permissions().mode() & 0o777, 0o600, "it has mail");
     assert!(!path("made").exists() && path("sent.mbox").symlink_metadata().unwrap().is_file());
     assert_eq!(fs::read_dir(path("out/.Sent/cur")).unwrap().count(), 1);
     // Directories that are links.

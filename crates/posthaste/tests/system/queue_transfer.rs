@@ -1,5 +1,6 @@
 //! Mail moves from the queue of one server to that of another.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -54,6 +55,7 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     let (status, said) = queue(from, &["export", "--all", "--hold", "--output", path]);
     assert_eq!((status, said.contains("2 messages with 3 recipients")), (0, true), "{said}");
     assert_eq!(queue(from, &["export", "--all", "--output", path]).0, 2, "a file that is there stays");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "it has mail");
     assert!(list(from, &[]).iter().all(|line| line["state"] == "held"));
     assert_eq!(counts(&import(from, &[path])), of(0, 0, 3), "they wait there");
 

@@ -1,7 +1,8 @@
 //! Storage of accepted messages. It is never synced: the sink is a test tool and promises nothing.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, BufWriter, IoSlice, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -63,7 +64,7 @@ impl Store {
                 Ok(Self::Mbox(Mutex::new(append_to(file)?)))
             }
             StoreKind::Dir(dir) => {
-                std::fs::create_dir_all(dir)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
                 let index = Lines::new(append_to(&dir.join(DIR_INDEX))?);
                 Ok(Self::Dir { dir: dir.clone(), next: AtomicU64::new(last_number(dir)? + 1), index })
             }
@@ -87,7 +88,7 @@ impl Store {
             }
             Self::Dir { dir, next, index } => {
                 let name = format!("{:08}.eml", next.fetch_add(1, Ordering::Relaxed));
-                File::create_new(dir.join(&name))?.write_all(message)?;
+                File::options().write(true).create_new(true).mode(0o600).open(dir.join(&name))?.write_all(message)?;
                 let to: Vec<String> = envelope.recipients.iter().map(|r| bare(&r.forward_path.to_string())).collect();
                 let from = bare(&envelope.mail.reverse_path.to_string());
                 index.enter(&serde_json::json!({ "file": name, "from": from, "to": to }).to_string())
@@ -155,7 +156,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).open(path)
+    File::options().create(true).append(true).mode(0o600).open(path)
 }
 
 /// The highest file number in the directory, 0 for none.
@@ -262,5 +263,21 @@ mod tests {
         }
         let index = std::fs::read_to_string(dir.path().join("out/index.jsonl")).expect("an index");
         assert_eq!(index.lines().count(), 2);
+    }
+
+    #[test]
+    fn only_the_owner_reads_what_a_store_keeps() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let envelope = Envelope { mail: MailFrom::new(ReversePath::Null), recipients: Vec::new() };
+        for kind in [StoreKind::Dir(dir.path().join("out")), StoreKind::Mbox(dir.path().join("mbox"))] {
+            Store::open(&kind).expect("opens").keep(&envelope, b"a\r\n", UNIX_EPOCH).expect("kept");
+        }
+        let modes = [("out", 0o700), ("out/00000001.eml", 0o600), ("out/index.jsonl", 0o600), ("mbox", 0o600)];
+        for (name, mode) in modes {
+            let found = std::fs::metadata(dir.path().join(name)).expect(name).permissions().mode();
+            assert_eq!(found & 0o777, mode, "{name}");
+        }
     }
 }
