@@ -36,8 +36,20 @@ impl Idle {
         (Idle { relay, spool, report, dir: dir.to_owned() }, of_spool)
     }
 
-    /// Waiting recipients, with the reasons.
+    /// Waiting recipients, with the reasons, once all that are not held are due: the queue's clock has whole seconds.
     fn waiting(&self) -> Vec<(String, String)> {
+        let started = Instant::now();
+        loop {
+            let all = self.waiting_now();
+            if all.iter().all(|(_, why)| !why.contains("Until(")) {
+                return all;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "{all:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn waiting_now(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         self.relay.waiting(&Filter::default(), &mut |waiting| {
             let queue = self.relay.queue_name(waiting.state.queue).expect("its queue");
