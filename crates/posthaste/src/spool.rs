@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{
-    ClosedFileSpool, ClosedSpool, Damage, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats,
-};
+use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;

@@ -31,7 +31,6 @@ pub struct Exported {
     /// Damage to what was to be exported, with the batch if it is known.
     pub damaged: Vec<(Option<Lsn>, String)>,
 }
-}
 
 impl Exporter {
     /// Makes the directory, or begins anew in one in which an export was cut short. With the name of a stream, writes only its entries.
