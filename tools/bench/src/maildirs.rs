@@ -19,6 +19,8 @@ const KNOWN: [(usize, &str); 9] = [
     (6000, "zynqmp"),
 ];
 const WORDS: usize = 20_000;
+/// Words of each message in few files.
+const LINKED_WORDS: usize = 20;
 const SENDERS: [&str; 6] =
     ["Guenter Roeck <linux", "Jean Delvare <jdelvare", "Ann Lee <ann", "Bo Kim <bo", "Cy Day <cy", "Di Fox <di"];
 
@@ -28,17 +30,24 @@ pub(crate) struct Maildirs {
     pub messages: u64,
     words: usize,
     folders: u64,
+    /// Files; messages beyond are further names of these.
+    files: u64,
     made: OnceLock<PathBuf>,
 }
 
 impl Maildirs {
     pub fn new(messages: u64, words: usize) -> Self {
-        Self { messages, words, folders: FOLDERS, made: OnceLock::new() }
+        Self { messages, words, folders: FOLDERS, files: u64::MAX, made: OnceLock::new() }
     }
 
     /// All in one, which is `folder00`.
     pub fn in_one(messages: u64, words: usize) -> Self {
         Self { folders: 1, ..Self::new(messages, words) }
+    }
+
+    /// All in one, which is `folder00`: short messages in `files` files, with as many names as there are messages.
+    pub fn linked(messages: u64, files: u64) -> Self {
+        Self { folders: 1, files, ..Self::new(messages, LINKED_WORDS) }
     }
 
     /// Returns their directory; the first call generates them in a directory of its own in `scratch`.
@@ -58,10 +67,16 @@ impl Maildirs {
         for folder in 0..self.folders {
             let dir = root.join(format!("folder{folder:02}"));
             ["new", "cur", "tmp"].iter().try_for_each(|sub| fs::create_dir_all(dir.join(sub)))?;
+            let mut written = Vec::new();
             for number in (folder..self.messages).step_by(self.folders as usize) {
                 let flags = if random.u8(..) < 200 { "S" } else { "" };
-                let name = format!("{}.M{number}P1.bench:2,{flags}", 1_600_000_000 + number);
-                fs::write(dir.join("cur").join(name), self.message(number, &vocabulary, &mut random))?;
+                let path = dir.join(format!("cur/{}.M{number}P1.bench:2,{flags}", 1_600_000_000 + number));
+                if written.len() as u64 >= self.files {
+                    fs::hard_link(&written[random.usize(..written.len())], path)?;
+                    continue;
+                }
+                fs::write(&path, self.message(number, &vocabulary, &mut random))?;
+                written.push(path);
             }
         }
         Ok(())
@@ -145,5 +160,16 @@ mod tests {
         assert_eq!(list(&root).len(), 3);
         let first = |root: &Path| fs::read(root.join("folder07/cur").join(&list(root)[0])).unwrap();
         assert_eq!(first(&root), first(&again));
+    }
+
+    #[test]
+    fn messages_of_few_files_have_a_name_each() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mail = Maildirs::linked(50, 7);
+        let entries = fs::read_dir(mail.make(dir.path()).unwrap().join("folder00/cur")).unwrap();
+        let inodes: Vec<u64> = entries.map(|entry| entry.unwrap().metadata().unwrap().ino()).collect();
+        assert_eq!(inodes.len(), 50);
+        assert_eq!(inodes.iter().collect::<std::collections::HashSet<_>>().len(), 7);
     }
 }

@@ -212,7 +212,7 @@ fn searching_shows_how_much_was_found() {
 #[test]
 fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
     let dir = disk();
-    let options = ["mailbox", "--side", "posthaste", "--json"];
+    let options = ["mailbox", "--side", "posthaste,posthaste without UIDs", "--json"];
     let output = bench_within(dir.path(), "20s", &options);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -227,6 +227,14 @@ fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
     }
     assert_eq!((messages("fetch-envelopes"), messages("fetch-bodies"), messages("store")), (1000.0, 1000.0, 0.0));
     assert!((1.0..2000.0).contains(&messages("search-unseen")) && messages("search-subject") >= 1.0);
+    assert_eq!((messages("open"), messages("million"), messages("import")), (2000.0, 2000.0, 500.0));
+    let notes = |row: &serde_json::Value| row["notes"].to_string();
+    for mailboxes in ["receive-1", "receive-64", "receive-2000", "receive-100000", "lmtp"] {
+        let rows = rows(&report, &format!("mailbox-{mailboxes}"));
+        assert!(rows.iter().all(|row| notes(row).contains("each found once and unaltered")), "{rows:?}");
+        assert!(notes(&rows[0]).contains("user1: each of"), "{rows:?}");
+        assert_eq!(rows.len(), if mailboxes == "lmtp" { 1 } else { 2 }, "{rows:?}");
+    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ struct Reconnecting {
 impl Running for Reconnecting {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
         self.servers.stop(self.who);
-        self.servers.start_again(self.who, settings)?;
+        self.servers.log_in(self.who, settings)?;
         let (who, address, pid) = (self.who, self.servers.address(self.who)?, self.servers.pid(self.who)?);
         let mut sampler = Sampler::new(&[pid], Instant::now());
         let before = sampler.sample().cpu_s;

@@ -1,7 +1,11 @@
 //! A large mailbox read and changed by IMAP: ours beside Dovecot, through the same client.
 
 mod client;
+mod importing;
 mod many;
+mod million;
+mod opening;
+mod receiving;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +24,7 @@ use server::{Servers, Who};
 
 pub const SUITE: Suite = Suite {
     name: "mailbox",
-    about: "A mailbox of 100,000 messages by IMAP, a command at a time: opened, listed, searched, changed",
+    about: "A mailbox of 100,000 messages by IMAP, a command at a time: opened, listed, searched, changed; mail received into mailboxes",
     workloads,
 };
 
@@ -38,6 +42,8 @@ const RUNS: u32 = 5;
 /// Messages in the workloads that use a part of the mailbox.
 const SOME: u64 = 1000;
 const MANY: u64 = 10_000;
+/// Commands of the first session, and whatever they put into an index.
+const FIRST_LOOK: &[&str] = &["SELECT INBOX", "FETCH 1:* (FLAGS RFC822.SIZE INTERNALDATE)"];
 
 /// A command, or several given in turn. `{from}` and `{to}` are message numbers. They advance with each run by as many
 /// as they hold, so that no server answers from its cache.
@@ -92,7 +98,7 @@ static ASKED: [Asked; 15] = [
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
     let messages = settings.count(MESSAGES, MESSAGES_LEAST);
-    let servers = Arc::new(Servers::new(Maildirs::in_one(messages, WORDS)));
+    let servers = Arc::new(Servers::new(Maildirs::in_one(messages, WORDS), FIRST_LOOK));
     let workload = |name: &str, what: String, start: &dyn Fn(Who) -> Start| Workload {
         name: format!("mailbox-{name}"),
         what,
@@ -114,6 +120,8 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
     });
     let mut all: Vec<Workload> = asked.chain([start]).collect();
     all.extend(many::workloads(settings, &servers));
+    all.extend([opening::workload(messages), million::workload(settings), importing::workload(settings, &servers)]);
+    all.extend(receiving::workloads(settings));
     all
 }
 
@@ -209,7 +217,7 @@ impl Running for Starts {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
         self.servers.stop(self.who);
         let begun = Instant::now();
-        let mut client = self.servers.start_again(self.who, settings)?;
+        let mut client = self.servers.log_in(self.who, settings)?;
         let answer = client.command("SELECT INBOX").map_err(SideError::failed("SELECT"))?;
         let time = begun.elapsed().as_secs_f64() * 1e6;
         let mut sampler = Sampler::new(&[self.servers.pid(self.who)?], Instant::now());

@@ -112,12 +112,14 @@ struct Place {
 /// Both servers, each started at its first use, with a Maildir of its own: hard links to the same files.
 pub(super) struct Servers {
     mail: Maildirs,
+    /// Commands of the first session with each.
+    first_look: &'static [&'static str],
     places: Mutex<BTreeMap<Who, Result<Place, SideError>>>,
 }
 
 impl Servers {
-    pub fn new(mail: Maildirs) -> Self {
-        Self { mail, places: Mutex::default() }
+    pub fn new(mail: Maildirs, first_look: &'static [&'static str]) -> Self {
+        Self { mail, first_look, places: Mutex::default() }
     }
 
     pub fn messages(&self) -> u64 {
@@ -162,8 +164,16 @@ impl Servers {
         }
     }
 
-    /// Starts a stopped server again and opens a session.
-    pub fn start_again(&self, who: Who, settings: &Settings) -> Result<Client, SideError> {
+    /// The directory of a side, with its configuration.
+    pub fn dir(&self, who: Who) -> Result<PathBuf, SideError> {
+        match self.lock().get(&who) {
+            Some(Ok(place)) => Ok(place.dir.clone()),
+            _ => Err(SideError::Failed("it never ran".to_owned())),
+        }
+    }
+
+    /// A session with a server that has been started, and is started again if it was stopped.
+    pub fn log_in(&self, who: Who, settings: &Settings) -> Result<Client, SideError> {
         match self.lock().get_mut(&who) {
             Some(Ok(place)) => place.log_in(who, settings),
             _ => Err(SideError::Failed("it never ran".to_owned())),
@@ -179,15 +189,15 @@ impl Servers {
         let maildir = who.maildir(dir);
         link_maildir(&mail.join("folder00"), &maildir).map_err(SideError::failed("linking mail"))?;
         match who {
-            Who::Ours => write_passwords(&settings.program, dir)?,
+            Who::Ours => write_passwords(&settings.program, dir, LOGIN)?,
             Who::Dovecot => give_away(&maildir).map_err(SideError::failed("owner of the mail"))?,
         }
         let mut place = Place { dir: dir.to_owned(), running: None };
         let mut client = place.log_in(who, settings)?;
         client.command("CREATE Copies").map_err(SideError::failed("CREATE"))?;
-        // The first look, and whatever it puts into an index.
-        client.command("SELECT INBOX").map_err(SideError::failed("SELECT"))?;
-        client.command("FETCH 1:* (FLAGS RFC822.SIZE INTERNALDATE)").map_err(SideError::failed("FETCH"))?;
+        for command in self.first_look {
+            client.command(command).map_err(SideError::failed(command))?;
+        }
         Ok(place)
     }
 }
@@ -201,7 +211,7 @@ impl Place {
     }
 }
 
-fn link_maildir(from: &Path, to: &Path) -> std::io::Result<()> {
+pub(super) fn link_maildir(from: &Path, to: &Path) -> std::io::Result<()> {
     for sub in ["tmp", "new", "cur"] {
         std::fs::create_dir_all(to.join(sub))?;
         for entry in std::fs::read_dir(from.join(sub))? {
@@ -217,10 +227,11 @@ fn give_away(maildir: &Path) -> std::io::Result<()> {
     ["", "tmp", "new", "cur"].iter().try_for_each(|sub| std::os::unix::fs::chown(maildir.join(sub), owner, owner))
 }
 
-fn write_passwords(program: &Path, dir: &Path) -> Result<(), SideError> {
+/// Writes the file `passwords` with one login.
+pub(super) fn write_passwords(program: &Path, dir: &Path, login: &str) -> Result<(), SideError> {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut command = Command::new(program);
-        command.current_dir(dir).args(["password", "--scram", LOGIN]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.current_dir(dir).args(["password", "--scram", login]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(format!("{PASSWORD}\n").as_bytes())?;

@@ -17,7 +17,7 @@ use posthaste_loadgen::values::{Address, Protocol, TlsStart};
 use rustls::ClientConfig;
 
 use super::shape::Shape;
-use crate::peers::{Postfix, SmtpSink};
+use crate::peers::{Dovecot, Postfix, SmtpSink};
 use crate::run::wait_until_idle;
 use crate::sink::Sink;
 use crate::suite::{Running, Sample, Settings, Side, SideError, Start};
@@ -57,6 +57,8 @@ impl Opened {
 pub(crate) enum Door {
     /// SMTP in the clear.
     Smtp,
+    /// LMTP (RFC 2033) in the clear.
+    Lmtp,
     /// SMTP, encrypted after STARTTLS.
     StartTls(Arc<ClientConfig>),
     /// Injection by HTTP.
@@ -85,8 +87,17 @@ pub(crate) trait Serving {
     fn has_delivered(&self) -> bool {
         true
     }
+
+    /// Checks more than the mail after all rounds. Returns a remark.
+    ///
+    /// # Errors
+    /// The measured figures mean something else.
+    fn check(&self) -> Result<Option<String>, SideError> {
+        Ok(None)
+    }
 }
 
+impl Serving for Dovecot {}
 impl Serving for ScratchServer {}
 impl Serving for Sink {}
 impl Serving for SmtpSink {}
@@ -131,10 +142,11 @@ impl Loaded {
         // A request's Host is the name of its server.
         let name = match &self.server.door {
             Door::Http(_) => self.server.address.to_string(),
-            Door::Smtp | Door::StartTls(_) => self.side.into(),
+            Door::Smtp | Door::Lmtp | Door::StartTls(_) => self.side.into(),
         };
         let (protocol, tls, injecting) = match &self.server.door {
             Door::Smtp => (Protocol::Smtp, None, Injecting::default()),
+            Door::Lmtp => (Protocol::Lmtp, None, Injecting::default()),
             Door::StartTls(config) => (Protocol::Smtp, Some(Arc::clone(config)), Injecting::default()),
             Door::Http(injecting) => (Protocol::Http, None, injecting.clone()),
         };
@@ -238,6 +250,7 @@ impl Running for Loaded {
                 faults.push(account.to_text(3).trim_end().replace('\n', "; "));
             }
         }
+        notes.extend(self.server.holds.check()?);
         // The server goes only now: what it has promised had to come to its mailbox.
         drop(self.server.holds);
         if faults.is_empty() {
