@@ -6,14 +6,15 @@ use bytes::Bytes;
 use posthaste_intake::SuccessHere;
 use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
 use posthaste_smtp::Envelope;
-use posthaste_spool::FrontFields;
+use posthaste_spool::{FrontFields, MessageReader};
 
 use crate::forward::now;
 
 /// The header of a message, for its notification: front fields first.
 pub(crate) fn header(front: &FrontFields, pieces: &[Bytes]) -> Vec<u8> {
-    let pieces: Vec<Bytes> = std::iter::once(front.bytes()).chain(pieces).cloned().collect();
-    header_of(&pieces, HEADER_BYTES_MAX)
+    let read = MessageReader::of_draft(front, pieces).pieces(HEADER_BYTES_MAX as u64 + 1);
+    // It is in memory, so there is no error.
+    header_of(&read.unwrap_or_default(), HEADER_BYTES_MAX)
 }
 
 /// Tells the sender of an envelope; there is at least one success.

@@ -5,10 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_consumer::StreamHandle;
-use posthaste_spool::{Consumer, Lsn, Published, PublishedBody};
+use posthaste_spool::{Consumer, Lsn, MessageReader, Published, PublishedBody};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::body::Source;
 use crate::carry::CarriedMessage;
 use crate::config::Config;
 use crate::entry::TransportEntry;
@@ -174,8 +173,8 @@ impl Shared {
         }
     }
 
-    pub fn source(&self, work: &Work) -> Source {
-        Source { spool: self.stream.spool().clone(), lsn: work.body, len: work.body_len }
+    pub fn reader(&self, work: &Work) -> MessageReader {
+        MessageReader::in_spool(self.stream.spool().clone(), work.body, work.body_len)
     }
 }
 

@@ -8,10 +8,11 @@ use posthaste_directory::TransportKind;
 use posthaste_smtp::client::{Config, RecipientOutcome, Stage};
 use posthaste_smtp::driver::{Client, ClientTimeouts, ConnectError};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
+use posthaste_spool::MessageReader;
 use tokio::sync::Semaphore;
 
 use crate::blocking::blocking;
-use crate::body::Source;
+use crate::body::failed;
 use crate::work::{Outcome, Work};
 
 /// One worker's session with a server.
@@ -30,14 +31,15 @@ impl Session {
     }
 
     /// Hands over one message for all its recipients.
-    pub async fn deliver(&mut self, work: &Work, source: Source) -> Vec<Outcome> {
+    pub async fn deliver(&mut self, work: &Work, reader: MessageReader) -> Vec<Outcome> {
         let all = |outcome: Outcome| vec![outcome; work.targets.len()];
         // A body larger than all memory there is comes alone.
-        let kib = u32::try_from(source.len.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, self.memory_kib);
+        let kib = u32::try_from(reader.len().div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, self.memory_kib);
         let Ok(_share) = self.memory.clone().acquire_many_owned(kib).await else {
             return all(Outcome::Failed("the server is shutting down".into()));
         };
-        let body = match blocking(move || read_all(&source).map_err(|error| source.failed(&error, ""))).await {
+        let read = move || reader.pieces(u64::MAX).map_err(|error| failed(&reader, error.into(), ""));
+        let body = match blocking(read).await {
             Ok(body) => body,
             Err(outcome) => return all(outcome),
         };
@@ -136,16 +138,6 @@ fn words(recipient: &RecipientOutcome) -> Arc<str> {
 
 fn is_lost_before(outcome: &Outcome, stage: Stage) -> bool {
     stage == Stage::Mail && matches!(outcome, Outcome::Unavailable(_))
-}
-
-fn read_all(source: &Source) -> std::io::Result<Vec<Bytes>> {
-    let (mut pieces, mut at) = (Vec::new(), 0);
-    while at < source.len {
-        let piece = source.piece(at)?;
-        at += piece.len() as u64;
-        pieces.push(piece);
-    }
-    Ok(pieces)
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(30);

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_message::mbox::{MboxQuoting, from_line};
+use posthaste_spool::MessageReader;
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::process::{Pid, test_kill_process};
 
-use crate::body::{Source, ToLf, prefix};
+use crate::body::{PIECE_BYTES, ToLf, prefix};
 use crate::entry::{Deliver, Target};
 
 /// One message for one file.
@@ -18,7 +19,7 @@ pub(crate) struct Append<'a> {
     pub path: &'a Path,
     pub deliver: &'a Deliver,
     pub target: &'a Target,
-    pub source: &'a Source,
+    pub reader: &'a MessageReader,
     /// Bytes that the file had before an attempt that may have been cut short.
     pub begun: Option<u64>,
     pub lock_time: Duration,
@@ -70,14 +71,13 @@ impl Append<'_> {
 
     /// Gives `each` the bytes of the message in the file.
     fn render(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), AppendError>) -> Result<(), AppendError> {
-        let mut head = from_line(&self.deliver.sender, self.deliver.secs).into_bytes();
-        head.extend(prefix(self.deliver, self.target));
-        each(&head)?;
+        each(from_line(&self.deliver.sender, self.deliver.secs).as_bytes())?;
+        let reader = self.reader.clone().with_prefix(prefix(self.deliver, self.target));
         let (mut to_lf, mut quoting, mut lf, mut out) =
             (ToLf::default(), MboxQuoting::default(), Vec::new(), Vec::new());
         let mut at = 0;
-        while at < self.source.len {
-            let piece = self.source.piece(at).map_err(AppendError::Body)?;
+        while at < reader.len() {
+            let piece = reader.piece(at, PIECE_BYTES).map_err(|error| AppendError::Body(error.into()))?;
             at += piece.len() as u64;
             lf.clear();
             out.clear();
@@ -248,7 +248,7 @@ const LOCK_AGE_MAX: Duration = Duration::from_secs(300);
 mod tests {
     use std::sync::Arc;
 
-    use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
+    use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
 
     use super::*;
 
@@ -256,7 +256,9 @@ mod tests {
         dir: tempfile::TempDir,
         deliver: Deliver,
         target: Target,
-        source: Source,
+        spool: Arc<dyn Spool>,
+        batch: Lsn,
+        reader: MessageReader,
     }
 
     impl World {
@@ -270,12 +272,13 @@ mod tests {
             let entry = Entry { stream: spool.stream("x").unwrap(), needs_body: true, payload: "x".into() };
             let batch = Batch { entries: vec![entry], body: Body::inline(vec![body.to_vec().into()]) };
             spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
-            let source = Source { spool, lsn: told.recv().unwrap().unwrap(), len: body.len() as u64 };
+            let batch = told.recv().unwrap().unwrap();
+            let reader = MessageReader::in_spool(Arc::clone(&spool), batch, body.len() as u64);
             let (sender, secs) = ("s@example.net".into(), 784_111_777);
             let deliver = Deliver { secs, sender, is_8bit: false, smtputf8: false, body: None, targets: Vec::new() };
             let recipient: Arc<str> = "r@example.org".into();
             let target = Target { transport: "/x".into(), original: recipient.clone(), recipient, detail: "".into() };
-            World { dir, deliver, target, source }
+            World { dir, deliver, target, spool, batch, reader }
         }
 
         fn path(&self) -> PathBuf {
@@ -284,9 +287,9 @@ mod tests {
 
         fn append(&self, begun: Option<u64>) -> Result<u64, AppendError> {
             let (path, lock_time) = (self.path(), Duration::ZERO);
-            let (deliver, target, source) = (&self.deliver, &self.target, &self.source);
+            let (deliver, target, reader) = (&self.deliver, &self.target, &self.reader);
             let mut noted = u64::MAX;
-            Append { path: &path, deliver, target, source, begun, lock_time }.run(&mut |len| {
+            Append { path: &path, deliver, target, reader, begun, lock_time }.run(&mut |len| {
                 noted = len;
                 Ok(())
             })?;
@@ -332,8 +335,9 @@ mod tests {
     fn an_attempt_that_fails_in_the_middle_leaves_the_file_as_it_was() {
         let mut world = World::new(&[b'x'; 600_000]);
         std::fs::write(world.path(), BEFORE).unwrap();
-        // The last piece of the body is not there.
-        world.source.len += 1;
+        // The last octet of the body is not there.
+        let reader = MessageReader::in_spool(Arc::clone(&world.spool), world.batch, 600_001);
+        world.reader = reader;
         assert!(matches!(world.append(None), Err(AppendError::Body(_))));
         assert_eq!(std::fs::read(world.path()).unwrap(), BEFORE);
     }
@@ -342,8 +346,8 @@ mod tests {
     fn nothing_is_written_unless_the_length_is_on_record() {
         let world = World::new(b"x\r\n");
         let (path, lock_time) = (world.path(), Duration::ZERO);
-        let (deliver, target, source) = (&world.deliver, &world.target, &world.source);
-        let append = Append { path: &path, deliver, target, source, begun: None, lock_time };
+        let (deliver, target, reader) = (&world.deliver, &world.target, &world.reader);
+        let append = Append { path: &path, deliver, target, reader, begun: None, lock_time };
         assert!(append.run(&mut |_| Err("the spool is full".to_owned())).is_err());
         assert_eq!(std::fs::read(world.path()).unwrap(), b"");
     }

@@ -6,12 +6,13 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_spool::MessageReader;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::blocking::blocking;
-use crate::body::{Source, ToLf, prefix};
+use crate::body::{PIECE_BYTES, ToLf, failed, prefix};
 use crate::entry::{Deliver, Target};
 use crate::work::Outcome;
 
@@ -20,11 +21,11 @@ pub(crate) async fn run(
     arguments: &[String],
     deliver: &Deliver,
     target: &Target,
-    source: Source,
+    reader: MessageReader,
     patience: Duration,
 ) -> Outcome {
     let program = arguments.first().map_or("", String::as_str);
-    let body = source.clone();
+    let body = reader.clone();
     let mut command = Command::new(program);
     command.args(arguments.iter().skip(1)).env_clear().envs(environment(deliver, target)).current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -35,7 +36,7 @@ pub(crate) async fn run(
     let (mut stdout, mut stderr) = (group.child.stdout.take(), group.child.stderr.take());
     let (mut from_out, mut from_err, mut said) = ([0; 4096], [0; 4096], ProgramOutput::default());
     let Group { child, stdin } = &mut group;
-    let mut writing = std::pin::pin!(write(stdin, prefix(deliver, target), source));
+    let mut writing = std::pin::pin!(write(stdin, reader.with_prefix(prefix(deliver, target))));
     let mut is_written = false;
     let deadline = tokio::time::sleep(patience);
     let mut deadline = std::pin::pin!(deadline);
@@ -46,7 +47,7 @@ pub(crate) async fn run(
                 // It must not take what it has for the whole message.
                 Err(error) => {
                     let what = format!("{program}: killed: ");
-                    return blocking(move || body.failed(&error, &what)).await;
+                    return blocking(move || failed(&body, error, &what)).await;
                 }
             },
             read = read(&mut stdout, &mut from_out) => said.take(&from_out[..read]),
@@ -92,15 +93,13 @@ impl Drop for Group {
 }
 
 /// Writes the message and closes the pipe, unless there is an error.
-async fn write(stdin: &mut Option<ChildStdin>, head: Vec<u8>, source: Source) -> io::Result<()> {
+async fn write(stdin: &mut Option<ChildStdin>, reader: MessageReader) -> io::Result<()> {
     let Some(pipe) = stdin else { return Ok(()) };
-    let mut out = head;
-    let mut to_lf = ToLf::default();
-    let mut at = 0;
-    let len = source.len;
+    let (mut to_lf, mut out) = (ToLf::default(), Vec::new());
+    let (mut at, len) = (0, reader.len());
     while at < len {
-        let reader = source.clone();
-        let piece: Bytes = blocking(move || reader.piece(at)).await?;
+        let reader = reader.clone();
+        let piece: Bytes = blocking(move || reader.piece(at, PIECE_BYTES)).await?;
         at += piece.len() as u64;
         to_lf.push(&piece, &mut out);
         if at == len {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use posthaste_directory::TransportKind;
 
 use crate::blocking::blocking;
+use crate::body::failed;
 use crate::consumer::Shared;
 use crate::entry::{Key, TransportEntry};
 use crate::lmtp::Session;
@@ -98,15 +99,15 @@ async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
 
 /// One message, for all targets of the work: more than one at an LMTP server alone.
 async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Vec<Outcome> {
-    let source = shared.source(work);
+    let reader = shared.reader(work);
     let Some(part) = work.targets.first() else { return Vec::new() };
     let outcome = match work.transport.kind() {
         TransportKind::Program(arguments) => {
             let patience = shared.config.program_time;
-            crate::program::run(arguments, &work.deliver, &part.target, source, patience).await
+            crate::program::run(arguments, &work.deliver, &part.target, reader, patience).await
         }
         TransportKind::File(path) => {
-            let body = source.clone();
+            let body = reader.clone();
             let (shared, path, deliver, part) = (shared.clone(), path.clone(), work.deliver.clone(), part.clone());
             let key: Key = (work.body, part.number);
             let append = move || {
@@ -114,7 +115,7 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
                     path: &path,
                     deliver: &deliver,
                     target: &part.target,
-                    source: &source,
+                    reader: &reader,
                     begun: part.begun,
                     lock_time: shared.config.lock_time,
                 };
@@ -122,12 +123,12 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
             };
             match blocking(append).await {
                 Ok(()) => Outcome::Delivered,
-                Err(AppendError::Body(error)) => blocking(move || body.failed(&error, "")).await,
+                Err(AppendError::Body(error)) => blocking(move || failed(&body, error, "")).await,
                 Err(AppendError::File(error)) => Outcome::Unavailable(error.into()),
             }
         }
         _ => {
-            let outcomes = shared.unless_poisoned(session.deliver(work, source)).await;
+            let outcomes = shared.unless_poisoned(session.deliver(work, reader)).await;
             return outcomes.unwrap_or_else(|| {
                 session.cut();
                 vec![Outcome::Unavailable("the spool takes no records".into()); work.targets.len()]

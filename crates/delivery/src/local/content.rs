@@ -4,21 +4,16 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use posthaste_intake::LargeBody;
 use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
-use posthaste_spool::{Lsn, Spool};
+use posthaste_spool::MessageReader;
 
-use super::losses::read_failed;
 use super::message::{LineEnds, Target};
 
-/// Source of a body's bytes.
+/// The octets of a message, and where time is spent on them.
 pub(crate) struct Source<'a> {
-    pub spool: &'a dyn Spool,
-    pub lsn: Lsn,
-    pub len: u64,
-    /// The body in memory, if it is there.
-    pub parts: Option<&'a [Bytes]>,
+    /// Without the target's prefix.
+    pub reader: &'a MessageReader,
     pub large: Option<LargeBody>,
     /// Called before each step that may be slow.
     pub step: &'a dyn Fn(),
@@ -47,25 +42,18 @@ impl<'a> Content<'a> {
         if let Some(large) = source.large {
             return Ok(Self::large(target, (line_ends, modified), source, large));
         }
-        let read;
-        let parts = match source.parts {
-            Some(parts) => parts,
-            None => {
-                read = [source.read(0, source.len)?];
-                &read[..]
-            }
-        };
-        let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 1);
-        all.push(&target.prefix);
-        all.extend(parts.iter().map(|part| &part[..]));
+        if !source.reader.is_in_memory() {
+            (source.step)();
+        }
+        let pieces = source.reader.clone().with_prefix(target.prefix.clone()).pieces(u64::MAX)?;
         let mut head = Vec::new();
         let (disk_size, wire_size) = match line_ends {
             LineEnds::ToLf => {
-                let sizes = crlf_to_lf(&all, &mut head);
+                let sizes = crlf_to_lf(&pieces, &mut head);
                 (sizes.disk_size, sizes.wire_size)
             }
             LineEnds::AsGiven => {
-                head = all.concat();
+                head = pieces.concat();
                 (head.len() as u64, wire_size_as_stored(&head))
             }
         };
@@ -80,7 +68,7 @@ impl<'a> Content<'a> {
     ) -> Self {
         let strip_cr = line_ends == LineEnds::ToLf && large.is_lossless;
         let mut head = Vec::new();
-        let mut disk_size = source.len;
+        let mut disk_size = source.reader.len();
         if strip_cr {
             crlf_to_lf(&[&target.prefix], &mut head);
             disk_size -= large.crlfs;
@@ -89,7 +77,7 @@ impl<'a> Content<'a> {
         }
         disk_size += head.len() as u64;
         let wire_size = match line_ends {
-            LineEnds::ToLf => target.prefix.len() as u64 + source.len,
+            LineEnds::ToLf => target.prefix.len() as u64 + source.reader.len(),
             LineEnds::AsGiven => disk_size + large.lone_lfs,
         };
         Content { disk_size, wire_size, modified, head, tail: Some(strip_cr), source }
@@ -132,8 +120,12 @@ impl<'a> Content<'a> {
         let Some(strip_cr) = self.tail else { return Ok(()) };
         let mut stripped = Vec::new();
         let mut at = 0;
-        while at < self.source.len {
-            let piece = self.source.read(at, PIECE_BYTES.min(self.source.len - at))?;
+        loop {
+            (self.source.step)();
+            let piece = self.source.reader.piece(at, PIECE_BYTES)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
             at += piece.len() as u64;
             if !strip_cr {
                 each(&piece)?;
@@ -143,19 +135,6 @@ impl<'a> Content<'a> {
             stripped.clear();
             LineEndScan::default().push(&piece, |run| stripped.extend_from_slice(run));
             each(&stripped)?;
-        }
-        Ok(())
-    }
-}
-
-impl Source<'_> {
-    fn read(&self, from: u64, len: u64) -> io::Result<Bytes> {
-        (self.step)();
-        let read = self.spool.read(self.lsn, from..from + len);
-        let piece = read.map_err(read_failed)?;
-        match piece.len() as u64 == len {
-            true => Ok(piece),
-            false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its body in the spool is too short")),
         }
     }
 }

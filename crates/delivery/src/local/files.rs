@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use posthaste_fsops::Space;
 use posthaste_maildir::{Found, Host, MailboxPath, Maildir, Mount, NewFile, UniqueName};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Lsn, MessageReader};
 
 use super::common::Common;
 use super::content::{Content, Source};
@@ -163,12 +163,15 @@ impl Files {
         let sought: Vec<String> = jobs.iter().filter(|job| job.task != Task::Write).map(Job::name_key).collect();
         step();
         let there = if sought.is_empty() { Ok(FoundMessages::default()) } else { look(&maildir, &sought) };
-        let work = |job: &Job| match self.work(&maildir, job, &there, step) {
-            Ok(true) => Ok(Done::Written),
-            Ok(false) => Ok(Done::Found),
-            Err(failed) => {
-                let is_there = there.as_ref().is_ok_and(|there| there.has(&job.name_key()));
-                given_up(&*self.common.spool, job.key.0, is_there, failed).map(Done::GivenUp)
+        let work = |job: &Job| {
+            let reader = self.reader(job);
+            match self.work(&maildir, (job, &reader), &there, step) {
+                Ok(true) => Ok(Done::Written),
+                Ok(false) => Ok(Done::Found),
+                Err(failed) => {
+                    let is_there = there.as_ref().is_ok_and(|there| there.has(&job.name_key()));
+                    given_up(&reader, is_there, failed).map(Done::GivenUp)
+                }
             }
         };
         let outcomes: Vec<_> = jobs.iter().map(work).collect();
@@ -179,24 +182,24 @@ impl Files {
         }
     }
 
+    fn reader(&self, job: &Job) -> MessageReader {
+        match &job.body {
+            Some(held) => MessageReader::in_memory(Arc::clone(&held.parts)),
+            None => MessageReader::in_spool(Arc::clone(&self.common.spool), job.key.0, job.body_len),
+        }
+    }
+
     fn work(
         &self,
         maildir: &Maildir,
-        job: &Job,
+        (job, reader): (&Job, &MessageReader),
         there: &io::Result<FoundMessages>,
         step: &dyn Fn(),
     ) -> io::Result<bool> {
         step();
         self.common.seams.pass(Step::Message(&job.target().mailbox))?;
         let target = job.target();
-        let source = Source {
-            spool: &*self.common.spool,
-            lsn: job.key.0,
-            len: job.body_len,
-            parts: job.body.as_ref().map(|held| &held.parts[..]),
-            large: job.deliver.large,
-            step,
-        };
+        let source = Source { reader, large: job.deliver.large, step };
         let content = Content::new(target, (job.deliver.line_ends, job.deliver.internal_date), source)?;
         let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
         if job.task == Task::Write {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use posthaste_spool::{Lsn, ReadError, SetAside, Spool};
+use posthaste_spool::MessageReader;
 
 /// A message given up for one mailbox: its body in the spool is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,36 +65,11 @@ pub(crate) struct Lost {
     pub is_there: bool,
 }
 
-/// A body that can never be read, wrapped in an [`io::Error`] for the code that writes files.
-#[derive(Debug, thiserror::Error)]
-#[error("its body cannot be read: {0}")]
-struct Unreadable(ReadError);
-
-/// Wraps a failed read of a body as an error of writing the message.
-pub(crate) fn read_failed(error: ReadError) -> io::Error {
-    match error {
-        // Others can be repaired: a file put back, an index rebuilt, a disk replaced.
-        ReadError::Damaged { .. } | ReadError::NotFound(_) => {
-            io::Error::new(io::ErrorKind::InvalidData, Unreadable(error))
-        }
-        error => io::Error::other(format!("its body cannot be read: {error}")),
-    }
-}
-
 /// Decides if an attempt failed for good. The rest of the body is kept first.
 ///
 /// # Errors
 /// It did not, or the bytes could not be kept: retry.
-pub(crate) fn given_up(spool: &dyn Spool, body: Lsn, is_there: bool, failed: io::Error) -> io::Result<Lost> {
-    let Some(Unreadable(error)) = failed.get_ref().and_then(|error| error.downcast_ref()) else { return Err(failed) };
-    let lost = |kept| Lost { error: error.to_string().into(), kept, is_there };
-    if matches!(error, ReadError::NotFound(_)) {
-        return Ok(lost(None));
-    }
-    match spool.set_aside(body) {
-        Ok(SetAside::Kept(path)) => Ok(lost(Some(path))),
-        Ok(SetAside::Whole) => Err(failed),
-        Ok(SetAside::Gone { why }) => Err(io::Error::other(format!("{error}; {why}"))),
-        Err(kept) => Err(io::Error::new(kept.kind(), format!("{error}; what is left of it cannot be kept: {kept}"))),
-    }
+pub(crate) fn given_up(reader: &MessageReader, is_there: bool, failed: io::Error) -> io::Result<Lost> {
+    let lost = reader.give_up(failed)?;
+    Ok(Lost { error: lost.why.into(), kept: lost.kept, is_there })
 }

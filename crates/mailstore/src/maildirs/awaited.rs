@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_spool::{Lsn, ReadError, Spool};
+use posthaste_spool::{Lsn, MessageReader, ReadError};
 use tokio::task::spawn_blocking;
 
 use super::body::ended;
@@ -14,59 +14,29 @@ use crate::ledger::MailLedger;
 use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, cut_header};
 use crate::store::Asked;
 
-/// A message in the spool: the fields in front of it, and its body as it was received.
-pub(super) struct SpoolBody {
-    spool: Arc<dyn Spool>,
-    lsn: Lsn,
-    prefix: Bytes,
-    len: u64,
-}
-
-impl SpoolBody {
-    pub fn new(spool: Arc<dyn Spool>, lsn: u64, prefix: Bytes, len: u64) -> Self {
-        Self { spool, lsn: Lsn::new(lsn), prefix, len }
-    }
-
-    /// Octets from `from` on. Blocks.
-    ///
-    /// # Errors
-    /// [`ReadError::NotFound`] once the file is there: then it is read instead.
-    pub fn read_now(&self, from: u64, up_to: u64) -> Result<Bytes, ReadError> {
-        let up_to = up_to.min(self.len).min(from.saturating_add(BODY_READ_MAX as u64));
-        let prefix_len = self.prefix.len() as u64;
-        if from >= up_to {
-            return Ok(Bytes::new());
+/// The header of a message in the spool. Blocks.
+///
+/// # Errors
+/// [`ReadError::NotFound`] once the file is there: then it is read instead.
+pub(super) fn header_of(in_spool: &MessageReader) -> Result<Bytes, ReadError> {
+    let (mut out, mut searched) = (Vec::new(), 0);
+    while out.len() < HEADER_BYTES_MAX {
+        let piece = in_spool.piece(out.len() as u64, BODY_READ_MAX as u64)?;
+        if piece.is_empty() {
+            break;
         }
-        if from < prefix_len {
-            return Ok(self.prefix.slice(from as usize..up_to.min(prefix_len) as usize));
+        out.extend_from_slice(&piece);
+        if cut_header(&mut out, &mut searched) {
+            break;
         }
-        self.spool.read(self.lsn, from - prefix_len..up_to - prefix_len)
     }
-
-    /// The header. Blocks.
-    ///
-    /// # Errors
-    /// As [`read_now`](Self::read_now).
-    pub fn header(&self) -> Result<Bytes, ReadError> {
-        let (mut out, mut searched) = (Vec::new(), 0);
-        while out.len() < HEADER_BYTES_MAX {
-            let piece = self.read_now(out.len() as u64, u64::MAX)?;
-            if piece.is_empty() {
-                break;
-            }
-            out.extend_from_slice(&piece);
-            if cut_header(&mut out, &mut searched) {
-                break;
-            }
-        }
-        out.truncate(HEADER_BYTES_MAX);
-        Ok(out.into())
-    }
+    out.truncate(HEADER_BYTES_MAX);
+    Ok(out.into())
 }
 
 /// A message that may get its file while it is read: the octets are the same.
 pub(super) struct AwaitedBody {
-    pub in_spool: Arc<SpoolBody>,
+    pub in_spool: MessageReader,
     /// Opens the file.
     pub in_file: Arc<OpenBody>,
 }
@@ -76,13 +46,14 @@ pub(super) type OpenBody = dyn Fn() -> Result<Arc<dyn MailBody>, MailstoreError>
 
 impl MailBody for AwaitedBody {
     fn len(&self) -> u64 {
-        self.in_spool.len
+        self.in_spool.len()
     }
 
     fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
-        let (in_spool, in_file) = (Arc::clone(&self.in_spool), Arc::clone(&self.in_file));
+        let (in_spool, in_file) = (self.in_spool.clone(), Arc::clone(&self.in_file));
+        let len_max = up_to.saturating_sub(from).min(BODY_READ_MAX as u64);
         Box::pin(async move {
-            let read = move || match in_spool.read_now(from, up_to) {
+            let read = move || match in_spool.piece(from, len_max) {
                 Ok(octets) => Ok(Ok(octets)),
                 // Delivery has made the file durable, and the spool has let the body go.
                 Err(ReadError::NotFound(_)) => in_file().map(Err),
@@ -104,7 +75,7 @@ pub(super) fn unreadable(error: &ReadError) -> MailstoreError {
 }
 
 /// A message whose file was not listed yet, if the spool has it. Blocks.
-pub(super) fn in_spool(ledger: &MailLedger, id: u32, message: &MailFile) -> Option<SpoolBody> {
+pub(super) fn in_spool(ledger: &MailLedger, id: u32, message: &MailFile) -> Option<MessageReader> {
     let (lsn, number) = message.awaited()?;
     let entries = ledger.spool().entries(ledger.stream(), Lsn::new(lsn)).ok()?;
     let prefix = entries.iter().find_map(|payload| match MailEntry::decode(payload)? {
@@ -116,5 +87,6 @@ pub(super) fn in_spool(ledger: &MailLedger, id: u32, message: &MailFile) -> Opti
         }
         _ => None,
     })?;
-    Some(SpoolBody::new(Arc::clone(ledger.spool()), lsn, prefix, message.wire_size()?))
+    let batch_len = message.wire_size()?.checked_sub(prefix.len() as u64)?;
+    Some(MessageReader::in_spool(Arc::clone(ledger.spool()), Lsn::new(lsn), batch_len).with_prefix(prefix))
 }

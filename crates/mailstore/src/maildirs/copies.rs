@@ -14,8 +14,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
+use posthaste_spool::MessageReader;
 
-use super::awaited::{SpoolBody, in_spool, unreadable};
+use super::awaited::{in_spool, unreadable};
 use super::body::wire_len;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
@@ -315,12 +316,12 @@ impl<'a> Copying<'a> {
     fn of_spool(
         &self,
         message: &Message<Arc<MailFile>>,
-        body: &SpoolBody,
+        body: &MessageReader,
     ) -> Result<(UniqueName, File, bool), MailstoreError> {
         let size = message.file.wire_size().ok_or(MailstoreError::Gone)?;
         let names = &self.to.shared.copy_names;
         let name = names.next(message.internal_date, message.email_id.0, true, (size, size));
-        let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
+        let read = |from| body.piece(from, COPY_BYTES as u64).map_err(|error| io::Error::other(unreadable(&error)));
         let file = self.write(message, name.as_str(), read).map_err(|error| self.failed(error))?;
         Ok((name, file, true))
     }

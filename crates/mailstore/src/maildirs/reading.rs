@@ -8,7 +8,7 @@ use posthaste_maildir::tree::FileFacts;
 use posthaste_spool::ReadError;
 use tokio::task::spawn_blocking;
 
-use super::awaited::{AwaitedBody, in_spool, unreadable};
+use super::awaited::{AwaitedBody, header_of, in_spool, unreadable};
 use super::body::{FileBody, header};
 use super::core::MailboxCore;
 use super::file::MailFile;
@@ -31,7 +31,7 @@ impl MailboxCore {
     }
 
     pub fn header(&self, reader: Option<&MaildirReader>, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {
-        match in_spool(&self.shared.ledger, self.id, file).map(|body| body.header()) {
+        match in_spool(&self.shared.ledger, self.id, file).map(|message| header_of(&message)) {
             Some(Ok(octets)) => return Ok(octets),
             Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => return Err(unreadable(&error)),
             _ => {}
@@ -84,7 +84,7 @@ impl MailboxCore {
                 let (opened, size) = core.open(uid, &file)?;
                 Ok(Arc::new(FileBody::new(opened, size, &file)?))
             };
-            return Ok(Arc::new(AwaitedBody { in_spool: Arc::new(in_spool), in_file: Arc::new(in_file) }));
+            return Ok(Arc::new(AwaitedBody { in_spool, in_file: Arc::new(in_file) }));
         }
         let (opened, size) = self.open_by(reader.as_ref().map_err(Clone::clone)?, uid, &file)?;
         Ok(Arc::new(FileBody::new(opened, size, &file)?))

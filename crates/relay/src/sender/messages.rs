@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use posthaste_spool::{Lsn, PublishedBody, ReadError, Spool, StreamId};
+use posthaste_spool::{Lsn, MessageReader, PublishedBody, ReadError, Spool, StreamId};
 
 use crate::queue::entry::QueuedRecipient;
 use crate::queue::{QueueEntry, Queued};
@@ -13,8 +13,8 @@ use crate::queue::{QueueEntry, Queued};
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub queued: Queued,
-    /// In pieces; `None` if it is in the spool alone.
-    body: Option<Arc<[Bytes]>>,
+    /// `None` if it is in the spool alone.
+    in_memory: Option<MessageReader>,
 }
 
 impl Envelope {
@@ -79,7 +79,7 @@ impl Messages {
         let body_bytes: usize = pieces.iter().map(Bytes::len).sum();
         let texts: usize = queued.recipients.iter().map(|recipient| recipient.address.len() + 64).sum();
         let bytes = body_bytes + texts + ENVELOPE_BYTES;
-        let envelope = Arc::new(Envelope { queued, body: Some(pieces.clone()) });
+        let envelope = Arc::new(Envelope { queued, in_memory: Some(MessageReader::in_memory(pieces.clone())) });
         let mut kept = self.kept.lock().expect("messages");
         while kept.bytes + bytes > self.bytes_max {
             let Some((oldest, left)) = kept.by_lsn.pop_first() else { return };
@@ -119,7 +119,7 @@ impl Messages {
         let behind = (kept.come - found.come) as f32 / self.bytes_max.max(1) as f32;
         let envelope = found.envelope.clone();
         drop(kept);
-        let body = envelope.body.as_ref().map(|body| body.to_vec());
+        let body = envelope.in_memory.as_ref().and_then(|message| message.pieces(u64::MAX).ok());
         (body.map(|body| Loaded { envelope, body }), Some(behind.min(1.0)))
     }
 
@@ -131,7 +131,7 @@ impl Messages {
         let entries = self.spool.entries(self.stream, lsn).map_err(load_error)?;
         let queued = entries.iter().find_map(|payload| QueueEntry::decode(payload).ok()?.into_message());
         let queued = queued.ok_or_else(|| LoadError::Lost("its envelope is not in its batch".to_owned()))?;
-        Ok(Arc::new(Envelope { queued, body: None }))
+        Ok(Arc::new(Envelope { queued, in_memory: None }))
     }
 
     /// The message, from memory or from the spool. Blocks.
@@ -146,23 +146,16 @@ impl Messages {
 
     /// The first `bytes_max` bytes of the body at most. Blocks.
     pub fn body(&self, lsn: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, LoadError> {
-        let end = self.body_len(lsn)?.min(bytes_max);
-        let (mut pieces, mut at) = (Vec::new(), 0);
-        while at < end {
-            let to = end.min(at + PIECE_BYTES);
-            pieces.push(self.spool.read(lsn, at..to).map_err(load_error)?);
-            at = to;
-        }
-        Ok(pieces)
+        self.reader(lsn)?.pieces(bytes_max).map_err(load_error)
     }
 
-    /// Length of the body: the spool tells it to a reader that asks for more than there is.
+    /// Bytes of the body. Blocks.
     pub fn body_len(&self, lsn: Lsn) -> Result<u64, LoadError> {
-        match self.spool.read(lsn, u64::MAX - 1..u64::MAX) {
-            Err(ReadError::OutOfRange { len, .. }) => Ok(len),
-            Err(error) => Err(load_error(error)),
-            Ok(_) => Err(LoadError::Now("its length is not known".to_owned())),
-        }
+        self.reader(lsn).map(|reader| reader.len())
+    }
+
+    fn reader(&self, lsn: Lsn) -> Result<MessageReader, LoadError> {
+        MessageReader::open(Arc::clone(&self.spool), lsn).map_err(load_error)
     }
 }
 
@@ -175,7 +168,6 @@ fn load_error(error: ReadError) -> LoadError {
 
 /// Approximate size of an envelope without its texts.
 const ENVELOPE_BYTES: usize = 512;
-const PIECE_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, Upload};
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, MessageReader, Upload};
 use ring::digest::{Context, SHA256};
 
 use super::control::Filter;
@@ -141,11 +141,8 @@ impl Relay {
     /// # Errors
     /// It cannot be read, or no longer waits.
     pub fn content_piece(&self, message: Lsn, at: u64, len: u64) -> Result<Bytes, ControlError> {
-        let piece = at..at.saturating_add(PIECE_BYTES).min(len);
-        if piece.is_empty() {
-            return Ok(Bytes::new());
-        }
-        self.0.shared.spool.read(message, piece).map_err(|error| ControlError::Unreadable(error.to_string()))
+        let reader = MessageReader::in_spool(self.0.shared.spool.clone(), message, len);
+        reader.piece(at, PIECE_BYTES).map_err(|error| ControlError::Unreadable(error.to_string()))
     }
 
     /// The identity in all queues of a message that waits here. `content` is the SHA-256 of its body. Blocks.
