@@ -12,7 +12,7 @@ mod serve;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use posthaste_mailstore::{MailboxFiles, Mailstore};
@@ -121,12 +121,43 @@ const STRUCTURE_KIB_MAX: usize = 128 << 10;
 /// Memory of SORT and THREAD, over all sessions of a service.
 const ORDER_KIB_MAX: usize = 64 << 10;
 
+/// The configuration of a service, which may be replaced for later sessions. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CurrentImapConfig(Arc<RwLock<Arc<ImapConfig>>>);
+
+impl CurrentImapConfig {
+    /// Starts with this configuration.
+    pub fn new(config: ImapConfig) -> Self {
+        Self(Arc::new(RwLock::new(Self::of_driver(config))))
+    }
+
+    /// Replaces it for sessions that begin later.
+    pub fn set(&self, config: ImapConfig) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Self::of_driver(config);
+    }
+
+    fn get(&self) -> Arc<ImapConfig> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The driver compresses.
+    fn of_driver(config: ImapConfig) -> Arc<ImapConfig> {
+        Arc::new(ImapConfig { compress: true, ..config })
+    }
+}
+
+impl From<ImapConfig> for CurrentImapConfig {
+    fn from(config: ImapConfig) -> Self {
+        Self::new(config)
+    }
+}
+
 /// Serves IMAP: one value for all connections of a listener.
 pub struct ImapService<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,
     text: Option<Arc<dyn TextSearch>>,
-    config: Arc<ImapConfig>,
+    config: CurrentImapConfig,
     timeouts: ImapTimeouts,
     implicit_tls: bool,
     certificate: CurrentCertificate,
@@ -138,13 +169,12 @@ pub struct ImapService<A> {
 
 impl<A: Authenticator> ImapService<A> {
     /// A service without TLS.
-    pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: ImapConfig) -> Self {
-        let config = ImapConfig { compress: true, ..config };
+    pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: impl Into<CurrentImapConfig>) -> Self {
         Self {
             store,
             authenticator,
             text: None,
-            config: Arc::new(config),
+            config: config.into(),
             timeouts: ImapTimeouts::default(),
             implicit_tls: false,
             certificate: CurrentCertificate::default(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
+use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService, ImapTimeouts};
 use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, Uid};
@@ -102,6 +102,34 @@ async fn idle_hears_of_new_mail() {
     assert!(client.hear("EXISTS\r\n").await.ends_with("* 4 EXISTS\r\n"));
     client.say("DONE\r\n").await;
     assert!(client.hear("c OK IDLE completed\r\n").await.ends_with("c OK IDLE completed\r\n"));
+}
+
+#[tokio::test]
+async fn another_configuration_is_in_force_for_later_sessions() {
+    let with_limit = |append_bytes| {
+        let mut config = ImapConfig::new("mail.example.org");
+        config.limits.append_bytes = append_bytes;
+        config
+    };
+    let config = CurrentImapConfig::new(with_limit(500));
+    let service = Arc::new(ImapService::new(Arc::new(common::store()), Judge, config.clone()));
+    let open = || {
+        let (ours, stream) = UnixStream::pair().unwrap();
+        let phase = Arc::new(CurrentPhase::default());
+        let connection = Connection { id: 1, stream: Stream::Unix(ours), peer: Peer::Unix, phase };
+        let service = Arc::clone(&service);
+        tokio::spawn(async move { service.serve(connection).await });
+        Client { stream, heard: Vec::new() }
+    };
+    let mut before = open();
+    before.ask("a LOGIN ann secret").await;
+    config.set(with_limit(400));
+    let mut after = open();
+    after.ask("a LOGIN ann secret").await;
+    for (client, limit) in [(&mut before, 500), (&mut after, 400)] {
+        assert!(client.ask("b CAPABILITY").await.contains(&format!(" APPENDLIMIT={limit}")));
+        assert!(client.ask(&format!("c APPEND INBOX {{{}}}", limit + 1)).await.starts_with("c NO [TOOBIG]"));
+    }
 }
 
 #[tokio::test]

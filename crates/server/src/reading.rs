@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use posthaste_accounts::{LoginFailure, PasswordClaim};
+use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
 use posthaste_directory::Directory;
-use posthaste_imap::driver::{Authenticator, ImapService};
+use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::MaildirLogins;
 use posthaste_net::{Admission, Bound, Grant, Listeners, Peer};
@@ -21,7 +22,6 @@ use crate::listening::connection_limits;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
 use crate::text_search::IndexSearch;
-use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
 
 const NAME: &str = "IMAP and POP3";
 
@@ -36,7 +36,7 @@ pub(crate) fn addresses(bound: &BoundListeners, config: &Config) -> Vec<(Listene
 
 /// All listeners of IMAP and POP3, which end together.
 pub(crate) struct ReadingService {
-    each: Vec<ServedListener>,
+    each: Vec<(ServedListener, CurrentImapConfig)>,
     /// Until the drain.
     listeners: Option<Listeners>,
 }
@@ -58,11 +58,13 @@ impl ReadingService {
         let text = IndexSearch::new(&config.search, &config.storage.mail);
         for (listener, (sockets, tls)) in config.reading_listeners().zip(bound.0) {
             let served = ServedListener::new(config, listener, tls);
-            let door = Door { config, listener, served: &served, store: &store, text: text.as_ref(), receiver };
+            let imap = CurrentImapConfig::new(imap_config(config, listener, &served));
+            let text = text.as_ref();
+            let door = Door { config, listener, served: &served, imap: &imap, store: &store, text, receiver };
             for socket in sockets {
                 door.open(socket, &mut listeners).map_err(failed)?;
             }
-            each.push(served);
+            each.push((served, imap));
         }
         Ok(Self { each, listeners: Some(listeners) })
     }
@@ -73,6 +75,7 @@ struct Door<'a> {
     config: &'a Config,
     listener: &'a Listener,
     served: &'a ServedListener,
+    imap: &'a CurrentImapConfig,
     store: &'a Arc<MaildirLogins>,
     text: Option<&'a IndexSearch>,
     receiver: &'a Receiver,
@@ -81,27 +84,19 @@ struct Door<'a> {
 impl Door<'_> {
     fn open(&self, socket: Bound, listeners: &mut Listeners) -> io::Result<()> {
         let mode = self.served.tls_mode();
-        let (offers_tls, implicit) = (is_starttls(mode), mode == ListenerTls::Implicit);
+        let implicit = mode == ListenerTls::Implicit;
         let (store, users) = (Arc::clone(self.store), Passwords(self.receiver.clone()));
         let certificate = self.served.certificate.clone();
         let (socket, admission): (_, &Arc<Admission>) = (socket.listen()?, &self.served.admission);
-        // A proxy may be on another machine, whatever the address of its client is.
-        let needs_tls = mode == ListenerTls::Required || self.listener.socket.proxy_protocol;
-        let host_name = &self.config.host_name;
         match self.listener.protocol {
             ListenerProtocol::Pop3 => {
-                let config = Pop3Config { stls: offers_tls, needs_tls, ..Pop3Config::new(host_name) };
+                let (stls, needs_tls) = (is_starttls(mode), needs_tls(self.listener, mode));
+                let config = Pop3Config { stls, needs_tls, ..Pop3Config::new(&self.config.host_name) };
                 let service = Pop3Service::new(store, users, config).with_tls(certificate, implicit);
                 listeners.serve(socket, admission, service);
             }
             _ => {
-                let mut config = ImapConfig { starttls: offers_tls, needs_tls, ..ImapConfig::new(host_name) };
-                // RFC822.SIZE has 32 bits. 0: messages have no limit.
-                config.limits.append_bytes = match self.config.limits.session.message_bytes {
-                    0 => u32::MAX.into(),
-                    bytes => bytes.min(u32::MAX.into()),
-                };
-                let mut service = ImapService::new(store, users, config).with_tls(certificate, implicit);
+                let mut service = ImapService::new(store, users, self.imap.clone()).with_tls(certificate, implicit);
                 if let Some(text) = self.text {
                     service = service.with_text_search(Arc::new(text.clone()));
                 }
@@ -110,6 +105,23 @@ impl Door<'_> {
         }
         Ok(())
     }
+}
+
+fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) -> ImapConfig {
+    let mode = served.tls_mode();
+    let (starttls, needs_tls) = (is_starttls(mode), needs_tls(listener, mode));
+    let mut imap = ImapConfig { starttls, needs_tls, ..ImapConfig::new(&config.host_name) };
+    // RFC822.SIZE has 32 bits. 0: messages have no limit.
+    imap.limits.append_bytes = match config.limits.session.message_bytes {
+        0 => u32::MAX.into(),
+        bytes => bytes.min(u32::MAX.into()),
+    };
+    imap
+}
+
+/// A proxy may be on another machine, whatever the address of its client is.
+fn needs_tls(listener: &Listener, mode: ListenerTls) -> bool {
+    mode == ListenerTls::Required || listener.socket.proxy_protocol
 }
 
 fn is_starttls(mode: ListenerTls) -> bool {
@@ -187,7 +199,8 @@ impl Service for ReadingService {
     /// For new connections. The users and passwords are those of the receiver.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
-        for (listener, served) in config.reading_listeners().zip(&mut self.each) {
+        for (listener, (served, imap)) in config.reading_listeners().zip(&mut self.each) {
+            imap.set(imap_config(config, listener, served));
             if !served.reload(config, listener) {
                 kept.push("a certificate of IMAP or POP3");
             }

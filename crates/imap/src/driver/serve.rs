@@ -31,8 +31,9 @@ const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
-    let trusted = !service.config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
-    let mut machine = ImapMachine::new(Arc::clone(&service.config), trusted);
+    let config = service.config.get();
+    let trusted = !config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
+    let mut machine = ImapMachine::new(config, trusted);
     if service.implicit_tls {
         machine = machine.encrypted();
     }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::corpus::{corpus_dir, messages_in};
-use crate::imap::{Imap, serve};
+use crate::imap::{CONFIG, Imap, serve};
 use crate::mailbox_changes::output;
 use crate::support::{PATIENCE, command};
 use crate::terminal::on_terminal;
@@ -375,5 +375,25 @@ fn an_import_stops_at_the_quota_and_goes_on_later() {
     server.stop();
     let (server, _) = serve(dir.path(), "", "imap");
     assert_eq!(import(dir.path(), "Maildir", "ann@example.org/In", &[]), counts(30, 70, 0, 0));
+    server.stop();
+}
+
+#[test]
+fn a_reload_changes_the_longest_message_for_later_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    make_maildir(&dir.path().join("Maildir"));
+    fs::write(dir.path().join("Maildir/cur/1.x.h"), format!("Subject: long\n\n{}\n", "x".repeat(900))).unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut before = Imap::logged_in(address);
+    server.reload(&format!("{CONFIG}[limits]\nmessage_bytes = 500\n"));
+    server.wait_for_log("configuration reloaded");
+    let mut after = Imap::logged_in(address);
+    for (imap, limit) in [(&mut before, 50 << 20), (&mut after, 500)] {
+        let offered = imap.ok("CAPABILITY");
+        assert!(offered.split_whitespace().any(|name| name == format!("APPENDLIMIT={limit}")), "{offered}");
+    }
+    let (_, refused) = after.command("APPEND INBOX {501}");
+    assert!(refused.starts_with("NO [TOOBIG]"), "{refused}");
+    assert_eq!(import(dir.path(), "Maildir", ANN, &[]), counts(0, 0, 1, 0));
     server.stop();
 }

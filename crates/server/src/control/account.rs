@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,7 +40,7 @@ struct DoorParts {
     maildir_of: Arc<MaildirOf>,
     root: PathBuf,
     /// 0: no limit.
-    message_bytes: u64,
+    message_bytes: AtomicU64,
     /// Locks of those who add mail, by the path of the account's INBOX: one at a time.
     adding: Mutex<HashMap<MailboxPath, Weak<AccountLock>>>,
 }
@@ -57,9 +58,14 @@ impl MailDoor {
         let known = Arc::clone(&maildir_of);
         let find = move |name: &str| MailboxPath::parse(&known(name).unwrap_or_else(|| name.to_owned())).ok();
         let logins = MaildirLogins::new(store, Box::new(find)).with_usual_folders();
-        let (root, message_bytes) = (config.storage.mail.clone(), config.limits.session.message_bytes);
+        let (root, message_bytes) = (config.storage.mail.clone(), config.limits.session.message_bytes.into());
         let adding = Mutex::default();
         Self(Arc::new(DoorParts { logins, maildir_of, root, message_bytes, adding }))
+    }
+
+    /// Changes the longest message for later sessions; 0 for no limit.
+    pub fn set_message_bytes(&self, bytes: u64) {
+        self.0.message_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The mailboxes of a login, or of a Maildir that is there.
@@ -111,7 +117,7 @@ pub(super) async fn serve(
         Err(error) => return client.say(&MailAnswer::Error(error)).await,
     };
     client.say(&MailAnswer::Done(MailDone::default())).await?;
-    let limit = door.map_or(0, |door| door.0.message_bytes);
+    let limit = door.map_or(0, |door| door.0.message_bytes.load(Ordering::Relaxed));
     let mut session = Session { account, adding, adds: None, selected: None, client, limit, name, uid, added: 0 };
     let ended = session.run().await;
     if session.added > 0 {

@@ -39,7 +39,9 @@ pub(crate) use asker::Asker;
 pub use closed::{ClosedQueue, ClosedQueueError};
 pub use closed_mailboxes::ClosedMailboxes;
 use posthaste_admin::{AskRefusal, Token};
+use posthaste_config::Config;
 use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
+use posthaste_directory::Directory;
 use posthaste_relay::sender::{OfMail, Relay};
 use posthaste_spool::Lsn;
 use serde::Serialize;
@@ -60,6 +62,7 @@ use crate::services::{Ending, OnFailure, Service};
 pub(crate) struct Control {
     path: PathBuf,
     accepting: Option<JoinHandle<()>>,
+    mail: Option<MailDoor>,
     /// Sessions about mail end with it.
     _ending: watch::Sender<()>,
 }
@@ -89,15 +92,16 @@ impl Control {
     ) -> Self {
         let path = data.join(SOCKET);
         let (ending, ended) = watch::channel(());
+        let doors = Doors { receiver, page, mail: mail.clone(), acme, reload, ended };
         let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, Doors { receiver, page, mail, acme, reload, ended }))),
+            Ok(listener) => Some(tokio::spawn(accept(listener, doors))),
             Err(error) => {
                 let (path, error) = (path.display().to_string(), error.to_string());
                 tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
                 None
             }
         };
-        Self { path, accepting, _ending: ending }
+        Self { path, accepting, mail, _ending: ending }
     }
 }
 
@@ -108,6 +112,13 @@ impl Service for Control {
 
     fn on_failure(&self) -> OnFailure {
         OnFailure::GoOn("`posthaste queue` cannot ask this server")
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        if let Some(mail) = &self.mail {
+            mail.set_message_bytes(config.limits.session.message_bytes);
+        }
+        Vec::new()
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
