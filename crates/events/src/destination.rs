@@ -1,10 +1,8 @@
 //! The event log as a destination of mail: it records where a message came from, in the message's own batch.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving, Trouble};
-use posthaste_watch::Found;
 
 use crate::event::{Event, Kind, LIST_MAX, Received};
 use crate::log::{EventRecorder, STREAM};
@@ -20,10 +18,6 @@ impl Destination for EventRecorder {
             help: "look at its disk: events.dir".to_owned(),
         };
         Vec::from_iter((stats.is_failing || stats.is_over).then_some(trouble))
-    }
-
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        EventRecorder::look_for_stuck(self, now)
     }
 
     /// Events without room are left out and counted; the message is accepted all the same.

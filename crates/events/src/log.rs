@@ -6,16 +6,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::{OpenError, StreamHandle};
+use posthaste_consumer::{OpenError, Pulse, StreamHandle};
 use posthaste_spool::{Entry, Released, Spool, StreamId};
-use posthaste_watch::{Found, Watcher};
 
 use crate::config::{Config, Notice, Stats};
 use crate::entry;
 use crate::event::Event;
 use crate::inbox::Inbox;
 use crate::notes::{Behind, Notes};
-use crate::pack::Packer;
+use crate::pack::{self, Packer};
 use crate::writer::{Figures, STEPS, Writer};
 
 /// The name of the log's stream.
@@ -44,7 +43,6 @@ pub struct EventRecorder {
     stream: StreamId,
     notes: Arc<Notes>,
     figures: Arc<Figures>,
-    watcher: Arc<Watcher>,
 }
 
 impl std::fmt::Debug for EventRecorder {
@@ -65,7 +63,6 @@ impl EventLog {
         // Until the spool was read nobody knows how much of it waits.
         figures.is_behind.store(true, Ordering::Relaxed);
         let notes = Arc::new(Notes::default());
-        let watcher = Arc::<Watcher>::default();
         let behind = Behind {
             inbox: inbox.clone(),
             figures: figures.clone(),
@@ -73,12 +70,7 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: EventRecorder {
-                stream: stream.id(),
-                notes: notes.clone(),
-                figures: figures.clone(),
-                watcher: watcher.clone(),
-            },
+            recorder: EventRecorder { stream: stream.id(), notes: notes.clone(), figures: figures.clone() },
             inbox: inbox.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
@@ -100,15 +92,19 @@ impl EventLog {
             stop: log.stop_packing.clone(),
         };
         let (closed, told) = channel();
-        let packing = spawn(PACK_THREAD, move || packer.run(&told), pack_failed);
+        let packing = spawn(&stream, PACK_THREAD, pack::STEPS, move |pulse| packer.run(&told, pulse), pack_failed);
         *log.packing.lock().expect("a thread's end") = Some(packing?);
         let (noted, notes) = (stream.clone(), notes.clone());
         // If the other cannot be started, this one ends with the log.
-        let noting = spawn(NOTES_THREAD, move || notes.run(&**noted.spool(), noted.id(), &behind), notes_failed);
+        let note = move |_: &Pulse| notes.run(&**noted.spool(), noted.id(), &behind);
+        // It waits for nothing but the spool, whose own workers are looked at.
+        let noting = spawn(&stream, NOTES_THREAD, &[""], note, notes_failed);
         *log.noting.lock().expect("a thread's end") = Some(noting?);
-        let worker = watcher.watch().worker("event log", STEPS, STUCK);
-        let writer = Writer { stream, config, inbox, figures, closed, worker };
-        let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
+        let of_writer = stream.clone();
+        let write = move |pulse: &Pulse| {
+            Writer { stream: of_writer, config, inbox, figures, closed, pulse: pulse.clone() }.run();
+        };
+        let writing = spawn(&stream, LOG_THREAD, STEPS, write, log_failed);
         *log.writing.lock().expect("a thread's end") = Some(writing?);
         Ok(log)
     }
@@ -160,11 +156,6 @@ impl EventRecorder {
         }
     }
 
-    /// Looks whether the log's writer is stuck, as at a disk that hangs. To be called every few seconds.
-    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        self.watcher.look(now)
-    }
-
     /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
     pub fn entry(&self, event: &Event) -> Option<Entry> {
         self.entries(std::slice::from_ref(event))
@@ -203,27 +194,27 @@ pub fn give_up(spool: &dyn Spool) -> u64 {
     stats.entries
 }
 
-/// Starts a thread; what is returned is told of its end. The only place that does: `failed` is called if it panics.
+/// Starts a thread, of whose end the receiver is told. `failed` is called if it panics.
 fn spawn(
+    stream: &StreamHandle,
     name: &str,
-    run: impl FnOnce() + Send + 'static,
+    steps: &'static [&'static str],
+    run: impl FnOnce(&Pulse) + Send + 'static,
     failed: impl FnOnce() + Send + 'static,
 ) -> Result<Receiver<()>, OpenError> {
     let (tell, told) = channel();
-    let run = move || {
-        // What it leaves behind is behind locks that outlive a panic.
-        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+    let run = move |pulse: &Pulse| {
+        // Its state outlives a panic, behind locks.
+        if catch_unwind(AssertUnwindSafe(|| run(pulse))).is_err() {
             failed();
         }
         let _ = tell.send(());
     };
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(OpenError::io(name))?;
+    stream.start_thread(name, steps, run).map_err(OpenError::io(name))?;
     Ok(told)
 }
 
 const NOTES_THREAD: &str = "event-notes";
 const PACK_THREAD: &str = "event-pack";
 const LOG_THREAD: &str = "event-log";
-/// A writer that is in one step for longer is told of.
-const STUCK: Duration = Duration::from_secs(60);
 const DROP_PATIENCE: Duration = Duration::from_secs(1);

@@ -10,9 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use posthaste_consumer::Pulse;
 use posthaste_fsops::put_in_place;
 
 use crate::files::{file_name, numbers, open_file, packed_name, sync_dir, unlink_if_there};
+
+/// Steps of its thread.
+pub(crate) const STEPS: &[&str] = &["", "looking for old files", "compressing a file"];
 
 pub(crate) struct Packer {
     pub dir: PathBuf,
@@ -24,7 +28,7 @@ pub(crate) struct Packer {
 
 impl Packer {
     /// Until the writer has ended. `closed` brings the number below which files are closed for good: their lines are in front of a durable cursor.
-    pub fn run(&self, closed: &Receiver<u64>) {
+    pub fn run(&self, closed: &Receiver<u64>, pulse: &Pulse) {
         let mut before = 0;
         loop {
             match closed.recv_timeout(LOOK_INTERVAL) {
@@ -33,11 +37,13 @@ impl Packer {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             // What fails is tried again at the next look: a disk that fails is the writer's trouble first.
-            let _ = self.look(before);
+            let _ = self.look(before, pulse);
+            pulse.step(0);
         }
     }
 
-    fn look(&self, before: u64) -> io::Result<()> {
+    fn look(&self, before: u64, pulse: &Pulse) -> io::Result<()> {
+        pulse.step(1);
         for number in numbers(&self.dir)?.into_iter().filter(|number| *number < before) {
             if self.is_too_old(number)? {
                 unlink_if_there(&self.dir.join(file_name(number)))?;
@@ -45,6 +51,7 @@ impl Packer {
                 // One by one: a power cut must not leave the older of two.
                 sync_dir(&self.dir)?;
             } else if self.compress {
+                pulse.step(2);
                 pack(&self.dir, number, &self.stop)?;
             }
         }
@@ -111,6 +118,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(600);
 mod tests {
     use std::sync::mpsc::channel;
 
+    use posthaste_watch::Watch;
+
     use super::*;
 
     #[test]
@@ -130,7 +139,7 @@ mod tests {
         let (tell, told) = channel();
         tell.send(3).unwrap();
         drop(tell);
-        packer.run(&told);
+        packer.run(&told, Watch::default().worker("pack", STEPS, Duration::from_secs(60)).pulse());
         let mut names: Vec<_> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

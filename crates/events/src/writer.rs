@@ -7,10 +7,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_consumer::{AttachedStream, ReplayedEntry, StreamHandle, StreamState};
+use posthaste_consumer::{AttachedStream, Pulse, ReplayedEntry, StreamHandle, StreamState};
 use posthaste_spool::{Lsn, Released};
 use posthaste_units::BackOff;
-use posthaste_watch::Worker;
 
 use crate::config::{Config, Notice};
 use crate::files::{Cursor, Files, file_name};
@@ -25,7 +24,7 @@ pub(crate) struct Writer {
     /// Told below which number files are closed for good.
     pub closed: Sender<u64>,
     /// For its [`STEPS`].
-    pub worker: Worker,
+    pub pulse: Pulse,
 }
 
 /// Steps of the writer.
@@ -68,12 +67,12 @@ impl StreamState for CatchUp<'_> {
     type Error = io::Error;
 
     fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> io::Result<()> {
-        self.writer.worker.pulse().step(1);
+        self.writer.pulse.step(1);
         self.writer.add(self.session, lsn, Some(payload.clone()))
     }
 
     fn damaged(&mut self, lsn: Lsn) -> io::Result<()> {
-        self.writer.worker.pulse().step(1);
+        self.writer.pulse.step(1);
         self.writer.add(self.session, lsn, None)
     }
 }
@@ -94,7 +93,7 @@ impl Writer {
             if !self.figures.is_failing.swap(true, Ordering::Relaxed) {
                 (self.config.notice)(Notice::Failing { error: error.to_string() });
             }
-            self.worker.pulse().step(0);
+            self.pulse.step(0);
             if self.inbox.wait_for_stop(back_off.failed()) {
                 break;
             }
@@ -103,7 +102,7 @@ impl Writer {
 
     /// Writes from the stream's position on until it is stopped, or until something fails.
     fn session(&self, back_off: &mut BackOff, works: &dyn Fn()) -> io::Result<()> {
-        self.worker.pulse().step(2);
+        self.pulse.step(2);
         let (position, name) = self.stream.position();
         let cursor = name.as_ref().and_then(Cursor::parse);
         let files = Files::open(&self.config.dir, self.config.file_bytes, cursor, position)?;
@@ -136,7 +135,7 @@ impl Writer {
     /// Writes what the spool has, and lets it bring what comes.
     fn catch_up(&self, session: &mut Session) -> io::Result<AttachedStream> {
         self.figures.is_behind.store(true, Ordering::Relaxed);
-        self.worker.pulse().step(1);
+        self.pulse.step(1);
         let replayed = self.stream.clone().replay(&mut CatchUp { writer: self, session })?;
         session.files.cut_off_rest()?;
         self.advance(session)?;
@@ -149,9 +148,9 @@ impl Writer {
     fn follow(&self, session: &mut Session) -> io::Result<bool> {
         loop {
             let until = session.unsynced.map(|(since, _)| since + self.config.sync_interval);
-            self.worker.pulse().step(0);
+            self.pulse.step(0);
             let taken = self.inbox.take(until);
-            self.worker.pulse().step(2);
+            self.pulse.step(2);
             let (entries, is_advance_wanted, is_last) = match taken {
                 Taken::Entries { entries, is_advance_wanted } => (entries, is_advance_wanted, false),
                 Taken::Stopped { entries } => (entries, true, true),
@@ -195,13 +194,13 @@ impl Writer {
         if session.unsynced.is_none() && !session.is_file_new {
             return Ok(());
         }
-        self.worker.pulse().step(3);
+        self.pulse.step(3);
         session.files.sync()?;
         session.unsynced = None;
         let cursor = session.files.cursor().name();
         self.stream.advance(session.written, Some(cursor), Released::default());
         if std::mem::take(&mut session.is_file_new) {
-            self.worker.pulse().step(4);
+            self.pulse.step(4);
             // A file goes only when it is durable that the cursor is behind it. A failure is an event of the spool, and the next new file tries again.
             if self.stream.spool().checkpoint().is_ok() {
                 session.files.keep(self.config.files.max(FILES_MIN))?;

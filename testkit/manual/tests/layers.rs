@@ -100,11 +100,10 @@ const PROGRAM: [(&str, &str); 4] = [
     ("route.rs", "maps and rules act on an address in the order of the server's stages"),
 ];
 /// The files of owners of streams that start threads by themselves, and what tells of one that hangs there. All others have theirs in the watch.
-const THREADS: [(&str, &str); 4] = [
+const THREADS: [(&str, &str); 3] = [
     ("delivery/src/flusher.rs", "it has no stream"),
     ("delivery/src/local/delivery.rs", "the mail that waits for its mount"),
     ("delivery/src/local/mount.rs", "the mail that waits for the mount"),
-    ("events/src/log.rs", "a watch of its own"),
 ];
 /// Signs of IO. Outside its driver, a protocol is a state machine without clock, file and socket.
 const IO: [&str; 7] =
