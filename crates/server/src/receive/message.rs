@@ -22,9 +22,20 @@ use crate::message_log::LogLine;
 use crate::repeats::Kind;
 use crate::replies::share_is_full;
 use crate::returned::{self, ReturnedMail};
+use crate::sender_checks::SenderCheck;
 use crate::settings::Settings;
 use crate::success;
 use crate::transaction::Transaction;
+
+/// Findings of the checks of a message's end.
+struct Checked {
+    /// Labels, times and front fields of the message, and the complaint that it is.
+    verdict: Result<(Mail<'static>, Option<ReturnedMail>), Stop>,
+    /// Results of a stranger's message, for the log.
+    results: Option<String>,
+    /// The Message-ID that was added.
+    new_message_id: Option<String>,
+}
 
 impl Receiver {
     /// Reads, keeps and answers one message; the log line is the caller's.
@@ -37,13 +48,9 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
-        let sender_check = {
-            let sender = &mut envelope.mail.reverse_path;
-            let mut at = AtData { receiver: self, session, settings: &settings, sender, sender_check: None };
-            if let Err(stop) = self.0.checks.data(&mut at) {
-                return stopped(stop, log).into();
-            }
-            at.sender_check
+        let sender_check = match self.begin_data(session, &settings, &mut envelope.mail.reverse_path) {
+            Ok(sender_check) => sender_check,
+            Err(stop) => return stopped(stop, log).into(),
         };
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
@@ -57,7 +64,7 @@ impl Receiver {
                 Err(why) => return refuse(why, log).into(),
             };
         (log.bytes, log.message_id) = (gathered.bytes, summary.message_id.clone());
-        let mut message = ReadMessage {
+        let message = ReadMessage {
             receiver: self,
             session,
             settings: &settings,
@@ -77,37 +84,32 @@ impl Receiver {
             front: Vec::new(),
             new_message_id: None,
         };
-        let checks = &self.0.checks;
-        let checked = {
-            let work = pin!(checks.message(&mut message));
-            body.within(checks.patience, work).await
-        };
-        let ReadMessage { mail: said, complaint, front, new_message_id, results, .. } = message;
+        let Checked { verdict, results, new_message_id } = self.check_message(message, body).await;
         (log.results, log.message_id) = (results, new_message_id.or(log.message_id.take()));
-        match checked {
-            Some(Ok(())) => {}
-            Some(Err(stop)) => return stopped(stop, log).into(),
-            None => {
-                let why = format!("the checks took longer than {} s", checks.patience.as_secs_f32());
-                let reply = Reply::new(451, "4.3.0", "The message could not be checked in time, try again later");
-                return stopped(Stop { kind: Some(Kind::Slow), ..Stop::because(reply, why) }, log).into();
-            }
-        }
-        let mut mail = self.mail(&transaction, envelope);
-        mail.front = match FrontFields::new(front) {
-            Ok(front) => front,
-            Err(error) => {
-                let reply = Reply::new(451, "4.3.0", "The message could not be kept, try again later");
-                return stopped(Stop::because(reply, error.to_string()), log).into();
-            }
+        let (said, complaint) = match verdict {
+            Ok(checked) => checked,
+            Err(stop) => return stopped(stop, log).into(),
         };
+        let mut mail = self.mail(&transaction, envelope);
         // Many clients say SMTPUTF8 whenever it is offered. The header section is ASCII, so the message needs it only for addresses, which the client's side of a
         // session looks at.
         mail.smtputf8 &= !summary.is_ascii;
-        (mail.tenant, mail.campaign, mail.pool) = (said.tenant, said.campaign, said.pool);
+        (mail.tenant, mail.campaign, mail.pool, mail.front) = (said.tenant, said.campaign, said.pool, said.front);
         (mail.hold_secs, mail.expires_secs) = (said.hold_secs, said.expires_secs);
         log.count(&mail, transaction.discarded());
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
+    }
+
+    /// Asks the checks of DATA, one of which may begin the checks of a stranger's message.
+    fn begin_data(
+        &self,
+        session: &Session,
+        settings: &Settings,
+        sender: &mut ReversePath,
+    ) -> Result<Option<SenderCheck>, Stop> {
+        let mut at = AtData { receiver: self, session, settings, sender, sender_check: None };
+        self.0.checks.data(&mut at)?;
+        Ok(at.sender_check)
     }
 
     /// Reads the body to its end.
@@ -126,6 +128,39 @@ impl Receiver {
         let gathered = self.0.destinations.intake().gather(from, &mut head, &self.0.memory, space).await?;
         let (summary, said) = head.heard();
         Ok((gathered, summary, said))
+    }
+
+    /// Asks the checks of the message's end, which write its front fields. They have one deadline.
+    async fn check_message<B: Incoming<Error = BodyError>>(
+        &self,
+        mut message: ReadMessage<'_>,
+        client: &mut B,
+    ) -> Checked {
+        let checks = &self.0.checks;
+        let checked = {
+            let work = pin!(checks.message(&mut message));
+            client.within(checks.patience, work).await
+        };
+        let ReadMessage { mut mail, complaint, front, new_message_id, results, .. } = message;
+        let verdict = match checked {
+            Some(Ok(())) => match FrontFields::new(front) {
+                Ok(front) => {
+                    mail.front = front;
+                    Ok((mail, complaint))
+                }
+                Err(error) => {
+                    let reply = Reply::new(451, "4.3.0", "The message could not be kept, try again later");
+                    Err(Stop::because(reply, error.to_string()))
+                }
+            },
+            Some(Err(stop)) => Err(stop),
+            None => {
+                let why = format!("the checks took longer than {} s", checks.patience.as_secs_f32());
+                let reply = Reply::new(451, "4.3.0", "The message could not be checked in time, try again later");
+                Err(Stop { kind: Some(Kind::Slow), ..Stop::because(reply, why) })
+            }
+        };
+        Checked { verdict, results, new_message_id }
     }
 
     /// Makes a message durable, and tells those who are to hear of it.
