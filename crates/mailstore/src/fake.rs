@@ -32,7 +32,7 @@ pub struct FakeStore(Arc<Account>);
 /// A message for [`FakeStore::add`].
 #[derive(Debug, Clone)]
 pub struct FakeMessage {
-    /// What a client gets; `None`: the body is damaged.
+    /// Octets for a client; `None`: the body is damaged.
     pub octets: Option<Bytes>,
     /// Flags and keywords.
     pub flags: MessageFlags,

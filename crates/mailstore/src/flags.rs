@@ -51,7 +51,7 @@ impl MessageFlags {
         Self(self.0 & !others.0)
     }
 
-    /// Whether all of `others` are set.
+    /// True if all of `others` are set.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
@@ -60,7 +60,7 @@ impl MessageFlags {
 /// A change of flags, the same for each message of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagUpdate {
-    /// What becomes of the flags that are set.
+    /// The change of flags that are set.
     pub mode: FlagUpdateMode,
     /// System flags.
     pub flags: MessageFlags,

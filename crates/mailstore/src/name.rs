@@ -24,7 +24,7 @@ pub struct MailboxName(Box<str>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Nothing, or nothing between two separators.
+    /// An empty name, or two separators in a row.
     #[error("a level of the mailbox name is empty")]
     Empty,
     /// More than [`LEVELS_MAX`] levels or [`LEVEL_CHARS_MAX`] characters in one.
@@ -65,7 +65,7 @@ impl MailboxName {
         Self(INBOX.into())
     }
 
-    /// Whether it is INBOX itself.
+    /// True for INBOX itself.
     pub fn is_inbox(&self) -> bool {
         &*self.0 == INBOX
     }

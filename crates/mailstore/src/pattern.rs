@@ -22,7 +22,7 @@ impl NamePattern {
         Self(chars)
     }
 
-    /// Whether a name matches.
+    /// True if a name matches.
     pub fn matches(&self, name: &MailboxName) -> bool {
         self.matches_text(name.as_str()) || (name.is_inbox() && self.matches_inbox())
     }

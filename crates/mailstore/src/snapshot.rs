@@ -44,7 +44,7 @@ pub(crate) fn first_bodies(
 
 /// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
 pub(crate) trait ChangeTarget {
-    /// Whether all changes are refused.
+    /// True if all changes are refused.
     fn is_read_only(&self) -> bool;
     fn store(&self, uids: Vec<Uid>, update: FlagUpdate, unchanged_since: Option<ModSeq>) -> Asked<'_, StoredFlags>;
     fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()>;
@@ -116,7 +116,7 @@ impl<F> Snapshot<F> {
         self.messages.get(at)
     }
 
-    /// How many messages have a lower UID.
+    /// Count of messages with a lower UID.
     fn below(&self, uid: u64) -> usize {
         self.messages.partition_point(|message| u64::from(message.uid) < uid)
     }
@@ -148,7 +148,7 @@ fn uid(uid: u32) -> Uid {
 pub(crate) struct SnapshotView<S: Source> {
     source: Arc<S>,
     mode: SelectMode,
-    /// What the client knows: the mailbox's own snapshot, or one with messages in it that are gone.
+    /// The client's view: the mailbox's own snapshot, or one with messages in it that are gone.
     seen: Arc<Snapshot<S::File>>,
     /// The mailbox's snapshot that `seen` was made of.
     of: Arc<Snapshot<S::File>>,
@@ -456,7 +456,7 @@ fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
     uids.filter_map(gap).collect()
 }
 
-/// What is in both. Ranges of each ascend and do not overlap.
+/// Intersection of two lists. Ranges of each ascend and do not overlap.
 fn common(one: &[NumberRange], other: &[NumberRange]) -> Vec<NumberRange> {
     let (mut common, mut at) = (Vec::new(), 0);
     for range in one {

@@ -81,7 +81,7 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`].
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()>;
 
-    /// How much mail there is, and may be; `None` if there may be any amount.
+    /// The amount of mail, and its bound; `None` if there is no bound.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -112,7 +112,7 @@ pub trait MailboxFiles: Send + Sync {
     fn for_each(&self, each: &mut dyn FnMut(Uid, &str));
 }
 
-/// What a session may do with a mailbox.
+/// Access of a session to a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectMode {
     /// Nothing is changed (EXAMINE).
@@ -123,7 +123,7 @@ pub enum SelectMode {
     KeepsRecent,
 }
 
-/// How much mail an account may have.
+/// Bounds of the mail of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
     /// RFC822.SIZE of all messages; `None`: any.
@@ -193,7 +193,7 @@ pub trait MessageWriter: Send {
     /// Stores all messages. `Ok`: durable.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write); [`MailstoreError::NoMailbox`]: it was removed meanwhile; [`MailstoreError::Limit`]: too many keywords.
+    /// Errors of [`write`](Self::write); [`MailstoreError::NoMailbox`]: it was removed meanwhile; [`MailstoreError::Limit`]: too many keywords.
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage>;
 }
 
@@ -208,7 +208,7 @@ pub struct AppendedMessage {
     pub count: u32,
 }
 
-/// What a list contains.
+/// Content of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListOptions {
     /// Fill [`ListedMailbox::status`].
@@ -237,11 +237,11 @@ pub struct ListedMailbox {
     pub id: Option<MailboxId>,
     /// `\Drafts` and the like.
     pub special_use: Option<SpecialUse>,
-    /// Whether there are mailboxes below it.
+    /// True if there are mailboxes below it.
     pub has_children: bool,
-    /// Whether the user has subscribed to it.
+    /// True if the user has subscribed to it.
     pub subscribed: bool,
-    /// Whether there are subscribed names below it.
+    /// True if there are subscribed names below it.
     pub subscribed_below: bool,
     /// If it was asked for; `None` also if it cannot be had.
     pub status: Option<MailboxStatus>,
@@ -252,7 +252,7 @@ pub trait MailboxView: Send + Sync {
     /// The mailbox.
     fn id(&self) -> MailboxId;
 
-    /// Whether it may not be changed, because the session or the store says so.
+    /// True if it may not be changed, because the session or the store says so.
     fn read_only(&self) -> bool;
 
     /// UIDVALIDITY; it stays the same as long as the view lives.
@@ -393,11 +393,11 @@ pub trait MailboxView: Send + Sync {
     /// Moves messages of a set, as [`copy`](Self::copy) (RFC 6851).
     ///
     /// # Errors
-    /// Those of [`copy`](Self::copy), and [`MailstoreError::ReadOnly`].
+    /// Errors of [`copy`](Self::copy), and [`MailstoreError::ReadOnly`].
     fn move_to<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>>;
 }
 
-/// What became of a change of flags.
+/// Result of a change of flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredFlags {
     /// Messages that stay as they are because of `unchanged_since`, ascending.
@@ -417,7 +417,7 @@ pub struct CopiedMessages {
     pub to: Vec<Uid>,
 }
 
-/// What rows must have.
+/// Conditions for rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowOptions {
     /// Fill [`MessageRow::size`], for which a store may have to read mail.
@@ -433,7 +433,7 @@ pub trait MessageRows: Send {
     fn next(&mut self) -> Asked<'_, Vec<MessageRow>>;
 }
 
-/// What a session must tell, in this order. With nothing in it, nothing has changed.
+/// Changes that a session must tell, in this order. With nothing in it, nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ViewChanges {
     /// Messages that are gone, the highest number first: each number is right when it is told in this order.
@@ -467,7 +467,7 @@ pub struct ExpungedMessage {
 }
 
 impl ViewChanges {
-    /// Whether there is nothing to tell.
+    /// True if there is nothing to tell.
     pub fn is_empty(&self) -> bool {
         self.expunged.is_empty()
             && self.exists.is_none()
@@ -478,7 +478,7 @@ impl ViewChanges {
 }
 
 impl MessageRow {
-    /// Whether all of `flags` are set.
+    /// True if all of `flags` are set.
     pub fn has(&self, flags: MessageFlags) -> bool {
         self.flags.contains(flags)
     }

@@ -1,4 +1,4 @@
-//! What a view tells and when, on mailboxes in memory.
+//! Changes that a view tells, and when, on mailboxes in memory.
 
 use posthaste_mailstore::{
     ChangedFlags, FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailboxName, MailboxView, Mailstore,
@@ -143,7 +143,7 @@ async fn a_large_set_comes_in_steps_and_bodies_in_pieces() {
     assert!(matches!(view.body(broken).await.map(drop), Err(MailstoreError::Damaged(_))));
 }
 
-/// What another session does, or what the client hears.
+/// An act of another session, or an answer to the client.
 #[derive(Debug, Clone)]
 enum Step {
     Add,

@@ -1,4 +1,4 @@
-//! What a ledger gives to those who give UIDs, or wait.
+//! Handles of a ledger for callers that give UIDs, or wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};

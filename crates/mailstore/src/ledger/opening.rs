@@ -91,7 +91,7 @@ fn known_damage(reader: &TableReader) -> Result<BTreeSet<u32>, MetaError> {
     Ok(value.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("4 octets"))).collect())
 }
 
-/// The same for one damage at each opening. The text does not do: that of a gap names its end, which moves.
+/// Identifies a damage at each opening. Its text would not: a gap names its end, which moves.
 fn checksum(damage: &Damage) -> u32 {
     let text = match damage.lsn {
         Some(lsn) => format!("{} {lsn}", damage.place),

@@ -1,4 +1,4 @@
-//! How much mail an account has.
+//! Octets and messages of an account.
 
 use std::collections::HashSet;
 

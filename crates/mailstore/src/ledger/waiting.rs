@@ -40,7 +40,7 @@ pub(super) struct Waiting {
 pub(super) struct WaitingState {
     pub entries: Vec<(u64, Bytes)>,
     pub bytes: usize,
-    /// What was done to files since the last commit.
+    /// Changes of files since the last commit.
     pub notes: Vec<FileNote>,
     /// All entries of batches up to this LSN are there.
     pub complete: u64,
@@ -48,7 +48,7 @@ pub(super) struct WaitingState {
     pub is_ending: bool,
     /// Commits of the table since the opening.
     pub commits: u64,
-    /// Those of `entries` that are no messages of a mailbox: few.
+    /// Members of `entries` that are no messages of a mailbox: few.
     others: Vec<(u64, Bytes)>,
     /// By mailbox.
     tails: HashMap<u32, Vec<(u64, Bytes)>>,

@@ -128,7 +128,7 @@ struct AppendWriter {
     intake: Intake,
     memory: MemoryBudget,
     parts: Vec<Bytes>,
-    /// What `parts` hold.
+    /// Memory of `parts`.
     room: Reservation,
     large: Option<BodyWriter>,
     /// To write to a file. Given back while the client sends nothing, if others wait for places.

@@ -25,7 +25,7 @@ use super::scan::now_secs;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
 use crate::ledger::MailLedger;
 
-/// How long a message waits for its mailbox to be made.
+/// Time for which a message waits for its mailbox to be made.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// After a mailbox could not be made, so long its mail does not wait for another attempt.
 const CLOSED_FOR: Duration = Duration::from_secs(10);

@@ -95,7 +95,7 @@ pub(super) struct CopiedFile {
 /// No lock of a mailbox is held while files of the other are read or made. So a directory that hangs holds up this copy, and no change of the other mailbox.
 ///
 /// # Errors
-/// Nothing is copied.
+/// See [`MailstoreError`]; nothing is copied.
 pub(super) fn copy(
     from: &Arc<MailboxCore>,
     to: &Arc<MailboxCore>,

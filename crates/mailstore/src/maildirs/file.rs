@@ -68,7 +68,7 @@ impl MailFile {
         self.body.filter(|_| self.inode.get().is_none())
     }
 
-    /// The same message under another name, or in another file.
+    /// This message under another name, or in another file.
     pub fn renamed(&self, subdir: Subdir, name: Box<str>, inode: u64) -> Self {
         let layout = self.layout.get().cloned().map_or_else(OnceLock::new, OnceLock::from);
         let wire_size = AtomicU64::new(self.wire_size.load(Ordering::Relaxed));
@@ -179,7 +179,7 @@ pub(super) fn own_part(name: &str) -> Option<&str> {
 /// Looks for a file that has another name than when it was listed last.
 ///
 /// # Errors
-/// Those of `open` and `getdents`.
+/// Errors of `open` and `getdents`.
 pub(super) fn find_again(reader: &MaildirReader, file: &MailFile) -> io::Result<Option<(Subdir, String)>> {
     let mut found = None;
     for subdir in [Subdir::New, Subdir::Cur] {

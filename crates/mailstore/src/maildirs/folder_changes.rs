@@ -282,7 +282,7 @@ impl<'a> FolderChanges<'a> {
     }
 }
 
-/// Whether a name is that of a mailbox below another.
+/// True for the name of a mailbox below another.
 pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
     name.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with(crate::name::SEPARATOR))
 }

@@ -30,7 +30,7 @@ const SYSTEM: [(char, MessageFlags); 5] = [
 pub(super) struct MailboxKeywords(BTreeMap<u8, Arc<str>>);
 
 impl MailboxKeywords {
-    /// As the table has them.
+    /// Keywords of the table.
     pub fn stored(keywords: &BTreeMap<u8, Bytes>) -> Self {
         let text = |(bit, name): (&u8, &Bytes)| Some((*bit, Arc::from(std::str::from_utf8(name).ok()?)));
         Self(keywords.iter().filter_map(text).collect())

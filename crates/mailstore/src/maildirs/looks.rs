@@ -15,7 +15,7 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 const EVENT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const EVENT_PAUSE: u32 = 19;
 
-/// Which look is wanted, and which has begun. Sessions that ask while one runs share the next.
+/// The look that is wanted, and the one that has begun. Sessions that ask while one runs share the next.
 #[derive(Debug)]
 pub(super) struct Looks {
     pub wanted: u64,

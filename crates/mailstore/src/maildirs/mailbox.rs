@@ -35,7 +35,7 @@ use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
 use crate::snapshot::{Source, first_bodies, first_fields, first_structures};
 use crate::store::Asked;
 
-/// How long a session that has seen the mailbox waits for a look: a slow disk is told of later.
+/// Time for which a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 /// So many messages whose fields are asked for together are looked at by two threads.
 const HALVED_MIN: usize = 32;

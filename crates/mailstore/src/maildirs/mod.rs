@@ -89,10 +89,10 @@ use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
 use crate::name::MailboxName;
 use crate::store::{Asked, MailAccount, Mailstore};
 
-/// Which Maildir a login has: its path below the root of all mail.
+/// Finds the Maildir of a login: its path below the root of all mail.
 pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
 
-/// Whether delivery has yet to make files of a batch's mail.
+/// True while delivery has yet to make files of a batch's mail.
 pub type IsPending = dyn Fn(u64) -> bool + Send + Sync;
 
 /// Mailboxes over the Maildirs below one directory.
@@ -148,7 +148,7 @@ impl MaildirStore {
     /// Opens the directory that all Maildirs are below. Needs a tokio runtime.
     ///
     /// # Errors
-    /// Those of `open`; see [`MailRoot::open`].
+    /// Errors of `open`; see [`MailRoot::open`].
     pub fn open(root: &Path, ledger: Arc<MailLedger>, is_pending: Box<IsPending>) -> io::Result<Self> {
         Self::open_with(root, ledger, is_pending, HeaderCache::none())
     }

@@ -18,7 +18,7 @@ pub(super) struct Folders {
 /// Lists the folders of an inbox. Of two directories with one name the first in the order of bytes counts.
 ///
 /// # Errors
-/// Those of `open` and `getdents`; no inbox has no folders.
+/// Errors of `open` and `getdents`; no inbox has no folders.
 pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folders> {
     let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None, is_utf7: false };
     let listed = match root.list_folders(inbox) {

@@ -9,7 +9,7 @@ use posthaste_maildir::MailboxPath;
 #[derive(Debug)]
 pub(super) struct Owner {
     pub id: u32,
-    /// Of its INBOX.
+    /// Path of its INBOX.
     pub path: MailboxPath,
     is_durable: AtomicBool,
     /// Held while a mailbox of it is made.
@@ -21,7 +21,7 @@ impl Owner {
         Self { id, path, is_durable: AtomicBool::new(is_durable), making: Mutex::default() }
     }
 
-    /// Whether the ledger has it.
+    /// True if the ledger has it.
     pub fn is_durable(&self) -> bool {
         self.is_durable.load(Ordering::Relaxed)
     }

@@ -122,7 +122,7 @@ pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
 /// Renames a directory, and does not sync it.
 ///
 /// # Errors
-/// Those of `rename`, such as `NotFound` and `AlreadyExists`.
+/// Errors of `rename`, such as `NotFound` and `AlreadyExists`.
 pub(super) fn move_folder(account: &MaildirAccount, from: &MailboxPath, to: &MailboxPath) -> io::Result<()> {
     account.shared.root.rename_folder(&account.inbox, &folder_at(from)?, &folder_at(to)?)
 }

@@ -24,7 +24,7 @@ use crate::table::flag_bits;
 /// Bytes of file names in one batch. Tests have takeovers of several.
 const NAME_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 2 << 20 };
 
-/// What the operator should know of a scan.
+/// Findings of a scan for the operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Oddities {
     /// A name that is no regular file, or could not be looked at.
@@ -41,7 +41,7 @@ pub(super) struct Oddities {
     pub same_key: Option<String>,
 }
 
-/// What is known of a mailbox's files.
+/// Known facts of a mailbox's files.
 pub(super) struct KnownFiles<'a> {
     pub now: &'a Messages,
     /// Of expunged messages, by UID.
@@ -50,7 +50,7 @@ pub(super) struct KnownFiles<'a> {
     pub behind: &'a BTreeMap<u32, u32>,
     /// UIDs whose file turned out to have another content.
     pub suspects: &'a HashSet<u32>,
-    /// Whether delivery has yet to make files of a batch's mail, or to make them durable.
+    /// True while delivery has yet to make files of a batch's mail, or to make them durable.
     pub is_pending: &'a dyn Fn(u64) -> bool,
 }
 

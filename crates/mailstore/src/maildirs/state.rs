@@ -32,7 +32,7 @@ pub(super) struct MailboxState {
     pub behind: BTreeMap<u32, u32>,
     /// Files of expunged messages that may still be there, by UID.
     pub leaving: BTreeMap<u32, Arc<MailFile>>,
-    /// Of those the ones that are gone, as far as the page cache tells.
+    /// Members of it that are gone, as far as the page cache tells.
     pub absent: BTreeSet<u32>,
     /// The last batch with files that were found, and how many it has had.
     found: (u64, u16),

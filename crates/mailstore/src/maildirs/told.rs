@@ -1,10 +1,10 @@
-//! What the operator is told of a mailbox, so that the log has each kind of trouble once.
+//! Troubles of a mailbox that the log has, each kind once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::scan::Oddities;
 
-/// What the operator has been told of this mailbox.
+/// Troubles of this mailbox that the log has.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub no_permission: AtomicBool,
