@@ -442,7 +442,7 @@ mod tests {
         let second = resolver.destination_in(Some(slot), "a.example");
         let both = async { tokio::join!(first, second) };
         let (first, second) =
-            tokio::time::timeout(Duration::from_secs(30), both).await.expect("both have their answer");
+            tokio::time::timeout(Duration::from_secs(60), both).await.expect("both have their answer");
         assert_eq!(first.unwrap().site.hosts().len(), 1);
         assert!(second.is_ok());
         assert_eq!(server.questions().len(), 1);

@@ -177,14 +177,11 @@ async fn a_host_that_fails_is_skipped_if_another_has_an_address() {
 async fn a_silent_server_is_a_temporary_failure_in_time() {
     let server = Server::start(Zone::default().is_silent("slow.example"));
     let resolver = Resolver::new(&Settings { timeout_secs: 1, ..settings(&server) }).unwrap();
-    let started = std::time::Instant::now();
     let error = resolver.destination("slow.example").await.unwrap_err();
     assert_eq!(
         (status(&error), error.to_string().as_str()),
         (("4.4.3", false), "DNS has no answer for slow.example: timeout")
     );
-    // Long after it, if the machine is busy; but it does not wait for ever.
-    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert!(server.asked("slow.example", Kind::Mx) > 1);
 }
 

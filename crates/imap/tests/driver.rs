@@ -366,7 +366,7 @@ async fn who_does_not_log_in_or_falls_asleep_hears_bye() {
     let store = common::store();
     let (mut client, _serving) = open(&store, ImapTimeouts { login: short, ..ImapTimeouts::default() });
     assert!(client.hear("* BYE No login for too long\r\n").await.ends_with("long\r\n"));
-    let (mut client, _serving) = selected(&store, ImapTimeouts { idle: short, ..ImapTimeouts::default() }).await;
+    let (mut client, _serving) = selected(&store, ImapTimeouts { idle: 20 * short, ..ImapTimeouts::default() }).await;
     assert!(client.hear("* BYE Autologout; idle for too long\r\n").await.ends_with("long\r\n"));
     // IDLE has no end of its own, and shows that it lives.
     let timeouts = ImapTimeouts { idle: short, still_here: short, ..ImapTimeouts::default() };

@@ -210,7 +210,7 @@ async fn who_does_not_log_in_or_falls_asleep_is_cut_off_in_silence() {
     let (mut client, _serving) = open(&store(), Pop3Timeouts { login: short, ..Pop3Timeouts::default() });
     client.hear("ready\r\n").await;
     assert_eq!(client.hear("\r\n").await, "");
-    let (mut client, _serving) = open(&store(), Pop3Timeouts { idle: short, ..Pop3Timeouts::default() });
+    let (mut client, _serving) = open(&store(), Pop3Timeouts { idle: 20 * short, ..Pop3Timeouts::default() });
     assert_eq!(client.log_in().await, "+OK 3 messages\r\n");
     assert_eq!(client.hear("\r\n").await, "");
 }

@@ -124,7 +124,7 @@ mod tests {
         });
         spawn_blocking(move || began.recv().unwrap()).await.unwrap();
         endless.abort();
-        spawn_blocking(move || end.recv_timeout(Duration::from_secs(20)).unwrap()).await.unwrap();
+        spawn_blocking(move || end.recv_timeout(Duration::from_secs(60)).unwrap()).await.unwrap();
     }
 
     #[tokio::test]

@@ -12,6 +12,9 @@ use posthaste_net::{Limits, Listeners};
 
 use world::{Fake, World, serve, status};
 
+/// Far longer than any step takes unless it hangs.
+const LONG: Duration = Duration::from_secs(60);
+
 #[test]
 fn every_answer_has_the_headers_that_protect_the_page() {
     let world = World::new();
@@ -212,15 +215,13 @@ fn a_shutdown_ends_idle_connections_and_those_without_a_request() {
     let mut half = world.connect();
     half.write_all(b"GET /health/live HTTP/1.1\r\nHo").unwrap();
     // Each is served before the shutdown begins.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + LONG;
     while world.listeners.as_ref().unwrap().connections() < 3 {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }
-    let begun = Instant::now();
     let listeners = world.listeners.take().unwrap();
-    world.runtime.block_on(listeners.shutdown(Duration::from_millis(500)));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(world.runtime.block_on(listeners.shutdown(LONG)), "one is still open");
     drop((silent, half));
 }
 
@@ -238,7 +239,7 @@ fn a_drain_ends_idle_connections_and_finishes_requests() {
     let mut begin = [0; 12];
     idle.read_exact(&mut begin).unwrap();
     let listeners = world.listeners.take().unwrap();
-    let stopping = world.runtime.spawn(listeners.shutdown(Duration::from_secs(20)));
+    let stopping = world.runtime.spawn(listeners.shutdown(LONG));
     // The idle connection is ended by the drain.
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).unwrap();

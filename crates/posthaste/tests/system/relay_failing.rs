@@ -1,7 +1,7 @@
 //! Hosts that end each session: how often they are asked, and what is told of them.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -64,8 +64,12 @@ fn a_host_that_takes_no_mail_is_asked_once() {
 fn a_host_that_ends_each_session_is_asked_twice_a_second_at_most() {
     let host = FailingHost::start(|mut stream| {
         stream.write_all(b"220 there\r\n")?;
-        BufReader::new(stream.try_clone()?).read_line(&mut String::new())?;
-        stream.write_all(b"250 there\r\n")
+        let mut input = BufReader::new(stream.try_clone()?);
+        input.read_line(&mut String::new())?;
+        stream.write_all(b"250 there\r\n")?;
+        // A close with unread octets would be a reset.
+        stream.shutdown(Shutdown::Write)?;
+        std::io::copy(&mut input, &mut std::io::sink()).map(drop)
     });
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

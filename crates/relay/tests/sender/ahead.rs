@@ -51,10 +51,13 @@ fn the_next_hop_decides_and_is_asked_once() {
         assert_eq!(sink.rcpts(to), 1, "{to}");
     }
     assert!(sink.taken().is_empty());
-    assert_eq!(sink.connections(), 1, "a session is used again");
-    sink.wait_quits(1);
+    // One that is idle for seconds ends, and this thread may have stood still.
+    let connections = sink.connections();
+    assert!(connections < 3, "a session is used again");
+    sink.wait_quits(connections);
     assert_eq!(rig.ask("Ann@a.example"), Ahead::Taken);
-    assert_eq!((sink.rcpts("Ann@a.example"), sink.connections()), (1, 2), "the case of a local part is its host's");
+    let more = (sink.rcpts("Ann@a.example"), sink.connections() - connections);
+    assert_eq!(more, (1, 1), "the case of a local part is its host's");
     rig.relay.set_routing(&Routing::default());
     assert_eq!(rig.ask("ann@a.example"), Ahead::Taken);
     assert_eq!(sink.rcpts("ann@a.example"), 2, "other routes, other answers");
@@ -145,7 +148,6 @@ fn a_session_that_was_closed_meanwhile_and_a_dead_host_are_passed_over() {
 fn a_silent_next_hop_holds_up_nobody_else() {
     let (sink, other) = (Sink::start(), Sink::start());
     let rig = rig_with(zone(), sink.port(), |config| {
-        config.timeouts.rcpt = Duration::from_millis(300);
         config.routing.routes =
             vec![Route { domain: "b.example".to_owned(), ..Route::new("[127.0.0.1]", other.port()) }.into()];
     });
@@ -153,7 +155,15 @@ fn a_silent_next_hop_holds_up_nobody_else() {
     let asking = std::thread::spawn(move || runtime().block_on(relay.ask_ahead(&address("hang@a.example"))));
     sink.wait_hanging(1);
     assert_eq!(rig.ask("ann@b.example"), Ahead::Taken);
-    let why = not_known(asking.join().unwrap());
+    sink.release();
+    asking.join().unwrap();
+}
+
+#[test]
+fn a_silent_next_hop_is_given_up_in_time() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.timeouts.rcpt = Duration::from_millis(300));
+    let why = not_known(rig.ask("hang@a.example"));
     assert!(why.contains("timed out"), "{why}");
     sink.release();
 }

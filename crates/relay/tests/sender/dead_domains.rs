@@ -20,9 +20,13 @@ fn thousands_of_dead_domains_do_not_delay_a_healthy_one() {
     wait("the first are asked for", || rig.dns.asked_before(0, "").len() >= 256);
     // In a single line each of the dead would be asked for before it.
     let is_in_front = |name: &str, count: usize| {
-        let after = rig.dns.questions().len();
         rig.send("ann@here.example", &[&format!("bob@{name}")], "x\r\n");
+        // From here on: the dead are asked for all the time, and this thread may have stood still before.
+        let after = rig.dns.questions().len();
         sink.wait_taken(count);
+        if rig.dns.questions()[..after].iter().any(|asked| asked.name == name) {
+            return;
+        }
         let before = rig.dns.asked_before(after, name).len();
         assert!(before < names.len() / 2, "{before} were asked for before {name}");
     };

@@ -122,11 +122,11 @@ fn mail_is_given_up_where_all_hosts_say_521_in_the_greeting() {
 /// Messages that each need their own connection to the second host, as the first is dead.
 fn beside_a_dead_host(second: Act, holds: impl Fn(&Rig) -> bool) {
     let (rig, [first, second]) = two_hosts(|_| (At::Accept, ""), second);
-    let begun = Instant::now();
     (1..100).for_each(|_| rig.send("", &["bob@a.example"], "x\r\n"));
     wait("all have their outcome", || holds(&rig));
-    // Two connections a second would take 50 s.
-    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    // A failing site gets two in any second.
+    let connected = second.connected.lock().unwrap().clone();
+    assert!(connected.windows(3).any(|three| three[2] - three[0] < Duration::from_millis(500)), "{connected:?}");
     assert_eq!(first.connections(), 1);
     assert!(second.connections() >= 100 && rig.unreachable().is_none(), "{:?}", rig.log());
 }

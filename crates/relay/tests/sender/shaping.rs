@@ -102,10 +102,7 @@ fn a_thousand_messages_a_second_are_reached() {
     rig.send_many(1000, "bob@a.example");
     rig.relay.set_shaping(rules("[default]\nmessage_rate = '1000/s, burst 100'\n"));
     sink.wait_taken(1000);
-    let mails = sink.mails();
-    assert_within(&mails, 1000.0, 100, lag.late());
-    let took = mails[999] - mails[0];
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert_within(&sink.mails(), 1000.0, 100, lag.late());
 }
 
 #[test]
@@ -145,10 +142,8 @@ fn a_named_limit_is_shared_by_all_that_name_it_and_counts_a_message_once() {
     let rig = limited(text, &sink);
     rig.send_many(10, "bob@a.example");
     rig.send_many(10, "bob@b.example");
-    let begun = Instant::now();
     sink.wait_taken(20);
     assert_within(&sink.mails(), 20.0, 2, lag.late());
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// Mail of each of these tenants leaves from a source of its name, at 127.0.0.21 and so on.
@@ -262,7 +257,11 @@ fn an_address_has_a_limit_whatever_its_names() {
 #[test]
 fn a_site_has_its_own_number_of_connections() {
     let sink = Sink::start();
-    let rig = limited("[domain.'a.example']\nconnections = 1\n", &sink);
+    let rules = rules("[domain.'a.example']\nconnections = 1\n");
+    // A pause between two messages ends no connection.
+    let rig = rig_with(two_sites(), sink.port(), |config| {
+        (config.shaping, config.timeouts.idle) = (rules, Duration::from_secs(600));
+    });
     rig.send_many(100, "bob@x.a.example");
     rig.send_of("", "bob@a.example");
     sink.wait_taken(101);

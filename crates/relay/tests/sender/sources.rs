@@ -174,8 +174,9 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
     assert!(from_new(&sink) <= 2 * (begun.elapsed().as_secs() + 2), "{} from it", from_new(&sink));
     rig.wait_empty();
     // Without another source, mail waits for it, and the queue shows the reason.
-    let pools = vec![pool(&[], &[("new", 1)])];
-    rig.relay.set_routing(&Routing { sources: vec![new], pools, ..Routing::default() });
+    let only = |new| Routing { sources: vec![new], pools: vec![pool(&[], &[("new", 1)])], ..Routing::default() };
+    let slow = Source { warm_up: Some(WarmUp { since: 0, per_day: vec![24; 100_000] }), ..new.clone() };
+    rig.relay.set_routing(&only(slow));
     for _ in 0..6 {
         rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     }
@@ -188,6 +189,7 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
         is_told
     };
     wait("it is told", is_told);
+    rig.relay.set_routing(&only(new));
     rig.wait_empty();
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
 }

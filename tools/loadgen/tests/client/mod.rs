@@ -13,7 +13,7 @@ impl Client {
     /// Connects; the greeting is not read yet.
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout is set");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout is set");
         Self::over(stream)
     }
 

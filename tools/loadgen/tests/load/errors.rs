@@ -77,7 +77,7 @@ fn silence_is_a_timeout_at_its_stage() {
     let silent = scripted(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     assert_eq!(errors(&ten(silent, short)), [("greeting timeout", 1)]);
     let given_up = |plan: &mut Plan| {
-        plan.give_up = Duration::from_millis(200);
+        plan.give_up = Duration::from_secs(2);
         plan.pace.count = Some(1);
     };
     let outcome = ten(silent, given_up);
@@ -148,7 +148,7 @@ fn a_message_that_never_had_a_connection_failed_as_the_last_attempt_at_one() {
                     let outcome = ten(address, |plan| {
                         plan.connections = connections;
                         plan.pace = Pace { rate, count: None, duration: Some(Duration::from_secs(60)), ..plan.pace };
-                        plan.give_up = Duration::from_secs(3);
+                        plan.give_up = Duration::from_secs(8);
                     });
                     assert!(outcome.gave_up && outcome.total.failed > 0);
                     assert!(only(&outcome, class), "{connections} {rate:?}: {:?}", outcome.errors);
@@ -165,7 +165,7 @@ fn an_attempt_under_way_at_the_end_counts_where_no_one_before_failed() {
     for per_connection in [PerConnection::All, PerConnection::Count(std::num::NonZeroU64::MIN)] {
         let outcome = ten(silent.local_addr().unwrap(), |plan| {
             plan.per_connection = per_connection;
-            plan.give_up = Duration::from_millis(300);
+            plan.give_up = Duration::from_secs(2);
         });
         assert!(outcome.gave_up && only(&outcome, "greeting timeout"), "{:?}", outcome.errors);
     }
