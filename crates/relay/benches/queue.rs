@@ -184,7 +184,6 @@ fn message(number: u64, domains: u64) -> Queued {
         forwarded: None,
         is_8bit: false,
         smtputf8: false,
-        require_tls: false,
         ret: None,
         envid: none.clone(),
         tenant: format!("tenant {}", number % domains % TENANTS).into(),

@@ -420,6 +420,8 @@ mod tests {
         check_reply("MAIL FROM:<a@b> ENVID=a+2x", 501);
         check_reply("MAIL FROM:<a@b> SMTPUTF8=1", 501);
         check_reply("MAIL FROM:<a@b> FOO=1", 555);
+        // Not offered: whoever needs it must not believe that it is obeyed (RFC 8689 section 4.1).
+        check_reply("MAIL FROM:<a@b> REQUIRETLS", 555);
         check_reply("MAIL FROM:<a@b>SIZE=1", 501);
         check_reply("RCPT TO:<a@b> NOTIFY=NEVER,FAILURE", 501);
         check_reply("RCPT TO:<a@b> NOTIFY=", 501);

@@ -30,7 +30,6 @@ fn queued() -> QueueEntry {
         forwarded: None,
         is_8bit: true,
         smtputf8: false,
-        require_tls: true,
         ret: Some(Ret::Headers),
         envid: "e".into(),
         tenant: "t".into(),

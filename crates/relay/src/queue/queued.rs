@@ -25,8 +25,6 @@ pub struct Queued {
     pub is_8bit: bool,
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
-    /// True if it came with REQUIRETLS (RFC 8689).
-    pub require_tls: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<Ret>,
     /// ENVID (RFC 3461 section 4.4), as received; empty for none.
@@ -83,9 +81,8 @@ const IS_8BIT: u8 = 1;
 const SMTPUTF8: u8 = 2;
 const RET_FULL: u8 = 4;
 const RET_HEADERS: u8 = 8;
-const REQUIRE_TLS: u8 = 16;
-const HAS_FORWARDED: u8 = 32;
-const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_FORWARDED;
+const HAS_FORWARDED: u8 = 16;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | HAS_FORWARDED;
 /// A bit beside those of NOTIFY.
 const LEAVES_FROM_OTHER: u8 = 16;
 
@@ -105,8 +102,8 @@ impl Queued {
             Some(Ret::Full) => RET_FULL,
             Some(Ret::Headers) => RET_HEADERS,
         };
-        let more = flag(self.require_tls, REQUIRE_TLS) | flag(self.forwarded.is_some(), HAS_FORWARDED);
-        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
+        let has_forwarded = flag(self.forwarded.is_some(), HAS_FORWARDED);
+        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | has_forwarded);
         [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
         let texts = [&self.sender, &self.envid, &self.tenant, &self.campaign, &self.pool];
         texts.into_iter().for_each(|text| put_text(out, text));
@@ -162,7 +159,7 @@ impl Queued {
             }
             recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });
         }
-        let [is_8bit, smtputf8, require_tls] = [IS_8BIT, SMTPUTF8, REQUIRE_TLS].map(|flag| flags & flag != 0);
+        let [is_8bit, smtputf8] = [IS_8BIT, SMTPUTF8].map(|flag| flags & flag != 0);
         Ok(Queued {
             received,
             not_before,
@@ -171,7 +168,6 @@ impl Queued {
             forwarded,
             is_8bit,
             smtputf8,
-            require_tls,
             ret,
             envid,
             tenant,

@@ -91,7 +91,6 @@ fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
         forwarded: None,
         is_8bit: false,
         smtputf8: false,
-        require_tls: false,
         ret: None,
         envid: "".into(),
         tenant: tenant.into(),

@@ -184,7 +184,6 @@ mod tests {
             forwarded: None,
             is_8bit: false,
             smtputf8: false,
-            require_tls: false,
             ret: None,
             envid: "".into(),
             tenant: "".into(),

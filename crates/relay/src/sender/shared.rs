@@ -186,7 +186,6 @@ impl Shared {
             forwarded,
             is_8bit,
             smtputf8,
-            require_tls: false,
             ret,
             envid,
             tenant,

@@ -98,7 +98,6 @@ impl World {
             forwarded: None,
             is_8bit: false,
             smtputf8: false,
-            require_tls: false,
             ret: None,
             envid: "".into(),
             tenant: format!("t{}", self.random.below(3)).into(),

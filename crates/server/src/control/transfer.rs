@@ -64,8 +64,6 @@ pub(super) struct Head {
     eight_bit: bool,
     #[serde(default, skip_serializing_if = "is_no")]
     smtputf8: bool,
-    #[serde(default, skip_serializing_if = "is_no")]
-    require_tls: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ret: Option<Returns>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -171,7 +169,6 @@ impl Head {
             expires: message.expires,
             eight_bit: queued.is_8bit,
             smtputf8: queued.smtputf8,
-            require_tls: queued.require_tls,
             ret: queued.ret.map(|ret| if ret == Ret::Full { Returns::Full } else { Returns::Headers }),
             envid: queued.envid.to_string(),
             tenant: queued.tenant.to_string(),
@@ -203,7 +200,6 @@ impl Head {
             forwarded: (!other.is_empty()).then(|| Box::new(Forwarded { sender: other.into(), numbers: Vec::new() })),
             is_8bit: self.eight_bit,
             smtputf8: self.smtputf8,
-            require_tls: self.require_tls,
             ret: self.ret.map(|ret| if ret == Returns::Full { Ret::Full } else { Ret::Headers }),
             envid: envid.into(),
             tenant: tenant.into(),
@@ -312,7 +308,6 @@ mod tests {
             forwarded: Some(Box::new(Forwarded { sender: "SRS0=x@here.example".into(), numbers: Vec::new() })),
             is_8bit: true,
             smtputf8: true,
-            require_tls: true,
             ret: Some(Ret::Headers),
             envid: "QQ".into(),
             tenant: "acme".into(),
@@ -374,6 +369,11 @@ mod tests {
 
     #[test]
     fn lines_with_something_else_in_them_are_none() {
+        // A promise that nothing here keeps.
+        let promise = r#"{"message":{"number":"7","sender":"a@b","received":1,"bytes":4}}"#;
+        assert!(serde_json::from_str::<Line>(promise).is_ok());
+        let with = promise.replace("\"bytes\"", "\"require_tls\":true,\"bytes\"");
+        assert!(serde_json::from_str::<Line>(&with).is_err(), "{with}");
         for line in ["{}", "[]", "{\"data\":1}", "{\"data\":\"\",\"more\":1}", "{\"end\":{\"origin\":\"x\"}}", "nul"] {
             assert!(serde_json::from_str::<Line>(line).is_err(), "{line}");
         }

@@ -120,7 +120,6 @@ fn message(number: u64, domains: u64, now: Secs) -> Queued {
         forwarded: None,
         is_8bit: false,
         smtputf8: false,
-        require_tls: false,
         ret: None,
         envid: "".into(),
         tenant: "".into(),
