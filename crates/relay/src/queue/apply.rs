@@ -127,6 +127,9 @@ impl Queue {
         if !goes_on {
             self.free(id);
         }
+        if change.what == What::GivenBack {
+            self.to_front(id);
+        }
     }
 
     /// Handles missing entries up to here. `is_needed`: true if a message had an unsettled recipient then. Recipients
@@ -163,6 +166,14 @@ impl Queue {
         self.table.change(id, |recipient| recipient.set(BUSY, is_pending));
         self.pending_due.extend(is_pending.then_some(key));
         self.settle_in(id);
+    }
+
+    /// Puts a recipient that waits in its queue in front of the others.
+    fn to_front(&mut self, id: Id) {
+        if self.is_running && self.table.get(id).is(DUE) {
+            self.table.unlink(id);
+            self.enqueue(id, true);
+        }
     }
 
     fn settle(&mut self, id: Id, change: &Change) {

@@ -78,6 +78,8 @@ pub enum What {
         /// Crashes during earlier attempts.
         crashes: u8,
     },
+    /// The attempt that had begun did not take place: no crash counts.
+    GivenBack,
     /// The sender was notified of the delay, or does not want that.
     DelayTold,
 }
@@ -151,11 +153,12 @@ impl Change {
             What::DelayTold => 10,
             What::Owed(..) => 12,
             What::Told => 13,
+            What::GivenBack => 14,
         });
         self.key.put(out);
         match self.what {
             What::Delivered(status) | What::Failed(status) => status.put(out),
-            What::Suppressed | What::Deleted | What::DelayTold | What::Told => {}
+            What::Suppressed | What::Deleted | What::DelayTold | What::Told | What::GivenBack => {}
             What::Owed(notice, status) => {
                 out.push(notice.number());
                 status.put(out);
@@ -196,6 +199,7 @@ impl Change {
             11 => What::Held(Some(HoldReason::of(rest.u32()?)).filter(|reason| reason.has_end()).ok_or(UNKNOWN)?),
             12 => What::Owed(OwedNotice::of(rest.u8()?)?, Status::take(rest)?),
             13 => What::Told,
+            14 => What::GivenBack,
             _ => return Err(DecodeError::Unknown("change")),
         };
         Ok(Change { key, what })

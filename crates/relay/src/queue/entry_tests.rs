@@ -73,6 +73,7 @@ fn samples() -> Vec<QueueEntry> {
         What::Held(HoldReason::Until(70_000)),
         What::Released { next: 9, expires: 10 },
         What::Begun { crashes: 2 },
+        What::GivenBack,
         What::DelayTold,
         What::Owed(OwedNotice::Failed, status),
         What::Owed(OwedNotice::Relayed, Status::default()),

@@ -234,12 +234,10 @@ impl Queue {
                 self.free(id);
                 return None;
             }
+            // It is on record as in flight.
+            Outcome::Untried if self.table.get(id).is(BEGUN) => What::GivenBack,
             Outcome::Untried => {
-                self.table.change(id, |recipient| {
-                    recipient.set(BUSY, false);
-                    // No longer in flight.
-                    recipient.set(BEGUN, false);
-                });
+                self.table.change(id, |recipient| recipient.set(BUSY, false));
                 self.enqueue(id, true);
                 return None;
             }

@@ -100,6 +100,7 @@ impl Recipient {
                 self.set(HELD, false);
                 self.set_crashes(0);
             }
+            What::GivenBack => {}
             What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Suppressed | What::Deleted | What::Told => {
                 unreachable!("{what:?} settles a recipient, or is of none")
             }

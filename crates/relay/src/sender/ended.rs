@@ -96,6 +96,10 @@ impl Shared {
                 last_words.get_or_insert_with(|| said.clone());
             }
             let Some(change) = change else { continue };
+            if change.what == What::GivenBack {
+                changes.push((change, None));
+                continue;
+            }
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
                 && let Some(recipient) = envelope.recipient(key.number)
             {

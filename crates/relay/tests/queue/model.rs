@@ -89,7 +89,7 @@ impl Model {
                     all.for_each(|(_, recipient)| recipient.own_expiry = expires);
                 }
             }
-            What::Begun { .. } | What::DelayTold | What::Told => {}
+            What::Begun { .. } | What::GivenBack | What::DelayTold | What::Told => {}
         }
     }
 

@@ -28,6 +28,30 @@ fn a_message_at_work_in_three_crashes_is_held() {
 }
 
 #[test]
+fn an_attempt_that_was_given_back_is_no_crash() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example"]);
+    world.queued("t", &["b@x.example"]);
+    let key = Key { message: lsn, number: 0 };
+    for _ in 0..4 {
+        let ready = world.route()[0];
+        let one = world.queue.next(ready, TAKE).expect("one");
+        assert_eq!((one.message, one.recipients[0].crashes), (lsn, 0), "it is in front of the other");
+        world.change(Change { key, what: What::Begun { crashes: 0 } });
+        let given_back = world.queue.finish(key, Outcome::Untried).expect("a change");
+        assert_eq!(world.waits(lsn, 0), Some(Waits::Busy), "until it is recorded");
+        world.change(given_back);
+        assert_eq!(world.queue.next(ready, TAKE).map(|one| one.message), Some(lsn), "it is in front again");
+        world.queue = world.restarted();
+        assert_eq!(world.queue.start(START), []);
+    }
+    // One that was not recorded as begun needs no record.
+    let ready = world.route()[0];
+    assert_eq!(world.queue.next(ready, TAKE).map(|one| one.message), Some(lsn));
+    assert_eq!(world.queue.finish(key, Outcome::Untried), None);
+}
+
+#[test]
 fn a_success_here_is_owed_over_restarts_until_it_is_told() {
     let mut world = World::new();
     let mut queued = message(world.queue.now(), "t", &["a@x.example", "b@y.example"]);
