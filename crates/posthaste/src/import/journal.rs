@@ -81,6 +81,21 @@ impl Line {
     }
 }
 
+/// True for a last line that was not written to its end, as after a kill or a power cut. Any other that is not whole is
+/// damaged.
+fn is_cut_off(line: &[u8]) -> bool {
+    if line.ends_with(b"\n") {
+        // A block that was never written reads as zeros; text has none.
+        return line.windows(UNWRITTEN.len()).any(|octets| octets == UNWRITTEN);
+    }
+    // With another line end it would be whole: an octet of it was changed.
+    let with_line_end = [&line[..line.len().saturating_sub(1)], b"\n"].concat();
+    Line::parse(&with_line_end).is_none()
+}
+
+/// More than one changed octet makes.
+const UNWRITTEN: [u8; 8] = [0; 8];
+
 fn checksum(json: &str) -> String {
     digest(&SHA256, json.as_bytes()).as_ref()[..4].iter().map(|octet| format!("{octet:02x}")).collect()
 }
@@ -133,7 +148,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads all lines, and truncates an incomplete last one.
+    /// Reads all lines, and truncates a last one that was cut off.
     fn read(&mut self) -> io::Result<()> {
         let (mut reader, mut line, mut whole) = (BufReader::new(&self.file), Vec::new(), 0);
         loop {
@@ -144,7 +159,7 @@ impl Journal {
             }
             let Some(parsed) = Line::parse(&line) else {
                 let is_last = reader.fill_buf()?.is_empty();
-                if is_last {
+                if is_last && is_cut_off(&line) {
                     break;
                 }
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it to begin anew"));
@@ -303,17 +318,45 @@ mod tests {
         let key = Key::new(&[b"a"], "x");
         let lines = [Line::Batch(batch(&[(&key, "x")])), Line::Added(vec![key.to_string()]), Line::Added(Vec::new())];
         let lines = lines.map(|line| line.to_text().unwrap());
-        let whole = lines.concat().into_bytes();
         let open = || Journal::open(dir.path(), dir.path(), "ann", "INBOX");
-        // Without its line end the second would be half a last line.
-        for bit in 0..(lines[0].len() + lines[1].len() - 1) * 8 {
-            let mut bytes = whole.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            std::fs::write(&path, bytes).unwrap();
-            let error = open().err().unwrap_or_else(|| panic!("bit {bit}"));
-            assert!(error.to_string().contains("it is damaged"), "{error}");
+        // The last line is of either kind.
+        for count in 1..=lines.len() {
+            let whole = lines[..count].concat().into_bytes();
+            for bit in 0..whole.len() * 8 {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                std::fs::write(&path, &bytes).unwrap();
+                let error = open().err().unwrap_or_else(|| panic!("bit {bit} of {count} lines"));
+                assert!(error.to_string().contains("it is damaged"), "{error}");
+                assert_eq!(std::fs::read(&path).unwrap(), bytes, "it is left as it is");
+            }
+            std::fs::write(&path, whole).unwrap();
+            assert_eq!(open().unwrap().has(&key, 1), count > 1);
         }
-        std::fs::write(&path, whole).unwrap();
-        assert!(open().unwrap().has(&key, 1));
+    }
+
+    #[test]
+    fn a_last_line_that_was_written_in_part_is_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Journal::open(dir.path(), dir.path(), "ann", "INBOX");
+        drop(open().unwrap());
+        let path = std::fs::read_dir(dir.path().join("imports")).unwrap().next().unwrap().unwrap().path();
+        let keys: Vec<Key> = (0..100).map(|number: u8| Key::new(&[&[number]], "x")).collect();
+        let first = Line::Batch(batch(&[(&keys[0], "x")])).to_text().unwrap();
+        let last = Line::Added(keys.iter().map(Key::to_string).collect()).to_text().unwrap();
+        // Of blocks of 512 octets some reached the disk, and the file has its length.
+        let blocks = last.len().div_ceil(512);
+        for written in 0..(1 << blocks) - 1 {
+            let mut bytes = last.clone().into_bytes();
+            for (at, block) in bytes.chunks_mut(512).enumerate().filter(|(at, _)| (written >> at) & 1 == 0) {
+                assert!(block.len() >= UNWRITTEN.len(), "block {at}");
+                block.fill(0);
+            }
+            std::fs::write(&path, [first.as_bytes(), &bytes].concat()).unwrap();
+            let journal = open().unwrap_or_else(|error| panic!("{written:b}: {error}"));
+            assert!(journal.in_doubt.is_some() && !journal.has(&keys[0], 1));
+            drop(journal);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+        }
     }
 }
