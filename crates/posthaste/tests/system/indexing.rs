@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::lost_files::files;
 use crate::search::Place;
 use crate::support::{ANYBODY, PATIENCE, Server, command};
 
@@ -131,6 +132,33 @@ fn an_index_survives_kills() {
     }
     // A child that is killed before it has begun counts too: it cannot have ended.
     assert!(kills_that_hit > 0);
+}
+
+#[test]
+fn a_damaged_index_is_an_error_with_its_remedy() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let mut errors = 0;
+    for path in files(place.path(), Path::new("data/posthaste/search")) {
+        let path = place.path().join(path);
+        let bytes = fs::read(&path).unwrap();
+        let step = bytes.len() / 6 + 1;
+        for (nth, at) in (0..bytes.len()).step_by(step).enumerate() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1 << (nth % 8);
+            fs::write(&path, altered).unwrap();
+            let output = place.run(&["find", "\"rye bread\" or body:/fl.ur/"]);
+            let (code, said) = (output.status.code(), String::from_utf8(output.stderr).unwrap());
+            let what = format!("{} at {at}: {code:?} {said}", path.display());
+            assert!(!said.contains("panicked") && matches!(code, Some(0..=2)), "{what}");
+            let is_error = code == Some(2);
+            assert!(!is_error || said.contains("`posthaste index"), "{what}");
+            errors += u32::from(is_error);
+        }
+        fs::write(&path, &bytes).unwrap();
+    }
+    assert!(errors > 0, "damage is told");
+    place.says(0, &["find", "rye"]);
 }
 
 #[test]

@@ -26,6 +26,10 @@ impl Searcher {
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).
     pub fn containing(&self, field: &SearchedField, needle: &Needle) -> Result<Option<Containing>> {
+        self.guarded(|| self.look_for(field, needle))
+    }
+
+    fn look_for(&self, field: &SearchedField, needle: &Needle) -> Result<Option<Containing>> {
         let (all, none) = (|| Bitmap::full(self.len()), || Bitmap::empty(self.len()));
         let Some(SearchedFields { fields, others }) = self.searched_fields(field) else { return Ok(None) };
         if needle.is_empty() {

@@ -109,6 +109,10 @@ impl Searcher {
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).
     pub fn heads(&self, numbers: &[u32]) -> Result<Vec<Head>> {
+        self.guarded(|| self.read_heads(numbers))
+    }
+
+    fn read_heads(&self, numbers: &[u32]) -> Result<Vec<Head>> {
         let mut heads = vec![Head::default(); numbers.len()];
         let mut wanted: Vec<(u32, usize)> = numbers.iter().copied().zip(0..).collect();
         wanted.sort_unstable();
@@ -148,7 +152,11 @@ impl Searcher {
     }
 
     /// Calls `each` with the stored header fields of every message.
-    fn for_each_head(&self, mut each: impl FnMut(u32, &Head)) -> Result<()> {
+    fn for_each_head(&self, each: impl FnMut(u32, &Head)) -> Result<()> {
+        self.guarded(|| self.read_each_head(each))
+    }
+
+    fn read_each_head(&self, mut each: impl FnMut(u32, &Head)) -> Result<()> {
         for segment in &self.segments {
             let store = segment.reader.get_store_reader(1).map_err(|error| self.fail(error.into()))?;
             let mut numbers = Vec::new();

@@ -7,6 +7,7 @@ mod containing;
 mod dictionary;
 mod exclusion;
 mod folder;
+mod guard;
 mod headers;
 mod matcher;
 mod messages;
@@ -33,6 +34,7 @@ use crate::text::HeaderNames;
 use crate::text::{Priority, fold, id_hash};
 use crate::text_index::{TextIndex, numbers_in};
 
+use guard::guarded;
 use newest::Scope;
 use segment::{Segment, open_text};
 use terms::has_word;
@@ -77,11 +79,12 @@ impl Searcher {
         // The side store first: the text index, opened later, has at least its messages.
         let mut snapshot = Snapshot::open(dir)?;
         loop {
-            match open_text(&snapshot.text_dir()) {
+            let text_dir = snapshot.text_dir();
+            match guarded(&text_dir, || open_text(&text_dir).map_err(|error| text_error(&text_dir, error))) {
                 Ok((text, segments)) => return Ok(Self { snapshot, text, segments, columns: Columns::default() }),
                 // A rebuild was completed meanwhile, and has removed what we were about to open.
                 Err(_) if snapshot.is_superseded() => snapshot = Snapshot::open(dir)?,
-                Err(error) => return Err(text_error(&snapshot.text_dir(), error)),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -89,7 +92,12 @@ impl Searcher {
     /// Numbers that the text index has and has not deleted.
     pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
         let readers: Vec<_> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
-        numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
+        self.guarded(|| numbers_in(&readers, self.len()).map_err(|error| self.fail(error)))
+    }
+
+    /// Runs work that reads the text index.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        guarded(&self.snapshot.text_dir(), work)
     }
 
     /// The indexed header fields besides the standard ones.
@@ -124,7 +132,7 @@ impl Searcher {
     }
 
     fn find_in(&self, query: &Query, scope: Scope<'_>) -> Result<Bitmap> {
-        let mut found = self.eval(query, scope)?;
+        let mut found = self.guarded(|| self.eval(query, scope))?;
         found.and(&self.alive()?);
         Ok(found)
     }

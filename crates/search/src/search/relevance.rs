@@ -27,9 +27,9 @@ impl Searcher {
         let mut scores = vec![0f32; self.len() as usize];
         let mut texts = Vec::new();
         wanted_texts(query, &mut texts);
-        for (field, text, prefix) in texts {
-            self.score(field, text, prefix, &mut scores)?;
-        }
+        self.guarded(|| {
+            texts.into_iter().try_for_each(|(field, text, prefix)| self.score(field, text, prefix, &mut scores))
+        })?;
         let dates = self.wide(&self.columns.date, Column::Date)?;
         let key = |number: u32| {
             let at = number as usize;
