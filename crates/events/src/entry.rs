@@ -73,8 +73,9 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             put_target(out, target);
             put_short(out, error);
         }
-        Kind::Transport(OfTransport { fate, error, targets }) => {
+        Kind::Transport(OfTransport { fate, stage, error, targets }) => {
             out.put_u8(fate_number(*fate));
+            put_short(out, stage);
             put_short(out, error);
             for TransportTarget { message, number, transport, recipient } in targets {
                 out.put_u64_le(message.get());
@@ -204,12 +205,12 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
                 4 => Fate::GivenUp,
                 _ => return None,
             };
-            let (error, mut targets) = (text(rest)?, Vec::new());
+            let (stage, error, mut targets) = (text(rest)?, text(rest)?, Vec::new());
             while !rest.is_empty() {
                 let (message, number) = (rest.lsn()?, rest.u16()?);
                 targets.push(TransportTarget { message, number, transport: text(rest)?, recipient: text(rest)? });
             }
-            Kind::Transport(OfTransport { fate, error, targets })
+            Kind::Transport(OfTransport { fate, stage, error, targets })
         }
         REFUSED => {
             let stage = match rest.u8()? {

@@ -32,8 +32,8 @@ fn of_transport() -> impl Strategy<Value = Kind> {
         recipient,
     });
     let fates = vec![Fate::Delivered, Fate::Waiting, Fate::Held, Fate::GivenUp];
-    (prop::sample::select(fates), text(), prop::collection::vec(target, 0..4))
-        .prop_map(|(fate, error, targets)| Kind::Transport(OfTransport { fate, error, targets }))
+    (prop::sample::select(fates), text(), text(), prop::collection::vec(target, 0..4))
+        .prop_map(|(fate, stage, error, targets)| Kind::Transport(OfTransport { fate, stage, error, targets }))
 }
 
 fn of_relay() -> impl Strategy<Value = Kind> {

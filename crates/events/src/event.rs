@@ -115,6 +115,8 @@ pub struct Waiting {
 pub struct OfTransport {
     /// The outcome.
     pub fate: Fate,
+    /// The stage of an LMTP session that `error` answers; empty if no server said it.
+    pub stage: Arc<str>,
     /// Why, unless it was delivered.
     pub error: Arc<str>,
     /// The targets; not all of one message.

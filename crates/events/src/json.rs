@@ -94,6 +94,7 @@ fn write_of_transport(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfTr
             .number("transport_target", (*number).into())
             .text("transport", transport)
             .text("recipient", recipient)
+            .text("stage", &of.stage)
             .text("error", &of.error)
             .end();
     }
@@ -321,10 +322,10 @@ mod tests {
         let mailboxes = vec!["example.org/a/Maildir".into()];
         let received = Received { facts, mailboxes, mailbox_count: 1, tenant: "acme".into() };
         let target = Target { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
-        let of = |fate, error: &str| {
+        let of = |fate, stage: &str, error: &str| {
             let (transport, recipient) = ("lmtp:d:24".into(), "a@example.org".into());
             let target = TransportTarget { message: Lsn::new(3), number: 1, transport, recipient };
-            Kind::Transport(OfTransport { fate, error: error.into(), targets: vec![target] })
+            Kind::Transport(OfTransport { fate, stage: stage.into(), error: error.into(), targets: vec![target] })
         };
         let login = |reply: &str| Login {
             peer: "192.0.2.1:40112".into(),
@@ -338,8 +339,8 @@ mod tests {
             Kind::Received(received),
             Kind::Delivered(Delivered { targets: vec![target.clone()] }),
             Kind::GivenUp(Waiting { target, error: "lost".into() }),
-            of(Fate::Delivered, ""),
-            of(Fate::Held, "550 no"),
+            of(Fate::Delivered, "", ""),
+            of(Fate::Held, "RCPT", "550 no"),
             Kind::Relay(OfRelay {
                 fate: RelayFate::Unknown,
                 message: Lsn::new(2),
@@ -396,7 +397,7 @@ mod tests {
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","target":0,"mailbox":"example.org/a/Maildir"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":"3","target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}
-{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"held","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","error":"550 no"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"held","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","stage":"RCPT","error":"550 no"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"deferred","message":"2","relay_target":1,"recipient":"ann@there.example","from":"<s@example.net>","campaign":"may","host":"mx.example","code":451,"status":"4.4.2","reply":"451 4.4.2 lost","maybe_delivered":true,"attempts":2,"age_secs":300,"next":"2023-11-14T22:23:20Z"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"interrupted","host":"mx.example","stage":"idle","code":421,"reply":"421 bye"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":"2","relay_target":1,"recipient":"ann@there.example"}

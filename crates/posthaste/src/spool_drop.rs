@@ -74,7 +74,10 @@ impl Doomed {
 
     pub fn text(&self) -> String {
         let one = |to: &Unreached| {
-            let why = to.trouble.as_ref().map_or_else(String::new, |trouble| format!(": {}", harmless(&trouble.error)));
+            let why = to
+                .trouble
+                .as_ref()
+                .map_or_else(String::new, |trouble| format!(": {}", harmless(&trouble.error.said())));
             format!("dropped: message {} for {} at {}{why}\n", self.message, to.target.recipient, to.target.transport)
         };
         self.targets.iter().map(one).collect()

@@ -97,7 +97,7 @@ pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
                         Failure::Overdue => Some(Held::Overdue),
                         _ => None,
                     },
-                    error: trouble.error,
+                    error: trouble.error.said(),
                 }),
             },
         });

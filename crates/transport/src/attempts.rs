@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use posthaste_directory::TransportKind;
 
 use crate::entry::{Failure, Key};
-use crate::events::short;
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand, Wake, Worker};
+use crate::reason::FailureReason;
 use crate::work::{Note, Outcome, Part, Work};
 
 impl Queues {
@@ -50,7 +50,8 @@ impl Queues {
         }
         let is_left = |queues: &mut Self, key| queues.job(key).is_some_and(|job| job.stand == Stand::Running);
         let left: Vec<Key> = targets.into_iter().filter(|key| is_left(self, *key)).collect();
-        let notes = left.into_iter().filter_map(|key| self.failed(key, Failure::Panicked, why.clone(), now)).collect();
+        let notes =
+            left.into_iter().filter_map(|key| self.failed(key, Failure::Panicked, why.clone().into(), now)).collect();
         self.consider(&transport);
         self.forget_if_idle(&transport);
         notes
@@ -150,7 +151,7 @@ impl Queues {
     }
 
     /// An attempt has failed for one target, which waits.
-    fn failed(&mut self, key: Key, failure: Failure, error: Arc<str>, now: Instant) -> Option<Note> {
+    fn failed(&mut self, key: Key, failure: Failure, error: FailureReason, now: Instant) -> Option<Note> {
         let (back_off, held) = (self.config.retry, self.config.held_pause);
         let job = self.job(key)?;
         job.attempts = job.attempts.saturating_add(1);
@@ -162,7 +163,7 @@ impl Queues {
         let (target, attempts) = (job.target.clone(), job.attempts);
         self.due.insert((due, Wake::Target(key)));
         if failure == Failure::Refused {
-            self.owe_notice(key, short(&error));
+            self.owe_notice(key, error.shortened().said());
         }
         let (transport, recipient) = (target.transport, target.recipient);
         Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })

@@ -115,7 +115,7 @@ fn refusal(key: Key, job: &Job, reply: &Arc<str>) -> TransportEntry {
         attempts: job.attempts,
         next_try_secs: unix_secs(SystemTime::now() + due),
         failure: Failure::Refused,
-        error: reply.clone(),
+        error: reply.clone().into(),
     })
 }
 

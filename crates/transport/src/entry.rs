@@ -7,6 +7,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_spool::{Fields, Lsn, put_text};
 
+use crate::reason::FailureReason;
+
 /// How an attempt for one target failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -99,8 +101,8 @@ pub struct Trouble {
     pub next_try_secs: u64,
     /// How the last attempt failed; of a panic it is not written down that it was one.
     pub failure: Failure,
-    /// The end of the last attempt; at most [`ERROR_BYTES_MAX`].
-    pub error: Arc<str>,
+    /// The end of the last attempt; a text of at most [`ERROR_BYTES_MAX`].
+    pub error: FailureReason,
 }
 
 /// Bytes of an error that are kept.
@@ -155,8 +157,8 @@ impl TransportEntry {
                 trouble.key.into_iter().for_each(|key| put_key(&mut out, key));
                 out.put_u32_le(trouble.attempts);
                 out.put_u64_le(trouble.next_try_secs);
-                put_text(&mut out, &trouble.transport);
-                put_text(&mut out, &trouble.error);
+                let FailureReason { stage, text } = &trouble.error;
+                [&trouble.transport, stage, text].into_iter().for_each(|text| put_text(&mut out, text));
             }
         }
         out.freeze()
@@ -189,7 +191,7 @@ impl TransportEntry {
                     attempts: rest.u32()?,
                     next_try_secs: rest.u64()?,
                     transport: rest.text()?,
-                    error: rest.text()?,
+                    error: FailureReason { stage: rest.text()?, text: rest.text()? },
                 })
             }
             _ => return None,
@@ -280,7 +282,7 @@ mod tests {
     fn samples() -> Vec<TransportEntry> {
         let key = (Lsn::new(5), 7);
         let trouble = |key, failure| {
-            let (transport, error) = ("|/t".into(), "no".into());
+            let (transport, error) = ("|/t".into(), FailureReason::at("RCPT", &"no"));
             TransportEntry::Trouble(Trouble { key, transport, attempts: 2, next_try_secs: 3, failure, error })
         };
         vec![

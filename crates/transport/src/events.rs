@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::entry::{ERROR_BYTES_MAX, Failure, TransportEntry, Trouble};
+use crate::entry::{Failure, TransportEntry, Trouble};
 use crate::observer::{Observer, TargetId};
 use crate::work::{LostMail, Note};
 
@@ -91,11 +91,11 @@ pub enum Event {
 pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
     Some(match note {
         Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
-            let (id, pause) = (key.0.get(), due - now);
+            let (id, pause, error) = (key.0.get(), due - now, error.said());
             Event::Failed { transport, id, recipient, attempts, failure, is_new, error, pause }
         }
         Note::Unavailable { transport, attempts, due, is_overdue, error } => {
-            Event::Unavailable { transport, attempts, error, pause: due - now, is_overdue }
+            Event::Unavailable { transport, attempts, error: error.said(), pause: due - now, is_overdue }
         }
         Note::Recovered { transport } => Event::Recovered { transport },
         Note::Behind { .. } => return None,
@@ -127,14 +127,8 @@ pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
         Note::Recovered { .. } | Note::Behind { .. } => return None,
     };
     let next_try_secs = unix_secs(SystemTime::now() + due.saturating_duration_since(now));
-    let (transport, attempts, error) = (transport.clone(), *attempts, short(error));
+    let (transport, attempts, error) = (transport.clone(), *attempts, error.shortened());
     Some(TransportEntry::Trouble(Trouble { key, transport, attempts, next_try_secs, failure, error }))
-}
-
-/// An error as an entry can hold it.
-pub(crate) fn short(error: &Arc<str>) -> Arc<str> {
-    let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
-    error[..end].into()
 }
 
 pub(crate) fn unix_secs(time: SystemTime) -> u64 {

@@ -30,6 +30,7 @@ mod program;
 mod queues;
 #[cfg(test)]
 mod queues_tests;
+mod reason;
 mod record;
 #[cfg(test)]
 mod record_tests;
@@ -49,6 +50,7 @@ pub use descriptors::close_inherited_on_exec;
 pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Key, Target, TransportEntry, Trouble};
 pub use events::{Event, Events};
 pub use observer::{Observer, TargetId};
+pub use reason::FailureReason;
 pub use refusals::{RefusalNotifier, RefusedMail, Telling};
 pub use section::Section;
 pub use transports::{Message, OpenReport, STREAM, Stats, TransportFull, Transports};

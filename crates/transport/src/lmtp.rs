@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_directory::TransportKind;
-use posthaste_smtp::client::{Config, RecipientOutcome, Stage};
+use posthaste_smtp::client::{ClientError, Config, RecipientOutcome, Stage};
 use posthaste_smtp::driver::{Client, ClientTimeouts, ConnectError};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
 use posthaste_spool::MessageReader;
@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::blocking::blocking;
 use crate::body::failed;
+use crate::reason::FailureReason;
 use crate::work::{Outcome, Work};
 
 /// One worker's session with a server.
@@ -72,21 +73,21 @@ impl Session {
         recipients: Vec<RcptTo>,
         body: Vec<Bytes>,
     ) -> Vec<(Outcome, Stage)> {
-        let all = |error: String| vec![(Outcome::Unavailable(error.into()), Stage::Mail); recipients.len()];
+        let all = |error: FailureReason| vec![(Outcome::Unavailable(error), Stage::Mail); recipients.len()];
         if !self.is_open() {
             match self.connect(work.transport.kind()).await {
                 Ok(client) => self.client = Some(client),
-                Err(error) => return all(error.to_string()),
+                Err(error) => return all(not_connected(&error)),
             }
         }
-        let Some(client) = &mut self.client else { return all("no session".to_owned()) };
+        let Some(client) = &mut self.client else { return all("no session".into()) };
         let outcome = match client.send(mail, recipients.clone(), body).await {
             Ok(outcome) => outcome,
-            Err(error) => return all(error.to_string()),
+            Err(error) => return all(error.to_string().into()),
         };
         let is_open = client.is_open();
         let of_recipient = |recipient: RecipientOutcome| {
-            let said = words(&recipient);
+            let said = FailureReason::at(recipient.stage.name(), &recipient.reply);
             let outcome = match recipient.reply.is_permanent() {
                 _ if recipient.is_delivered() => Outcome::Delivered,
                 true => Outcome::Refused(said),
@@ -128,11 +129,11 @@ impl Session {
     }
 }
 
-/// A reply behind the command that it answers; the transport names the host.
-fn words(recipient: &RecipientOutcome) -> Arc<str> {
-    match recipient.stage.name() {
-        "" => recipient.reply.to_string().into(),
-        stage => format!("{stage}: {}", recipient.reply).into(),
+fn not_connected(error: &ConnectError) -> FailureReason {
+    match error {
+        ConnectError::Protocol(ClientError::Greeting(reply)) => FailureReason::at("greeting", reply),
+        ConnectError::Protocol(ClientError::Hello(reply)) => FailureReason::at("LHLO", reply),
+        error => error.to_string().into(),
     }
 }
 

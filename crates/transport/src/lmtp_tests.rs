@@ -157,8 +157,8 @@ fn a_server_that_does_not_answer_is_given_up_in_time() {
 #[test]
 fn a_421_is_told_with_the_stage_that_it_answers() {
     for (stage, told) in [
-        ("", "server refused the connection: 421 4.3.2 closing"),
-        ("LHLO", "server refused the greeting: 421 4.3.2 closing"),
+        ("", "greeting: 421 4.3.2 closing"),
+        ("LHLO", "LHLO: 421 4.3.2 closing"),
         ("MAIL", "MAIL: 421 4.3.2 closing"),
         ("RCPT", "RCPT: 421 4.3.2 closing"),
         ("DATA", "DATA: 421 4.3.2 closing"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use posthaste_spool::{Entry, Lsn};
 
 use crate::entry::Failure;
+use crate::reason::FailureReason;
 
 /// Hears what becomes of targets. Called by workers: must not block.
 pub trait Observer: Debug + Send + Sync {
@@ -17,7 +18,7 @@ pub trait Observer: Debug + Send + Sync {
     fn lost(&self, targets: u64);
 
     /// They cannot be delivered now, and are tried again: told once for each target since the opening, and again if it fails in another way.
-    fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: Arc<str>);
+    fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: FailureReason);
 
     /// The body of its message is lost, or an operator has dropped it. It is not tried again.
     fn given_up(&self, target: TargetId, error: Arc<str>);

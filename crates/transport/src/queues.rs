@@ -10,6 +10,7 @@ use posthaste_spool::{Lsn, ReplayError};
 
 use crate::config::Config;
 use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
+use crate::reason::FailureReason;
 
 /// Where a target stands.
 ///
@@ -53,7 +54,7 @@ pub(crate) struct Job {
     pub attempts: u32,
     pub begun: Option<u64>,
     /// The end of the last attempt.
-    pub error: Option<(Failure, Arc<str>)>,
+    pub error: Option<(Failure, FailureReason)>,
     /// It was told that it waits.
     pub is_told: bool,
     /// Facts to tell of its refusal.
@@ -80,7 +81,7 @@ pub(crate) struct Queue {
     /// Failures in a row of the transport itself.
     pub attempts: u32,
     pub blocked_until: Option<Instant>,
-    pub error: Option<Arc<str>>,
+    pub error: Option<FailureReason>,
     /// It was told that messages wait for longer than they may.
     pub is_overdue: bool,
     pub is_ready: bool,
@@ -185,7 +186,7 @@ impl Queues {
             }
             Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, error, .. })) => {
                 self.is_changed = true;
-                self.owe_notice(key, error);
+                self.owe_notice(key, error.said());
             }
             Some(TransportEntry::Told(keys)) => {
                 self.is_changed = true;

@@ -251,7 +251,7 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
         trouble.is_some_and(|trouble| {
             trouble.failure == Failure::Refused
                 && trouble.attempts == 1
-                && &*trouble.error == "/bin/sh: exit status 67: unknown"
+                && &*trouble.error.text == "/bin/sh: exit status 67: unknown"
         })
     });
     world.transports.retry();

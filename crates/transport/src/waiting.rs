@@ -9,6 +9,7 @@ use posthaste_spool::Lsn;
 use crate::entry::Failure;
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand};
+use crate::reason::FailureReason;
 use crate::transports::Transports;
 
 /// One recipient that waits for a transport.
@@ -96,7 +97,7 @@ impl Queues {
                 };
                 let why = match job.stand {
                     Stand::Held => Some(UNCERTAIN.into()),
-                    _ => job.error.as_ref().map(|(_, error)| error.clone()),
+                    _ => job.error.as_ref().map(|(_, error)| error.said()),
                 };
                 all.push(WaitingTarget {
                     id: body.get(),
@@ -108,7 +109,7 @@ impl Queues {
                     bytes: message.body_len,
                     attempts: job.attempts,
                     waits,
-                    why: why.or_else(|| queue.and_then(|queue| queue.error.clone())),
+                    why: why.or_else(|| queue.and_then(|queue| queue.error.as_ref().map(FailureReason::said))),
                 });
             }
         }

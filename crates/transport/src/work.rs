@@ -9,17 +9,18 @@ use posthaste_spool::Lsn;
 
 use crate::entry::{Deliver, Failure, Key, Target};
 use crate::observer::TargetId;
+use crate::reason::FailureReason;
 
 /// The outcome of an attempt, for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,
     /// Try it again, after a pause that doubles.
-    Failed(Arc<str>),
+    Failed(FailureReason),
     /// The other side does not want it, now or ever.
-    Refused(Arc<str>),
+    Refused(FailureReason),
     /// The transport takes no mail now, this message or another.
-    Unavailable(Arc<str>),
+    Unavailable(FailureReason),
     /// The body is lost: no attempt will ever succeed. What is left of it is kept.
     Lost(Arc<str>, Option<PathBuf>),
 }
@@ -69,7 +70,7 @@ pub(crate) enum Note {
         failure: Failure,
         /// The attempt before, if there was one, ended in another way.
         is_new: bool,
-        error: Arc<str>,
+        error: FailureReason,
     },
     /// `is_overdue`: for the first time since it failed, one of its messages was older than it may be.
     Unavailable {
@@ -77,12 +78,12 @@ pub(crate) enum Note {
         attempts: u32,
         due: Instant,
         is_overdue: bool,
-        error: Arc<str>,
+        error: FailureReason,
     },
     /// Targets that have begun to wait behind a transport that fails.
     Behind {
         targets: Vec<TargetId>,
-        error: Arc<str>,
+        error: FailureReason,
     },
     Recovered {
         transport: Arc<str>,

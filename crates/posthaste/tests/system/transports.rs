@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relay_events::wait_for;
 use crate::support::{PATIENCE, Server, command};
 
 /// A directory that the server's user can use, and the beginning of the configuration: no program runs as root.
@@ -246,6 +247,26 @@ fn a_single_message_that_is_held_is_dropped_by_its_number_and_the_events_tell_of
         "{said}"
     );
     assert_eq!(waiting(), left[1..]);
+}
+
+#[test]
+fn the_reply_of_an_lmtp_server_is_told_with_its_stage() {
+    let (dir, base) = world();
+    let (next, next_base) = world();
+    let next_config = next_base.replace("address = \"127.0.0.1:0\"", "address = \"127.0.0.1:0\"\nprotocol = \"lmtp\"");
+    let next_server =
+        Server::start(next.path(), &(next_config + "[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n"));
+    let aliases = format!("gone = \"lmtp:{}\"", next_server.addresses[0]);
+    let server = Server::start(dir.path(), &(base + "[events]\nenabled = true\n" + &domain(dir.path(), &aliases)));
+    server.hello().deliver(&["gone@example.org"], b"Subject: x\r\n\r\nx\r\n");
+    let line = wait_for(dir.path(), "held", "recipient", "gone@example.org").remove(0);
+    assert_eq!(line["stage"], "RCPT", "{line}");
+    assert!(line["error"].as_str().is_some_and(|error| error.starts_with("550 5.1.1 ")), "{line}");
+    // Where people read one text, it stands in front.
+    let line = server.wait_for_log("refused for good");
+    assert!(line.contains("RCPT: 550 5.1.1 "), "{line}");
+    server.stop();
+    next_server.stop();
 }
 
 #[test]

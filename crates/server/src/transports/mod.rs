@@ -13,7 +13,7 @@ use posthaste_events::{Event as Recorded, Fate, Kind, LIST_MAX, OfTransport, Tra
 use posthaste_intake::Destination;
 use posthaste_spool::{Entry, Spool};
 pub(crate) use posthaste_transport::close_inherited_on_exec;
-use posthaste_transport::{Event, Events, Failure, Observer, TargetId, Transports};
+use posthaste_transport::{Event, Events, Failure, FailureReason, Observer, TargetId, Transports};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -146,14 +146,14 @@ fn settings(config: &Config, recorder: Option<EventRecorder>, notices: RefusalNo
 
 impl Observer for Outcomes {
     fn delivered(&self, targets: Vec<TargetId>) -> Option<Entry> {
-        self.0.entry(&of_transport(Fate::Delivered, &targets, "".into()))
+        self.0.entry(&of_transport(Fate::Delivered, &targets, FailureReason::default()))
     }
 
     fn lost(&self, targets: u64) {
         self.0.lost(targets);
     }
 
-    fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: Arc<str>) {
+    fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: FailureReason) {
         let fate = if failure.is_held() { Fate::Held } else { Fate::Waiting };
         for some in targets.chunks(LIST_MAX) {
             self.0.note(&of_transport(fate, some, error.clone()));
@@ -161,18 +161,19 @@ impl Observer for Outcomes {
     }
 
     fn given_up(&self, target: TargetId, error: Arc<str>) {
-        self.0.note(&of_transport(Fate::GivenUp, &[target], error));
+        self.0.note(&of_transport(Fate::GivenUp, &[target], error.into()));
     }
 }
 
-fn of_transport(fate: Fate, targets: &[TargetId], error: Arc<str>) -> Recorded {
+fn of_transport(fate: Fate, targets: &[TargetId], error: FailureReason) -> Recorded {
     let target = |id: &TargetId| TransportTarget {
         message: id.message,
         number: id.number,
         transport: id.transport.clone(),
         recipient: id.recipient.clone(),
     };
-    Recorded::now(Kind::Transport(OfTransport { fate, error, targets: targets.iter().map(target).collect() }))
+    let (FailureReason { stage, text: error }, targets) = (error, targets.iter().map(target).collect());
+    Recorded::now(Kind::Transport(OfTransport { fate, stage, error, targets }))
 }
 
 /// Each failure once: while it lasts, `posthaste spool inspect` shows it.
