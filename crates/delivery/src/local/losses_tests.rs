@@ -3,12 +3,13 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use posthaste_spool::{Lsn, SpoolAdmin};
 
 use super::table::{State, Table, Task};
-use super::test_world::{Door, Doors, Place, World, message};
+use super::test_world::{Door, Doors, PATIENCE, Place, World, message};
 use super::{Body, Deliver, LineEnds, Losses, LostMail, Message, Target};
 
 type LostMails = Arc<Mutex<Vec<LostMail>>>;
@@ -129,23 +130,49 @@ fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill()
 /// Ends it like a kill: without a word to the spool.
 fn killed(world: World) -> Place {
     let World { delivery, spool, place, .. } = world;
-    let copy = place.config().spool_dir.with_extension("copy");
-    copy_all(&place.config().spool_dir, &copy);
+    let (dir, copy) = (place.config().spool_dir, place.config().spool_dir.with_extension("copy"));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The keeper and the threads of the ring may be at work.
+        let before = files_of(&dir);
+        if copy_all(&dir, &copy).is_ok() && before.is_ok_and(|before| files_of(&dir).is_ok_and(|it| it == before)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the spool is never at rest");
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
     drop((delivery, spool));
     std::fs::remove_dir_all(place.config().spool_dir).unwrap();
     std::fs::rename(copy, place.config().spool_dir).unwrap();
     place
 }
 
-fn copy_all(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
         let path = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_all(&entry.path(), &path),
-            false => drop(std::fs::copy(entry.path(), path).unwrap()),
+        match entry.file_type()?.is_dir() {
+            true => copy_all(&entry.path(), &path)?,
+            false => drop(std::fs::copy(entry.path(), path)?),
         }
     }
+    Ok(())
+}
+
+/// Paths, lengths and times of all files.
+fn files_of(dir: &Path) -> std::io::Result<Vec<(PathBuf, u64, SystemTime)>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let data = entry.metadata()?;
+        match data.is_dir() {
+            true => all.extend(files_of(&entry.path())?),
+            false => all.push((entry.path(), data.len(), data.modified()?)),
+        }
+    }
+    all.sort();
+    Ok(all)
 }
 
 #[test]

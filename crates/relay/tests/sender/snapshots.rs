@@ -88,14 +88,48 @@ fn snapshots(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+    try_copy(from, to).unwrap();
+}
+
+fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
         let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        match entry.file_type()?.is_dir() {
+            true => try_copy(&entry.path(), &to)?,
+            false => drop(std::fs::copy(entry.path(), to)?),
         }
     }
+    Ok(())
+}
+
+/// Copies an open spool as a kill leaves it: again, until nothing has changed meanwhile. A thread makes segments ahead.
+fn copy_open(from: &Path, to: &Path) {
+    wait("the spool is at rest", || {
+        let before = files_of(from);
+        let is_copied =
+            try_copy(from, to).is_ok() && before.is_ok_and(|before| files_of(from).is_ok_and(|it| it == before));
+        if !is_copied {
+            std::fs::remove_dir_all(to).unwrap();
+        }
+        is_copied
+    });
+}
+
+/// Paths, lengths and times of all files.
+fn files_of(dir: &Path) -> std::io::Result<Vec<(PathBuf, u64, std::time::SystemTime)>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let data = entry.metadata()?;
+        match data.is_dir() {
+            true => all.extend(files_of(&entry.path())?),
+            false => all.push((entry.path(), data.len(), data.modified()?)),
+        }
+    }
+    all.sort();
+    Ok(all)
 }
 
 /// A queue with two snapshots that differ; `last`: the newer one.
@@ -218,7 +252,7 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         // The state after a kill.
         let killed = tempfile::tempdir().unwrap();
         let dir = killed.path().join("spool");
-        copy(&it.dir, &dir);
+        copy_open(&it.dir, &dir);
         drop(it);
         assert_eq!(snapshots(&dir).len(), 2);
         for path in snapshots(&dir) {
@@ -297,7 +331,7 @@ fn with_an_older_snapshot_what_is_done_with_stays_so() {
     let it = Idle::open(&spool, &dns);
     // The ring has lost the entry of the deletion.
     fill_ring(&it);
-    copy(&it.dir, &killed);
+    copy_open(&it.dir, &killed);
     drop(it);
     std::fs::write(killed.join("snapshots").join(last.file_name().unwrap()), "").unwrap();
     let it = Idle::open(&killed, &dns);
@@ -341,7 +375,7 @@ fn after_a_loss_in_the_ring_it_is_uncertain_until_its_next_snapshot() {
     for _ in 0..20 {
         it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, &[7; 8 << 10]);
     }
-    copy(&it.dir, &killed);
+    copy_open(&it.dir, &killed);
     drop(it);
     for entry in std::fs::read_dir(killed.join("ring")).unwrap().map(Result::unwrap) {
         if entry.path().extension().is_some_and(|it| it == "seg") {
