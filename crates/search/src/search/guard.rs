@@ -24,7 +24,7 @@ thread_local! {
 /// The files are compared with their checksums only then: reading all of them takes longer than most searches.
 ///
 /// # Errors
-/// Those of the work, and [`IndexError::Text`](crate::IndexError::Text), which names the command that rebuilds the
+/// Errors of the work, and [`IndexError::Text`](crate::IndexError::Text), which names the command that rebuilds the
 /// index.
 pub(super) fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     static HOOK: Once = Once::new();
