@@ -130,7 +130,10 @@ async fn an_answer_to_another_question_does_not_count() {
 async fn where_nobody_answers_at_the_port_all_is_cut_off_at_once() {
     let cache = Server::start(cache());
     let resolver = resolver(&cache);
-    let port = std::net::UdpSocket::bind((TOP, 0)).unwrap().local_addr().unwrap().port();
+    // Nobody listens there, and nobody else can: it takes datagrams of one peer alone.
+    let held = std::net::UdpSocket::bind((TOP, 0)).unwrap();
+    held.connect((TOP, 9)).unwrap();
+    let port = held.local_addr().unwrap().port();
     let servers = OwnServers::new(&resolver, port);
     let source = RecordSource::OwnServers(&servers);
     source.texts("example.org").await.unwrap_err();

@@ -204,8 +204,10 @@ fn a_watch_ends_when_all_is_there_and_is_quiet_until_then() {
 fn where_port_53_is_blocked_the_resolver_is_asked_and_that_is_told() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
     server_with_key(dir.path(), &cache);
-    // Nobody listens there.
-    let port = std::net::UdpSocket::bind((TOP, 0)).unwrap().local_addr().unwrap().port().to_string();
+    // Nobody listens there, and nobody else can: it takes datagrams of one peer alone.
+    let held = std::net::UdpSocket::bind((TOP, 0)).unwrap();
+    held.connect((TOP, 9)).unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
     let output = command(dir.path(), &["dns", "check", "example.org", "--dns-port", &port]).output().unwrap();
     let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(1), "{text}");
