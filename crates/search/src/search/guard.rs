@@ -40,6 +40,8 @@ pub(super) fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T>) -> Result
     match done {
         Ok(done) => done,
         Err(_) if is_damaged => Err(text_error(dir, TantivyError::InternalError(said))),
+        // Another thread has said it.
+        Err(panic) if said.is_empty() => resume_unwind(panic),
         Err(_) => panic!("{said}"),
     }
 }

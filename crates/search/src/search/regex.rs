@@ -71,12 +71,12 @@ impl Searcher {
                 }
             }
         }
-        self.look_at(&pieces, &matcher, &start).map_err(|error| self.fail(error))
+        self.look_at(&pieces, &matcher, &start)
     }
 
-    fn look_at(&self, pieces: &[Piece<'_>], matcher: &Matcher, start: &str) -> tantivy::Result<Bitmap> {
+    fn look_at(&self, pieces: &[Piece<'_>], matcher: &Matcher, start: &str) -> Result<Bitmap> {
         let taken = AtomicUsize::new(0);
-        let work = || -> tantivy::Result<Bitmap> {
+        let take = || -> tantivy::Result<Bitmap> {
             let mut found = Bitmap::empty(self.len());
             while let Some(piece) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
                 match piece {
@@ -86,6 +86,8 @@ impl Searcher {
             }
             Ok(found)
         };
+        // Each thread is guarded by itself.
+        let work = || self.guarded(|| take().map_err(|error| self.fail(error)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
         let mut found = Bitmap::empty(self.len());
         for part in on_threads(cores, work) {
