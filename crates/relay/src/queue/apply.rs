@@ -128,7 +128,7 @@ impl Queue {
             self.free(id);
         }
         if change.what == What::GivenBack {
-            self.to_front(id);
+            self.put_in_front(id);
         }
     }
 
@@ -169,7 +169,7 @@ impl Queue {
     }
 
     /// Puts a recipient that waits in its queue in front of the others.
-    fn to_front(&mut self, id: Id) {
+    fn put_in_front(&mut self, id: Id) {
         if self.is_running && self.table.get(id).is(DUE) {
             self.table.unlink(id);
             self.enqueue(id, true);
