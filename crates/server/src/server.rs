@@ -12,7 +12,7 @@ use posthaste_mailstore::{MailArrivals, MaildirStore};
 use posthaste_watch::Watch as Workers;
 use tokio::sync::mpsc;
 
-use crate::control::{Control, MailDoor, ReloadAsked};
+use crate::control::{Control, ControlSocket, MailDoor, ReloadAsked};
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::{self, Events};
@@ -235,6 +235,8 @@ async fn start_services(
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
     // Stopped after the listeners: the last logins are saved as well.
     services.add(KnownNetworksService::begin(receiver.clone()));
+    // A client that has its greeting can be sure that commands find this server.
+    let control = ControlSocket::listen(&config.storage.data);
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
     addresses.http = http.tcp().map(|(address, tls)| (address, tls == ListenerTls::Implicit)).collect();
@@ -254,7 +256,7 @@ async fn start_services(
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
     let (asks, reloads) = mpsc::channel(1);
-    services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail, acme), asks));
+    services.add(Control::begin(control, receiver.clone(), (page.clone(), mail, acme), asks));
     if receiver.events().is_some() {
         services.add(Webhooks::begin(config, poison_watch(intake.spool()), Arc::clone(&receiver.meters().webhooks)));
     }

@@ -35,6 +35,40 @@ fn sigterm_lets_open_transactions_finish() {
 }
 
 #[test]
+fn commands_find_the_server_once_it_has_greeted() {
+    let dir = tempfile::tempdir().unwrap();
+    configure(dir.path(), &format!("{ANYBODY}[[listener]]\nunix = \"early.sock\"\n"));
+    let starting = command(dir.path(), &["serve"]).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut starting = Killed(starting);
+    // It listens before it opens its spool, and greets once that is open.
+    let early = loop {
+        match UnixStream::connect(dir.path().join("early.sock")) {
+            Ok(early) => break early,
+            Err(_) => assert!(starting.0.try_wait().unwrap().is_none(), "it has not started"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    let mut greeting = String::new();
+    BufReader::new(early).read_line(&mut greeting).unwrap();
+    let control = UnixStream::connect(dir.path().join("posthaste-data/control.sock"));
+    assert!(control.is_ok(), "{control:?} after {greeting:?}");
+    assert!(greeting.starts_with("220 "), "{greeting:?}");
+    let listed = command(dir.path(), &["logins"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    assert_eq!(String::from_utf8_lossy(&listed.stderr), "");
+}
+
+/// A child that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
 fn a_second_server_on_the_same_data_refuses() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);

@@ -58,10 +58,38 @@ use crate::page_door::{NO_PAGE, PageDoor};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service};
 
+/// The socket, before requests are answered: clients connect, and wait. The file goes with it.
+pub(crate) struct ControlSocket {
+    path: PathBuf,
+    /// Until requests are answered.
+    listener: Option<UnixListener>,
+}
+
+impl ControlSocket {
+    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
+    pub fn listen(data: &Path) -> Option<Self> {
+        let path = data.join(SOCKET);
+        match listen(&path) {
+            Ok(listener) => Some(Self { path, listener: Some(listener) }),
+            Err(error) => {
+                let (path, error) = (path.display().to_string(), error.to_string());
+                tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// Answers requests.
 pub(crate) struct Control {
-    path: PathBuf,
-    accepting: Option<JoinHandle<()>>,
+    /// The task that accepts, and the file, which is there as long.
+    accepting: Option<(JoinHandle<()>, ControlSocket)>,
     mail: Option<MailDoor>,
     /// Sessions about mail end with it.
     _ending: watch::Sender<()>,
@@ -82,26 +110,20 @@ struct Doors {
 pub(crate) type ReloadAsked = oneshot::Sender<Result<Value, String>>;
 
 impl Control {
-    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so. Requests for a
-    /// reload go to who has the other end of `reload`.
+    /// Answers those who connect to `socket`, and who have connected. Requests for a reload go to who has the other end of `reload`.
     pub fn begin(
-        data: &Path,
+        socket: Option<ControlSocket>,
         receiver: Receiver,
         (page, mail, acme): (Option<PageDoor>, Option<MailDoor>, Acme),
         reload: mpsc::Sender<ReloadAsked>,
     ) -> Self {
-        let path = data.join(SOCKET);
         let (ending, ended) = watch::channel(());
         let doors = Doors { receiver, page, mail: mail.clone(), acme, reload, ended };
-        let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, doors))),
-            Err(error) => {
-                let (path, error) = (path.display().to_string(), error.to_string());
-                tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
-                None
-            }
-        };
-        Self { path, accepting, mail, _ending: ending }
+        let accepting = socket.and_then(|mut socket| {
+            let listener = socket.listener.take()?;
+            Some((tokio::spawn(accept(listener, doors)), socket))
+        });
+        Self { accepting, mail, _ending: ending }
     }
 }
 
@@ -122,15 +144,14 @@ impl Service for Control {
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
-        if let Some(accepting) = self.accepting {
+        if let Some((accepting, _socket)) = self.accepting {
             accepting.abort();
-            let _ = std::fs::remove_file(&self.path);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(accepting) = &mut self.accepting else { return Poll::Pending };
+        let Some((accepting, _)) = &mut self.accepting else { return Poll::Pending };
         std::pin::Pin::new(accepting).poll(cx).map(drop)
     }
 }
