@@ -50,7 +50,7 @@ impl Octets {
 }
 
 /// Octets that one read takes.
-const READ_BYTES: usize = 8 << 10;
+const READ_BYTES: usize = 16 << 10;
 /// Without an octet that the client takes.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -68,13 +68,19 @@ impl Read for Octets {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
             }
             let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
-            let mut read = ReadBuf::uninit(&mut scratch);
+            let mut read = ReadBuf::uninit(&mut scratch[..to.remaining().min(READ_BYTES)]);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
+            let passed = self.heads.pass(read.filled());
+            let (body, rest) = read.filled().split_at(passed);
+            to.put_slice(body);
             // Good octets in front of a refused head are given out first.
-            let _ = self.heads.push(read.filled());
+            let _ = self.heads.push(rest);
+            if passed > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -219,6 +220,8 @@ impl Stamp {
 pub(crate) struct KnownTokens {
     file: TokenFile,
     looks: AsyncMutex<Looks>,
+    /// Requests that have asked so far.
+    asked: AtomicU64,
 }
 
 type ByHash = HashMap<TokenHash, Arc<Token>>;
@@ -226,6 +229,10 @@ type ByHash = HashMap<TokenHash, Arc<Token>>;
 #[derive(Debug, Default)]
 struct Looks {
     read: Option<(Stamp, Arc<ByHash>)>,
+    /// The last look began after so many requests had asked: it is as new as each of them needs.
+    covers: u64,
+    #[cfg(test)]
+    begun: usize,
     /// A look that nobody waits for any more, since the disk did not answer.
     left: Option<JoinHandle<Look>>,
 }
@@ -238,7 +245,7 @@ pub(crate) struct TokensUnreadable;
 
 impl KnownTokens {
     pub fn new(file: TokenFile) -> Self {
-        Self { file, looks: AsyncMutex::default() }
+        Self { file, looks: AsyncMutex::default(), asked: AtomicU64::new(0) }
     }
 
     /// The token with this secret, unless it has ended at `now`, in seconds since 1970.
@@ -266,21 +273,31 @@ impl KnownTokens {
         Ok(all)
     }
 
-    /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask.
+    /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask. Requests that wait meanwhile share the next look.
     async fn known(&self) -> Result<Arc<ByHash>, TokensUnreadable> {
+        let own = self.asked.fetch_add(1, Ordering::Release) + 1;
         let mut looks = self.looks.lock().await;
+        if let Some((_, known)) = looks.read.as_ref().filter(|_| looks.covers >= own) {
+            return Ok(Arc::clone(known));
+        }
         if let Some(left) = &mut looks.left {
             // It began before this request did, so that its outcome may be too old.
             let _ = left.await;
             looks.left = None;
         }
         let (file, before) = (self.file.clone(), looks.read.clone());
+        // All of them asked before the look begins.
+        let covers = self.asked.load(Ordering::Acquire);
+        #[cfg(test)]
+        {
+            looks.begun += 1;
+        }
         let look = looks.left.insert(spawn_blocking(move || look(&file, before)));
         let found = look.await;
         looks.left = None;
         match found.unwrap_or_else(|error| Err(io::Error::from(error).into())) {
             Ok((stamp, known)) => {
-                looks.read = Some((stamp, Arc::clone(&known)));
+                (looks.read, looks.covers) = (Some((stamp, Arc::clone(&known))), covers);
                 Ok(known)
             }
             Err(kind) => {
@@ -373,6 +390,29 @@ mod tests {
         assert_eq!((find(&short, 99).await.as_deref(), find(&short, 100).await), (Some("brief"), None), "a token ends");
         file.remove("shop").unwrap();
         assert_eq!(find(&secret, 1).await, None);
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_share_a_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_directory(dir.path());
+        let (secret, shop) = token("shop", None);
+        file.add(shop).unwrap();
+        let known = Arc::new(KnownTokens::new(file));
+        let busy = known.looks.lock().await;
+        let mut asking = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let (known, presented) = (Arc::clone(&known), secret.reveal().to_owned());
+            asking.spawn(async move { known.find(&presented, 1).await.unwrap().is_some() });
+        }
+        while known.asked.load(Ordering::Acquire) < 20 {
+            tokio::task::yield_now().await;
+        }
+        drop(busy);
+        assert_eq!(asking.join_all().await, [true; 20]);
+        assert_eq!(known.looks.lock().await.begun, 1);
+        known.find(secret.reveal(), 1).await.unwrap();
+        assert_eq!(known.looks.lock().await.begun, 2, "a later request needs a later look");
     }
 
     #[tokio::test]

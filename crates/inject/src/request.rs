@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use memchr::memchr3_iter;
 use minijinja::Value as Variable;
 use minijinja::value::Object as Lookup;
 use posthaste_smtp::{ForwardPath, ReversePath};
@@ -13,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::built::{Built, BuiltBody};
 use crate::json;
-use crate::template::{MayGoOn, Piece, Place, Templates};
+use crate::template::{MayGoOn, Piece, Place, Templates, is_fixed};
 
 /// Mail to inject.
 #[derive(Debug)]
@@ -37,20 +39,18 @@ struct Recipient {
 
 #[derive(Debug)]
 enum Content {
-    /// The same for everybody.
-    Whole(Vec<u8>),
+    /// The same for everybody, and checked.
+    Whole(InjectMessage),
     /// Whole, but made for each recipient: the header with its empty line, and the rest.
     Each(Piece, Piece),
     Built(Box<Built>),
 }
 
-/// One message of a request, for all of its recipients.
+/// One message of a request. Clones share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectMessage {
-    /// Recipients, checked.
-    pub recipients: Vec<ForwardPath>,
     /// The message (RFC 5322). Its lines end all in CRLF or all in LF.
-    pub content: Vec<u8>,
+    pub content: Bytes,
     /// Octets of it with CRLF at the end of each line.
     pub wire_bytes: u64,
 }
@@ -165,7 +165,8 @@ impl InjectRequest {
     /// # Errors
     /// It is no JSON, has a key that is not taken, or something in it cannot be sent as mail.
     pub fn parse(body: &[u8]) -> Result<Self, InvalidRequest> {
-        if values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
+        // Few octets have few values: they need not be counted.
+        if body.len() > REQUEST_VALUES_BYTES_MAX / OBJECT_BYTES && values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
             return Err(InvalidRequest("the request has too many values".to_owned()));
         }
         let body: RequestBody = json::read(body).map_err(InvalidRequest)?;
@@ -233,11 +234,7 @@ impl InjectRequest {
     /// # Panics
     /// There are not so many.
     pub fn message(&self, index: usize, may_go_on: MayGoOn<'_>) -> Result<InjectMessage, InvalidRequest> {
-        let recipients = self.indexes_of(index).map(|index| self.recipient(index).clone()).collect();
-        if let Content::Whole(content) = &self.content {
-            return message(recipients, content.clone()).map_err(InvalidRequest);
-        }
-        let made = self.made_for(&self.recipients[index], may_go_on).and_then(|content| message(recipients, content));
+        let made = self.made_for(&self.recipients[index], may_go_on);
         made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
     }
 
@@ -264,20 +261,24 @@ impl InjectRequest {
         first as u32..(first + each).min(self.recipients.len()) as u32
     }
 
-    fn made_for(&self, recipient: &Recipient, may_go_on: MayGoOn<'_>) -> Result<Vec<u8>, String> {
-        let variables = Variables::of(recipient, &self.substitutions);
-        let render = |piece: &Piece| self.templates.render(piece, &variables, may_go_on);
-        let to = (&recipient.path, recipient.name.as_deref());
-        match &self.content {
-            Content::Whole(content) => Ok(content.clone()),
-            Content::Built(built) => Ok(built.message(&render, to)?.into_bytes()),
-            Content::Each(header, text) => {
-                let mut made = render(header)?;
-                made.push_str(&render(text)?);
-                // Values may have line ends of another kind than the text around them.
-                Ok(made.replace("\r\n", "\n").into_bytes())
+    fn made_for(&self, recipient: &Recipient, may_go_on: MayGoOn<'_>) -> Result<InjectMessage, String> {
+        let variables = || Variables::of(recipient, &self.substitutions);
+        let made = match &self.content {
+            Content::Whole(message) => return Ok(message.clone()),
+            Content::Built(built) => {
+                let variables = variables();
+                let render = |piece: &Piece| self.templates.render(piece, &variables, may_go_on);
+                built.message(&render, (&recipient.path, recipient.name.as_deref()))?
             }
-        }
+            Content::Each(header, text) => {
+                let variables = variables();
+                let mut made = self.templates.render(header, &variables, may_go_on)?;
+                made.push_str(&self.templates.render(text, &variables, may_go_on)?);
+                // Values may have line ends of another kind than the text around them.
+                made.replace("\r\n", "\n")
+            }
+        };
+        InjectMessage::new(made.into_bytes())
     }
 }
 
@@ -372,6 +373,9 @@ fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<u
 
 /// A whole message; its header and its text are two templates.
 fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Content, String> {
+    if is_static || is_fixed(&text) {
+        return InjectMessage::new(text.into_bytes()).map(Content::Whole);
+    }
     bare_newlines(text.as_bytes()).map_err(|why| format!("content: {why}"))?;
     let empty = |line_end: &str| match text.starts_with(line_end) {
         true => Some(line_end.len()),
@@ -380,16 +384,15 @@ fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Con
     let end = empty("\r\n").or_else(|| empty("\n")).unwrap_or(text.len());
     let header = templates.piece("content: header", Place::Header, text[..end].to_owned(), is_static)?;
     let rest = templates.piece("content: text", Place::Text, text[end..].to_owned(), is_static)?;
-    Ok(match (header, rest) {
-        (Piece::Fixed(_), Piece::Fixed(_)) => Content::Whole(text.into_bytes()),
-        (header, rest) => Content::Each(header, rest),
-    })
+    Ok(Content::Each(header, rest))
 }
 
-fn message(recipients: Vec<ForwardPath>, content: Vec<u8>) -> Result<InjectMessage, String> {
-    let bare = bare_newlines(&content).map_err(|why| format!("content: {why}"))?;
-    check_header(&content).map_err(|why| format!("content: {why}"))?;
-    Ok(InjectMessage { recipients, wire_bytes: content.len() as u64 + bare, content })
+impl InjectMessage {
+    fn new(content: Vec<u8>) -> Result<Self, String> {
+        let bare = bare_newlines(&content).map_err(|why| format!("content: {why}"))?;
+        check_header(&content).map_err(|why| format!("content: {why}"))?;
+        Ok(Self { wire_bytes: content.len() as u64 + bare, content: content.into() })
+    }
 }
 
 /// Checks that each line up to the first empty one begins a field or goes on with one (RFC 5322 section 2.2).
@@ -415,16 +418,16 @@ fn begins_field(line: &[u8]) -> bool {
 
 /// The number of lines that end in LF alone: all or none. Text that two servers might read as different messages is refused.
 fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
-    let (mut crlf, mut lf, mut before) = (0, 0, 0);
-    for (at, &octet) in content.iter().enumerate() {
-        match octet {
+    let (mut crlf, mut lf) = (0, 0);
+    for at in memchr3_iter(0, b'\r', b'\n', content) {
+        match content[at] {
             0 => return Err("NUL is in it"),
-            b'\r' if content.get(at + 1) != Some(&b'\n') => return Err("a bare CR is in it"),
-            b'\n' if before == b'\r' => crlf += 1,
-            b'\n' => lf += 1,
-            _ => {}
+            b'\r' if content.get(at + 1) == Some(&b'\n') => crlf += 1,
+            b'\r' => return Err("a bare CR is in it"),
+            // The end of a CRLF, which counts by its CR.
+            _ if at > 0 && content[at - 1] == b'\r' => {}
+            _ => lf += 1,
         }
-        before = octet;
     }
     if crlf > 0 && lf > 0 { Err("some lines end in CRLF and some in LF") } else { Ok(lf) }
 }

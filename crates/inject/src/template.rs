@@ -75,6 +75,11 @@ const LINE_BYTES_MAX: usize = 65_534;
 /// Octets of a name or a text in a tag.
 const TOKEN_BYTES_MAX: usize = 1000;
 
+/// True for a text that has nothing of a template.
+pub(crate) fn is_fixed(text: &str) -> bool {
+    !["{{", "{%", "{#"].iter().any(|mark| text.contains(mark))
+}
+
 impl Templates {
     /// For a request with so many recipients, whose variables take `variables_bytes` for each at most.
     pub fn new(recipients: usize, variables_bytes: usize) -> Self {
@@ -101,7 +106,7 @@ impl Templates {
     /// # Errors
     /// It is no template, or does something that no template may.
     pub fn piece(&mut self, what: &str, place: Place, text: String, is_static: bool) -> Result<Piece, String> {
-        if is_static || !["{{", "{%", "{#"].iter().any(|mark| text.contains(mark)) {
+        if is_static || is_fixed(&text) {
             return Ok(Piece::Fixed(text));
         }
         if text.len() > OUTPUT_BYTES_MAX {

@@ -48,4 +48,4 @@ pub use entry::{Entry, EntryError};
 pub use head::{Head, HeadError};
 pub use message::{Message, ReadError};
 pub use section::Section;
-pub use submit::{Completed, Facts, Reading, Submission, SubmitError};
+pub use submit::{Completed, Facts, Reading, Submission, SubmitError, complete_header};

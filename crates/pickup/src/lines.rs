@@ -1,5 +1,7 @@
 //! Line ends of what a program writes: each becomes CRLF, and a line of a single dot may end the message.
 
+use memchr::memchr3;
+
 /// Makes lines of octets, however they are cut.
 ///
 /// | input | header | body |
@@ -37,13 +39,14 @@ impl Lines {
 
     /// Takes octets up to the end of a line, or all. Returns how many, and whether a line has ended.
     pub fn take(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, bool) {
-        for (at, &octet) in input.iter().enumerate() {
+        let mut at = 0;
+        while let Some(&octet) = input.get(at) {
             if self.is_over {
                 return (at, false);
             }
             match octet {
-                0 => {}
-                b'\r' => self.crs += 1,
+                0 => at += 1,
+                b'\r' => (self.crs, at) = (self.crs + 1, at + 1),
                 b'\n' => {
                     self.crs = 0;
                     self.end_line(out);
@@ -56,13 +59,17 @@ impl Lines {
                     }
                     if self.at_start && self.dot_ends && octet == b'.' {
                         (self.dot, self.at_start) = (true, false);
+                        at += 1;
                         continue;
                     }
                     if std::mem::take(&mut self.dot) {
                         out.push(b'.');
                     }
-                    out.push(octet);
+                    let rest = &input[at..];
+                    let text = &rest[..memchr3(0, b'\r', b'\n', rest).unwrap_or(rest.len())];
+                    out.extend_from_slice(text);
                     self.at_start = false;
+                    at += text.len();
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::io::{self, BufRead};
 use posthaste_message::DateTime;
 use posthaste_message::address::AddressError;
 use posthaste_smtp::command::Hold;
-use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret};
+use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret, ReversePath};
 
 use crate::address::{listed, recipient, sender};
 use crate::compose::{Missing, begins_field, completed, recipients};
@@ -113,8 +113,7 @@ impl Submission {
     /// # Errors
     /// See [`SubmitError`].
     pub fn read_header<R: BufRead>(&self, input: R, facts: &Facts) -> Result<(Completed, Reading<R>), SubmitError> {
-        let mut reading = Reading { input, lines: Lines::new(!self.dot_is_text), pending: Vec::new() };
-        let header = reading.header(facts.header_bytes_max)?;
+        let (header, reading) = Reading::begin(input, !self.dot_is_text, facts.header_bytes_max)?;
         let in_header =
             if self.from_header { recipients(&header).map_err(SubmitError::NotAnAddress)? } else { Vec::new() };
         let bad = |address: &str, why| SubmitError::Address { address: address.to_owned(), why };
@@ -133,19 +132,7 @@ impl Submission {
         let reverse_path = sender(&self.sender, &facts.origin)
             .map_err(|why| SubmitError::Address { address: self.sender.clone(), why })?;
         let smtputf8 = !reverse_path.is_ascii() || paths.iter().any(|path| !path.is_ascii());
-        let from = match reverse_path.address() {
-            Some(address) => address.to_string(),
-            // Somebody has to be named, and nobody is to be answered (RFC 5322 section 3.6.2).
-            None => format!("MAILER-DAEMON@{}", facts.origin),
-        };
-        let missing = Missing {
-            sender: &from,
-            full_name: self.full_name.as_deref(),
-            date: DateTime::from_unix(facts.unix_secs),
-            message_id: &format!("{}@{}", facts.unique, facts.origin),
-        };
-        let mut header = completed(&header, &missing);
-        header.extend_from_slice(b"\r\n");
+        let header = complete_header(&header, &reverse_path, self.full_name.as_deref(), facts);
         let mut mail = MailFrom::new(reverse_path);
         (mail.smtputf8, mail.ret, mail.envid) = (smtputf8, self.ret, self.envid.clone());
         (mail.hold, mail.expires) = (self.not_before.map(Hold::Until), self.expires);
@@ -158,7 +145,48 @@ impl Submission {
     }
 }
 
+/// The header with its empty line as it goes out: blind copies are out, and Date, From and Message-ID are there.
+pub fn complete_header(
+    header: &[u8],
+    sender: &ReversePath,
+    full_name: Option<&str>,
+    facts: &Facts,
+) -> Vec<u8> {
+    let from = match sender.address() {
+        Some(address) => address.to_string(),
+        // Somebody has to be named, and nobody is to be answered (RFC 5322 section 3.6.2).
+        None => format!("MAILER-DAEMON@{}", facts.origin),
+    };
+    let missing = Missing {
+        sender: &from,
+        full_name,
+        date: DateTime::from_unix(facts.unix_secs),
+        message_id: &format!("{}@{}", facts.unique, facts.origin),
+    };
+    let mut header = completed(header, &missing);
+    header.extend_from_slice(b"\r\n");
+    header
+}
+
 impl<R: BufRead> Reading<R> {
+    /// Reads the header of a message. `dot_ends`: a line of a single dot is its end.
+    ///
+    /// # Errors
+    /// [`SubmitError::HeaderTooLarge`] and [`SubmitError::Input`].
+    pub fn begin(input: R, dot_ends: bool, header_bytes_max: u64) -> Result<(Vec<u8>, Self), SubmitError> {
+        let mut reading = Self { input, lines: Lines::new(dot_ends), pending: Vec::new() };
+        let header = reading.header(header_bytes_max)?;
+        Ok((header, reading))
+    }
+
+    /// The input behind the header.
+    ///
+    /// # Errors
+    /// The header has ended with a line that belongs to the body.
+    pub fn into_rest(self) -> Result<R, Self> {
+        if self.pending.is_empty() { Ok(self.input) } else { Err(self) }
+    }
+
     /// Puts the message into the directory, durably, and returns the name of its file.
     ///
     /// # Errors

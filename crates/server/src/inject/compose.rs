@@ -1,17 +1,16 @@
 //! The messages of a request, as they are received.
 
-use std::io::{BufReader, Cursor};
 use std::sync::Arc;
 use std::time::Instant;
 
 use posthaste_inject::{InjectMessage, InjectRequest, InvalidRequest};
-use posthaste_pickup::{Facts, Submission, SubmitError};
-use posthaste_smtp::{BodyType, ForwardPath, MailFrom, ReversePath};
+use posthaste_pickup::{Facts, Reading, SubmitError, complete_header};
+use posthaste_smtp::{BodyType, MailFrom};
 use tokio::task::spawn_blocking;
 
 use super::senders::AllowedSenders;
 use crate::ids::unix_micros;
-use crate::receive::InjectedBody;
+use crate::receive::{BodyOctets, InjectedBody};
 use crate::renders::{PART_TIME, RenderFailure, Rendering};
 use posthaste_config::Config;
 
@@ -40,9 +39,21 @@ impl Bounds {
 
 /// A message that can be received.
 pub(super) struct Composed {
+    /// Of the session that it is received in.
+    pub id: u64,
+    /// Octets on the wire.
+    pub bytes: u64,
     pub mail: MailFrom,
-    pub recipients: Vec<ForwardPath>,
     pub body: InjectedBody,
+}
+
+/// A request whose messages can all be received.
+pub(super) struct CheckedRequest {
+    pub request: Arc<InjectRequest>,
+    /// Octets of each message.
+    pub sizes: Vec<u64>,
+    /// The only message, unless a template makes it. Others are made anew when their turn comes, so that one at a time takes memory.
+    pub only: Option<Composed>,
 }
 
 /// A request of which nothing is received.
@@ -67,14 +78,21 @@ impl From<RenderFailure> for Refused {
     }
 }
 
-/// Makes each message of a request once, and returns its octets. Whatever is checked of one request gives way to others now and then.
+/// Reads a request and makes each of its messages once, the first for the session `id`. Whatever is checked of one request gives way to others now and then.
 pub(super) async fn checked(
     rendering: &Rendering,
     body: Vec<u8>,
     bounds: &Bounds,
-) -> Result<(Arc<InjectRequest>, Vec<u64>), Refused> {
+    id: u64,
+) -> Result<CheckedRequest, Refused> {
+    let bytes = body.len();
     let parse = move || InjectRequest::parse(&body).map(Arc::new);
-    let request = spawn_blocking(parse).await.map_err(|_| RenderFailure::Panicked)??;
+    let request = blocking(bytes, parse).await??;
+    if request.messages() == 1 && !request.has_templates() {
+        let (of_request, bounds) = (Arc::clone(&request), bounds.clone());
+        let only = blocking(bytes, move || composed(&of_request, 0, &|| true, &bounds, id)).await??;
+        return Ok(CheckedRequest { sizes: vec![only.bytes], only: Some(only), request });
+    }
     let mut sizes = Vec::with_capacity(request.messages());
     while sizes.len() < request.messages() {
         let (of_part, bounds) = (Arc::clone(&request), bounds.clone());
@@ -84,7 +102,18 @@ pub(super) async fn checked(
             false => spawn_blocking(move || check(&|| true)).await.map_err(|_| RenderFailure::Panicked)??,
         };
     }
-    Ok((request, sizes))
+    Ok(CheckedRequest { request, sizes, only: None })
+}
+
+/// Works on so many octets: at once if they are few, as another thread would take longer to hear of it.
+pub(super) async fn blocking<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RenderFailure> {
+    match bytes <= AT_ONCE_BYTES_MAX {
+        true => Ok(work()),
+        false => spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked),
+    }
 }
 
 /// Makes messages behind those whose octets are known, for [`PART_TIME`].
@@ -96,59 +125,58 @@ fn checked_part(
 ) -> Result<Vec<u64>, Refused> {
     let (begun, mut all) = (Instant::now(), sizes.iter().sum::<u64>());
     while sizes.len() < request.messages() && (begun.elapsed() < PART_TIME || !request.has_templates()) {
-        let message = request.message(sizes.len(), may_go_on)?;
-        sizes.push(message.wire_bytes);
-        all += message.wire_bytes;
+        let Composed { bytes, .. } = composed(request, sizes.len(), may_go_on, bounds, 0)?;
+        sizes.push(bytes);
+        all += bytes;
         if all > REQUEST_BYTES_MAX {
             let why = format!("the messages of the request are larger than {REQUEST_BYTES_MAX} bytes together");
             return Err(Refused { status: 413, why });
         }
-        composed(request.sender.clone(), message, bounds, 0)?;
     }
     Ok(sizes)
 }
 
-/// The message as it is received: lines end in CRLF, Bcc is out, and Date, From and Message-ID are there.
+/// One message of a request as it is received: lines end in CRLF, Bcc is out, and Date, From and Message-ID are there.
 pub(super) fn composed(
-    sender: ReversePath,
-    message: InjectMessage,
+    request: &InjectRequest,
+    number: usize,
+    may_go_on: &dyn Fn() -> bool,
     bounds: &Bounds,
     id: u64,
 ) -> Result<Composed, Refused> {
-    let InjectMessage { recipients, content, wire_bytes } = message;
+    let InjectMessage { content, wire_bytes } = request.message(number, may_go_on)?;
     if let Some(limit) = bounds.message_bytes.filter(|&limit| wire_bytes > limit) {
         return Err(Refused { status: 413, why: format!("content: larger than {limit} bytes") });
     }
+    let now = unix_micros();
     let facts = Facts {
         origin: bounds.origin.clone(),
         header_bytes_max: bounds.header_bytes,
         message_bytes_max: None,
-        unix_secs: unix_micros() / 1_000_000,
-        unique: format!("{}.{id}.http", unix_micros()),
+        unix_secs: now / 1_000_000,
+        unique: format!("{now}.{id}.http"),
     };
-    let submission = Submission {
-        sender: sender.bare(),
-        recipients: recipients.iter().map(ToString::to_string).collect(),
-        dot_is_text: true,
-        ..Submission::default()
-    };
-    let is_ascii = content.is_ascii();
-    let input = BufReader::with_capacity(InjectedBody::READ_BYTES, Cursor::new(content));
-    let (completed, text) = submission.read_header(input, &facts).map_err(|error| {
+    let (is_ascii, has_crlf) = (content.is_ascii(), wire_bytes == content.len() as u64);
+    let read = Reading::begin(BodyOctets(content), false, facts.header_bytes_max);
+    let (header, text) = read.map_err(|error| {
         let status = if matches!(error, SubmitError::HeaderTooLarge { .. }) { 413 } else { 400 };
         Refused { status, why: format!("content: {error}") }
     })?;
+    let header = complete_header(&header, &request.sender, None, &facts);
     if let Some(senders) = &bounds.senders {
-        senders.check(&sender, &completed.header)?;
+        senders.check(&request.sender, &header)?;
     }
-    let mut mail = completed.head.mail;
-    (mail.reverse_path, mail.size) = (sender, Some(wire_bytes));
+    let mut mail = MailFrom::new(request.sender.clone());
+    mail.size = Some(wire_bytes);
     if !is_ascii {
         mail.body = BodyType::EightBitMime;
     }
-    mail.smtputf8 |= !completed.header.is_ascii();
-    Ok(Composed { mail, recipients, body: InjectedBody::new(completed.header, text) })
+    let mut recipients = request.indexes_of(number).map(|index| request.recipient(index));
+    mail.smtputf8 = !request.sender.is_ascii() || !header.is_ascii() || recipients.any(|path| !path.is_ascii());
+    Ok(Composed { id, bytes: wire_bytes, mail, body: InjectedBody::new(header, text, has_crlf) })
 }
 
+/// Octets that a request or a message has at most to be worked on at once: about 100 µs.
+const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Octets of all messages of a request.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;

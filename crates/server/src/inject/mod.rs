@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
-use self::compose::{Bounds, Composed, Refused, checked, composed};
+use self::compose::{Bounds, CheckedRequest, Composed, Refused, blocking, checked, composed};
 pub(crate) use self::keys::InjectKeys;
 use self::keys::KeyedRequest;
 use self::senders::AllowedSenders;
@@ -52,6 +52,7 @@ struct Delivery {
     request: Arc<InjectRequest>,
     /// Octets of its messages.
     sizes: Vec<u64>,
+    only: Option<Composed>,
     bounds: Arc<Bounds>,
     peer: Peer,
     tenant: Option<Arc<str>>,
@@ -107,12 +108,12 @@ impl InjectDoor {
             },
         };
         let rendering = self.0.renders.begin();
-        let (request, sizes) = checked(&rendering, body, &bounds).await?;
+        let CheckedRequest { request, sizes, only } = checked(&rendering, body, &bounds, self.next_session()).await?;
         let is_asked = Arc::new(AtomicBool::new(true));
         let asking = Asking(Arc::clone(&is_asked));
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
         let bounds = Arc::new(bounds);
-        let delivery = Delivery { door: self.clone(), request, sizes, bounds, peer, tenant, key, is_asked };
+        let delivery = Delivery { door: self.clone(), request, sizes, only, bounds, peer, tenant, key, is_asked };
         let reply = match delivery.key.is_some() {
             false => delivery.run().await,
             // Messages under way are finished although the client leaves: until then nobody knows what a repeated request has left to do.
@@ -133,35 +134,47 @@ impl InjectDoor {
     async fn receive(
         &self,
         request: Arc<InjectRequest>,
-        (number, indexes, received_id): (usize, Vec<u32>, String),
-        rendering: Rendering,
-        (bounds, peer, tenant): (Arc<Bounds>, Peer, Option<Arc<str>>),
+        composed: Option<Composed>,
+        (indexes, received_id): (Vec<u32>, String),
+        (peer, tenant): (Peer, Option<Arc<str>>),
         key: Option<Arc<KeyedRequest>>,
     ) -> Option<Outcomes> {
-        let id = self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let (has_templates, total) = (request.has_templates(), request.recipients());
-        let (first, names_client) = (request.indexes_of(number).start, request.names_client());
-        let compose = move |may_go_on: &dyn Fn() -> bool| {
-            composed(request.sender.clone(), request.message(number, may_go_on)?, &bounds, id)
-        };
-        let composed = match has_templates {
-            true => rendering.again(compose).await.ok()?,
-            false => spawn_blocking(move || compose(&|| true)).await.ok()?,
-        };
-        let Composed { mail, recipients, body } = composed.ok()?;
-        let recipients =
-            indexes.into_iter().map(|index| (index, recipients[(index - first) as usize].clone())).collect();
+        let (names_client, total) = (request.names_client(), request.recipients());
+        let recipients = indexes.into_iter().map(|index| (index, request.recipient(index).clone())).collect();
+        drop(request);
+        let Composed { id, mail, body, .. } = composed?;
         let injected = InjectedMail { id, received_id, peer, mail, recipients, body, names_client, tenant };
         let Some(key) = key else { return Some(self.0.receiver.inject(injected, None).await) };
         let settles = |settled, failed| key.entry(total, settled, failed);
         Some(self.0.receiver.inject(injected, Some(&settles)).await)
+    }
+
+    /// Makes a message that was made before. `None`: the client has left.
+    async fn made_again(
+        &self,
+        request: Arc<InjectRequest>,
+        (number, bytes): (usize, u64),
+        rendering: Rendering,
+        bounds: Arc<Bounds>,
+    ) -> Option<Composed> {
+        let (id, has_templates) = (self.next_session(), request.has_templates());
+        let compose = move |may_go_on: &dyn Fn() -> bool| composed(&request, number, may_go_on, &bounds, id);
+        let composed = match has_templates {
+            true => rendering.again(compose).await,
+            false => blocking(bytes as usize, move || compose(&|| true)).await,
+        };
+        composed.ok()?.ok()
+    }
+
+    fn next_session(&self) -> u64 {
+        self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 impl Delivery {
     /// Receives the messages that are left, and answers for all recipients.
     async fn run(self) -> InjectReply {
-        let Self { door, request, sizes, bounds, peer, tenant, key, is_asked } = self;
+        let Self { door, request, sizes, mut only, bounds, peer, tenant, key, is_asked } = self;
         let before = key.as_ref().map(|key| key.running.before().clone()).unwrap_or_default();
         let mut outcomes = Outcomes::new();
         let mut receiving = JoinSet::new();
@@ -177,10 +190,19 @@ impl Delivery {
                 break;
             }
             let received_id = format!("{request_id}.{}", number + 1);
-            let (of_message, request, key) = (door.clone(), Arc::clone(&request), key.clone());
-            let (about, rendering) = ((Arc::clone(&bounds), peer.clone(), tenant.clone()), door.0.renders.begin());
+            let (of_message, request, bounds, key) =
+                (door.clone(), Arc::clone(&request), Arc::clone(&bounds), key.clone());
+            let (only, peer, tenant) = (only.take(), peer.clone(), tenant.clone());
             receiving.spawn(async move {
-                let outcomes = of_message.receive(request, (number, left, received_id), rendering, about, key).await;
+                let composed = match only {
+                    Some(only) => Some(only),
+                    None => {
+                        let rendering = of_message.0.renders.begin();
+                        of_message.made_again(Arc::clone(&request), (number, bytes), rendering, bounds).await
+                    }
+                };
+                let of_request = (left, received_id);
+                let outcomes = of_message.receive(request, composed, of_request, (peer, tenant), key).await;
                 drop(room);
                 outcomes
             });

@@ -1,11 +1,11 @@
 //! A message that comes without a session of SMTP: asked about and kept as any other.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufReader, Cursor};
+use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use posthaste_inject::Refusal;
 use posthaste_inject::keys::Indexes;
 use posthaste_intake::Incoming;
@@ -131,44 +131,111 @@ fn session(id: u64, peer: Peer) -> Session {
 
 /// A message in memory.
 pub(crate) struct InjectedBody {
-    /// Pieces of the header.
-    header: VecDeque<Bytes>,
-    text: Reading<BufReader<Cursor<Vec<u8>>>>,
+    /// Pieces that go on as they are: of the header, and of a text whose lines end in CRLF.
+    pieces: VecDeque<Bytes>,
+    /// The text whose line ends are changed.
+    text: Option<Reading<BodyOctets>>,
 }
 
 impl InjectedBody {
-    /// Octets of text that are read at a time. Line ends make at most twice as much of it.
-    pub const READ_BYTES: usize = 128 << 10;
-
-    pub fn new(header: Vec<u8>, text: Reading<BufReader<Cursor<Vec<u8>>>>) -> Self {
-        let mut rest = Bytes::from(header);
-        let mut header = VecDeque::new();
-        while !rest.is_empty() {
-            header.push_back(rest.split_to(rest.len().min(Self::PIECE_BYTES_MAX)));
+    /// `has_crlf`: each line of the text ends in CRLF, except the last perhaps, and there is no NUL.
+    pub fn new(header: Vec<u8>, text: Reading<BodyOctets>, has_crlf: bool) -> Self {
+        let mut body = Self { pieces: VecDeque::new(), text: None };
+        body.add(Bytes::from(header));
+        let rest = if has_crlf { text.into_rest() } else { Err(text) };
+        match rest {
+            Ok(BodyOctets(rest)) => {
+                let is_cut = !rest.is_empty() && !rest.ends_with(b"\n");
+                body.add(rest);
+                body.add(Bytes::from_static(if is_cut { b"\r\n" } else { b"" }));
+            }
+            Err(text) => body.text = Some(text),
         }
-        Self { header, text }
+        body
+    }
+
+    fn add(&mut self, mut octets: Bytes) {
+        while !octets.is_empty() {
+            self.pieces.push_back(octets.split_to(octets.len().min(Self::PIECE_BYTES_MAX)));
+        }
     }
 }
+
+/// Octets in memory, to be read without a copy.
+pub(crate) struct BodyOctets(pub Bytes);
+
+impl Read for BodyOctets {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let taken = self.0.split_to(to.len().min(self.0.len()));
+        to[..taken.len()].copy_from_slice(&taken);
+        Ok(taken.len())
+    }
+}
+
+impl BufRead for BodyOctets {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        Ok(&self.0[..self.0.len().min(READ_BYTES)])
+    }
+
+    fn consume(&mut self, octets: usize) {
+        self.0.advance(octets);
+    }
+}
+
+/// Octets of text that are read at a time. Line ends make at most twice as much of it.
+const READ_BYTES: usize = 128 << 10;
 
 impl Incoming for InjectedBody {
     type Error = BodyError;
 
-    const PIECE_BYTES_MAX: usize = 2 * Self::READ_BYTES;
+    const PIECE_BYTES_MAX: usize = 2 * READ_BYTES;
 
     async fn readable(&mut self) -> bool {
         true
     }
 
     async fn piece(&mut self) -> Option<Result<Bytes, BodyError>> {
-        if let Some(piece) = self.header.pop_front() {
+        if let Some(piece) = self.pieces.pop_front() {
             return Some(Ok(piece));
         }
         // It is in memory, and reading it cannot fail.
-        let read = self.text.piece().map_err(|_| BodyError::Disconnected);
+        let read = self.text.as_mut()?.piece().map_err(|_| BodyError::Disconnected);
         read.map(|piece| piece.map(Bytes::from)).transpose()
     }
 
     async fn within<F: Future<Output: Send> + Send>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
         timeout(patience, work).await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The message of `content`, whose lines are made anew or not.
+    async fn received(content: &[u8], has_crlf: bool) -> Vec<u8> {
+        let (mut header, text) = Reading::begin(BodyOctets(Bytes::copy_from_slice(content)), false, 1 << 20).unwrap();
+        header.extend_from_slice(b"\r\n");
+        let mut body = InjectedBody::new(header, text, has_crlf);
+        let mut all = Vec::new();
+        while let Some(piece) = body.piece().await {
+            let piece = piece.unwrap();
+            assert!(!piece.is_empty() && piece.len() <= InjectedBody::PIECE_BYTES_MAX);
+            all.extend_from_slice(&piece);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_text_with_crlf_goes_on_as_its_lines_would_be_made_anew() {
+        let long = format!("A: b\r\n\r\n{}", "\u{e4} .\r\n..\r\n".repeat(100_000));
+        let texts = ["", "A: b", "A: b\r\n", "A: b\r\n\r\n", "A: b\r\n\r\nx", "\r\n.\r\nx\r\n", "A: b\r\n\r\n\r\n", &long];
+        for text in texts {
+            let as_it_is = received(text.as_bytes(), true).await;
+            assert!(as_it_is == received(text.as_bytes(), false).await, "{}", &text[..text.len().min(30)]);
+            let with_lf = received(text.replace("\r\n", "\n").as_bytes(), false).await;
+            assert!(as_it_is == with_lf, "{}", &text[..text.len().min(30)]);
+        }
+        assert_eq!(received(b"A: b\r\n\r\n.x", true).await, b"A: b\r\n\r\n.x\r\n");
     }
 }

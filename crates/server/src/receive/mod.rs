@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::checks::{AtMail, CheckList, Stop};
-pub(crate) use self::injected::{InjectedBody, InjectedMail, Outcomes};
+pub(crate) use self::injected::{BodyOctets, InjectedBody, InjectedMail, Outcomes};
 use self::message::SmtpBody;
 use crate::certificates;
 use crate::destinations::Destinations;
