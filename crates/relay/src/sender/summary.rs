@@ -11,7 +11,9 @@ use posthaste_spool::Lsn;
 use super::control::Filter;
 use super::shared::Shared;
 use super::{ControlError, Ranking, Relay};
-use crate::queue::{Key, QueueId, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
+use crate::queue::{
+    Key, Queue, QueueId, QueueName, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits,
+};
 
 /// The name to count recipients by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,26 +149,15 @@ impl Relay {
     /// Like [`summary`](Self::summary), by several kinds of names in one scan.
     pub fn summaries<const N: usize>(&self, filter: &Filter, by: [(CountBy, usize); N]) -> [Ranking; N] {
         let shared = &self.0.shared;
-        let queues = shared.counted(filter).unwrap_or_else(|| shared.looked_at(filter).into_iter().collect());
-        let mut rankings = by.map(|(by, most)| (by, most, HashMap::<Arc<str>, Count>::new()));
-        for (id, count) in queues {
-            let queue = shared.queue();
-            for (by, _, names) in &mut rankings {
-                let by = *by;
-                let name = match by {
-                    CountBy::Site => Some(queue.site(id).unwrap_or_default()),
-                    _ => queue.queue(id).map(|(name, _)| match by {
-                        CountBy::Tenant => name.tenant,
-                        CountBy::Campaign => name.campaign,
-                        CountBy::Domain | CountBy::Site => name.domain,
-                    }),
-                };
-                // Settled meanwhile.
-                let Some(name) = name else { continue };
-                names.entry(name).or_insert(Count::NONE).add(&count);
+        let kinds = by.map(|(by, _)| by);
+        let counts = shared.counted(filter, kinds).unwrap_or_else(|| shared.looked_at(filter, kinds));
+        let mut rankings = by.map(|(_, most)| (most, HashMap::<Arc<str>, Count>::new()));
+        for (names, count) in counts {
+            for (name, (_, counted)) in names.into_iter().zip(&mut rankings) {
+                counted.entry(name).or_insert(Count::NONE).add(&count);
             }
         }
-        rankings.map(|(_, most, names)| Ranking::of(names, most))
+        rankings.map(|(most, counted)| Ranking::of(counted, most))
     }
 
     /// Why the recipients of a count wait. Reads memory only.
@@ -195,8 +186,8 @@ impl Relay {
 }
 
 impl Shared {
-    /// Counts matching recipients by a scan of each.
-    fn looked_at(&self, filter: &Filter) -> HashMap<QueueId, Count> {
+    /// Counts matching recipients by a scan of each, by queue.
+    fn looked_at<const N: usize>(&self, filter: &Filter, by: [CountBy; N]) -> Vec<Named<N>> {
         let mut queues: HashMap<QueueId, Count> = HashMap::new();
         self.each(filter, false, &mut |keys| {
             // Locked for one part at most: mail goes on meanwhile.
@@ -207,11 +198,19 @@ impl Shared {
             }
             true
         });
-        queues
+        let queues: Vec<_> = queues.into_iter().collect();
+        let mut counts = Vec::with_capacity(queues.len());
+        for part in queues.chunks(QUEUES_AT_A_TIME) {
+            let queue = self.queue();
+            // Some are settled meanwhile.
+            let named = part.iter().filter_map(|(id, count)| Some((names(&queue, *id, &queue.queue(*id)?.0, by), *count)));
+            counts.extend(named);
+        }
+        counts
     }
 
     /// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
-    fn counted(&self, filter: &Filter) -> Option<Vec<(QueueId, Count)>> {
+    fn counted<const N: usize>(&self, filter: &Filter, by: [CountBy; N]) -> Option<Vec<Named<N>>> {
         let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
         let Selection { tenant, campaign, domain, is_held } = selection;
         let is_counted =
@@ -223,17 +222,18 @@ impl Shared {
         let look = self.look.advance(Instant::now(), now, |from| self.part(from));
         let ids = self.queue().queues();
         let mut counts = Vec::with_capacity(ids.len());
-        for id in ids {
-            // Locked for one queue at a time: mail goes on meanwhile.
+        for part in ids.chunks(QUEUES_AT_A_TIME) {
             let queue = self.queue();
-            let Some((name, _)) = queue.queue(id) else { continue };
-            let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
-            let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
-            if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
-                let part = (queue.suspended_part(id), *is_held);
-                let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
-                if count.recipients > 0 {
-                    counts.push((id, count));
+            for &id in part {
+                let Some((name, _)) = queue.queue(id) else { continue };
+                let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
+                let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
+                if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
+                    let part = (queue.suspended_part(id), *is_held);
+                    let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
+                    if count.recipients > 0 {
+                        counts.push((names(&queue, id, &name, by), count));
+                    }
                 }
             }
         }
@@ -250,6 +250,21 @@ impl Shared {
         (states.map(|state| (state.queue, Count::of(&state, queue.now()))).collect(), next)
     }
 }
+
+/// The names of one queue, and its count.
+type Named<const N: usize> = ([Arc<str>; N], Count);
+
+fn names<const N: usize>(queue: &Queue, id: QueueId, name: &QueueName, by: [CountBy; N]) -> [Arc<str>; N] {
+    by.map(|by| match by {
+        CountBy::Domain => name.domain.clone(),
+        CountBy::Tenant => name.tenant.clone(),
+        CountBy::Campaign => name.campaign.clone(),
+        CountBy::Site => queue.site(id).unwrap_or_default(),
+    })
+}
+
+/// Queues that are counted under one lock: mail goes on after some microseconds.
+const QUEUES_AT_A_TIME: usize = 64;
 
 #[cfg(test)]
 mod tests {
