@@ -24,9 +24,11 @@ import threading
 import time
 import traceback
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from playwright.sync_api import expect, sync_playwright
 
 # A busy machine may take longer than the 5 s of the default.
@@ -523,6 +525,46 @@ class Tests:
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("kelp")
         expect(page.get_by_role("tabpanel")).to_contain_text("serendipity")
+        page.watch.check()
+
+    def test_each_command_that_can_be_copied_works(self):
+        (self.server.dir / "my.token").write_text(self.server.token("copier", "queue:read,events:read,mail:read,server:read"))
+        page = self.entered()
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied = text } } })")
+        evil = "x'; touch hacked; \x1b[201~\n$(touch hacked)`touch hacked`\\' --all"
+        message = self.server.queued()[0]["id"].split(".")[0]
+        query = urllib.parse.urlencode
+        places = ["#/now", "#/queue", "#/queue?by=site&state=held", "#/queue?rows=1", "#/queue?domain=there.example", "#/queue?" + query({"recipient": evil}), "#/find", "#/find?events=refused",
+                  "#/find?what=ann%40here.example", "#/find?" + query({"what": evil}), "#/find?as=user&what=ann", "#/find?as=words&what=script", "#/find?" + query({"as": "words", "what": "(", "secs": ""}),
+                  f"#/mail?message={message}", "#/system"]
+        commands, dialog = {}, page.locator("dialog")
+        for address in places:
+            page.evaluate("document.querySelector('main').dataset.old = 'yes'")
+            self.go(page, address)
+            buttons = page.locator("main:not([data-old])").get_by_role("button", name="as command")
+            try:
+                buttons.first.wait_for()
+            except PlaywrightTimeout:
+                raise AssertionError(f"{address}: no command") from None
+            for number in range(buttons.count()):
+                buttons.nth(number).click()
+                dialog.get_by_role("button", name="Copy").click()
+                expect(dialog.get_by_role("status")).to_have_text("Copied.")
+                commands[page.evaluate("window.copied")] = address
+                dialog.get_by_role("button", name="Close").click()
+        assert len(commands) >= len(places), commands
+        path = os.path.dirname(PROGRAM) + ":" + os.environ["PATH"]
+        for command, address in commands.items():
+            assert not UNSEEN.search(command), f"{address}: {command!r}"
+            if command == "posthaste doctor":
+                continue
+            is_stream = "/api/events/" in command
+            done = subprocess.run(["bash", "-c", command + (" --max-time 1" if is_stream else "")], cwd=self.server.dir, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=PATIENCE)
+            # 1: nothing was found; 28: curl's time is over.
+            assert done.returncode in ((28,) if is_stream else (0, 1)), f"{address}: {command}: {done.stderr}"
+            if command.startswith("curl") and not is_stream:
+                assert "error" not in json.loads(done.stdout), f"{address}: {command}: {done.stdout[:300]}"
+        assert not (self.server.dir / "hacked").exists()
         page.watch.check()
 
     def test_rows_come_by_themselves(self):

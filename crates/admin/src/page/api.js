@@ -76,7 +76,18 @@ export async function followEvents(take, signal) {
   }
 }
 
-/// A word of a command line.
+/// A word of a command line. What a terminal would take for a key is spelled out.
 export function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
+  if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+  if (!UNSEEN.test(word)) return "'" + word.replaceAll("'", "'\\''") + "'";
+  const spelled = (letter) => "\\u" + letter.codePointAt(0).toString(16).padStart(4, "0");
+  return "$'" + word.replace(/[\\']/g, "\\$&").replace(new RegExp(UNSEEN, "g"), spelled) + "'";
+}
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/;
+
+/// A request as a command. The token is in a file: what stands in a command line can be read by others.
+export function curl(path, value) {
+  const body = value === undefined ? "" : " --json " + quoted(JSON.stringify(value));
+  return "curl -sS " + quoted(location.origin + path) + " -H \"Authorization: Bearer $(cat my.token)\"" + body;
 }

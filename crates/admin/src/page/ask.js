@@ -1,7 +1,7 @@
 // Questions before something changes: what is done, to how many, with which command; then the answer.
 
 import { button, el, field, foreign, put, select } from "./el.js";
-import { Refused, control, drain, quoted } from "./api.js";
+import { Refused, control, curl, drain, quoted } from "./api.js";
 import { count } from "./format.js";
 
 const TIMES = [["", "until somebody ends it"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"]];
@@ -39,15 +39,15 @@ export function showCommand(command) {
   const node = dialog("As a command", text, el("div", { class: "buttons" }, button("Copy", copy, ""), button("Close", () => node.close())), said);
 }
 
-export function commandButton(command) {
-  return button("copy as command", () => showCommand(command()), "link");
+export function commandButton(command, text = "copy as command") {
+  return button(text, () => showCommand(command()), "link");
 }
 
 /// Asks about the end of the server. `waits` says what stays in its spool.
 export function askDrain(waits, done) {
   const said = el("p", { class: "error", role: "alert" });
   const go = el("button", { type: "submit", class: "danger" }, "stop the server");
-  const command = () => "curl -X POST " + location.origin + "/api/drain/v1 -H \"Authorization: Bearer $(cat my.token)\"";
+  const command = () => curl("/api/drain/v1", {});
   const act = async (event) => {
     event.preventDefault();
     go.disabled = true;
@@ -69,11 +69,17 @@ export function askDrain(waits, done) {
 
 /// Options of a selection, as `posthaste queue` takes them.
 export function options(of) {
-  if (of.message !== undefined) return of.number === undefined ? of.message : of.message + "." + of.number;
+  if (of.message !== undefined) return quoted(of.message + (of.number === undefined ? "" : "." + of.number));
   const named = ["sender", "recipient", "domain", "site", "tenant", "campaign"].filter((key) => of[key] !== undefined);
   const words = named.map((key) => "--" + key + " " + (of[key] === "" ? "''" : quoted(of[key])));
   if (of.held) words.push("--held");
   return words.length ? words.join(" ") : "--all";
+}
+
+/// As `options`, for commands that mean all mail where nothing is selected.
+export function narrowed(of) {
+  const words = options(of);
+  return words === "--all" ? "" : " " + words;
 }
 
 /// Recipients at other hosts.

@@ -1,7 +1,7 @@
 // Find: where is this mail, why was that one refused, and what comes in now?
 
 import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control, followEvents, quoted } from "./api.js";
+import { control, curl, followEvents, quoted } from "./api.js";
 import { commandButton } from "./ask.js";
 import { count, stamp } from "./format.js";
 import { address } from "./route.js";
@@ -110,7 +110,7 @@ export class FindPage {
       el("td", {}, foreign(line.mailbox))));
     put(this.main,
       el("p", { class: "strip" }, el("span", { class: "state" }, rows.length ? "Mail with these words, the newest first" : "No mail has these words."),
-        commandButton(() => "posthaste find --index " + quoted(end.index) + " " + quoted(words))),
+        commandButton(() => "posthaste find --index " + quoted(end.index) + " " + quoted(dated(words, secs)))),
       rows.length ? table(["date", "from", "subject", "mailbox"], rows, { class: "wide found" }) : el("p", { class: "hint" }, "Whole words are found: bread* finds those that begin so. Mail is found about a second after it came."),
       el("p", { class: "pages" }, skip ? page("first " + FOUND_ROWS, null) : null, end.next ? page("next " + FOUND_ROWS, end.next) : null));
     return null;
@@ -136,12 +136,15 @@ export class FindPage {
 
   async showNewest() {
     const kinds = this.kinds();
-    const { lines } = await control({ ask: "find", events: kinds, limit: 100 });
+    const request = { ask: "find", events: kinds, limit: 100 };
+    const { lines } = await control(request);
     const events = lines.flatMap((line) => line.events).sort((one, other) => order(other.lsn, one.lsn)).slice(0, ROWS_MAX);
     const body = el("tbody", {}, events.map((event) => this.liveRow(event)));
     const empty = el("p", { class: "hint" }, "Nothing yet. Rows come by themselves.");
     empty.hidden = events.length > 0;
-    put(this.main, empty, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
+    put(this.main, el("p", { class: "strip" }, el("span", { class: "hint" }, "The newest first"), el("span", { class: "buttons" },
+      commandButton(() => curl("/api/control/v1", request)), commandButton(() => curl("/api/events/v1") + " -N", "follow as command"))),
+    empty, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
     body.firstElementChild?.setAttribute("tabindex", "0");
     this.follow(kinds, body, empty);
     return null;
@@ -205,6 +208,12 @@ export class FindPage {
   stop() {
     this.ending?.abort();
   }
+}
+
+/// A query for mail with these words that is no older.
+function dated(words, secs) {
+  const since = secs ? "date:@" + (Math.floor(Date.now() / 1000) - Number(secs)) + ".." : "";
+  return words && since ? "(" + words + ") " + since : words || since || "*";
 }
 
 /// Which of two LSNs is greater. They are strings of digits: JavaScript does not tell all their numbers apart.

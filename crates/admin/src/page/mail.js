@@ -1,7 +1,8 @@
 // A message as a person reads it. All of it is text: HTML is shown as its source, and nothing is fetched.
 
 import { button, el, foreign, foreignLines, put, table } from "./el.js";
-import { control } from "./api.js";
+import { control, curl, quoted } from "./api.js";
+import { commandButton } from "./ask.js";
 import { count } from "./format.js";
 import { address } from "./route.js";
 
@@ -40,9 +41,15 @@ export class MailPage {
     });
     put(this.main, el("h1", {}, mail.subject ? foreign(mail.subject) : "(no subject)"), pairs(main),
       el("p", { class: "hint" }, message ? ["message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message)] : null, this.query.get("mailbox") ? [" in ", foreign(this.query.get("mailbox"))] : " in the queue", ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
-      el("div", { class: "tabs", role: "tablist" }, tabs), body);
+      el("div", { class: "tabs", role: "tablist" }, tabs), body, el("p", {}, commandButton(() => this.command())));
     tabs[0].click();
     return null;
+  }
+
+  /// A message that waits for other hosts has a command of its own.
+  command() {
+    const { message, mailbox, name } = this.place();
+    return message && !mailbox && !name ? "posthaste queue cat " + quoted(message) : curl("/api/control/v1", { ask: "mail", ...this.place() });
   }
 
   /// Where the message is: by its number, or by its file in a mailbox.

@@ -1,7 +1,8 @@
 // Now: is mail taken, does it leave, what needs somebody?
 
 import { button, el, foreign, put, table } from "./el.js";
-import { get } from "./api.js";
+import { curl, get } from "./api.js";
+import { commandButton } from "./ask.js";
 import { address } from "./route.js";
 import { bytes, clock, count, duration, millis, percent, rate } from "./format.js";
 
@@ -32,6 +33,7 @@ export class NowPage {
     this.span = "minute";
     this.spans = el("div", { class: "spans", role: "group", "aria-label": "Graphs of the last" },
       Object.keys(SPANS).map((name) => button(name, () => this.choose(name))));
+    this.copy = el("p", {}, commandButton(() => this.command()));
     this.facts = el("dl", { class: "facts" });
     this.streams = el("section", { "aria-labelledby": "streams" });
     this.queue = el("section", { "aria-labelledby": "destinations" });
@@ -39,10 +41,16 @@ export class NowPage {
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
     this.node = el("main", { id: "content", tabindex: "-1" },
       el("div", { class: "strip" }, this.host, this.state, this.clock),
-      this.failure, missing, this.attention, whose.scopes.includes("server:read") ? this.spans : null, this.rates, this.facts, this.queue, this.streams);
+      this.failure, missing, this.attention, whose.scopes.includes("server:read") ? this.spans : null, this.rates, this.facts, this.queue, this.streams, this.copy);
     this.shown = new Map();
     this.accepts = [];
     this.choose("minute");
+  }
+
+  /// What the page asks for.
+  command() {
+    const state = this.span === "minute" ? "/api/now/v1" : "/api/rates/v1";
+    return curl(this.scopes.includes("server:read") ? state : "/api/queue/v1");
   }
 
   /// Graphs of this span, from the next look on.
@@ -213,7 +221,7 @@ function destinations(queue, at) {
   const more = queue.others + queue.destinations.length - shown.length;
   const others = more ? el("p", { class: "hint" }, "and " + count(more) + " others") : null;
   return [
-    el("h2", { id: "destinations" }, "Busiest destinations"),
+    el("div", { class: "strip" }, el("h2", { id: "destinations" }, "Busiest destinations"), commandButton(() => "posthaste queue summary")),
     rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.")
       : table(["destination", "#waits", "#oldest", "#deferred", "#held", "#suspended"], rows),
     others,
@@ -229,5 +237,5 @@ export function streamTable(streams) {
     el("th", { scope: "row" }, foreign(one.name), one.name === "local:" ? el("small", {}, " mail directory") : null),
     el("td", { class: "number" }, count(one.behind)),
     el("td", { class: one.trouble ? "broken" : "good" }, one.trouble ? ["stuck: ", foreign(one.trouble)] : "works")));
-  return [el("h2", { id: "streams" }, "Streams of the spool"), table(["stream", "#batches behind", "state"], rows)];
+  return [el("div", { class: "strip" }, el("h2", { id: "streams" }, "Streams of the spool"), commandButton(() => "posthaste spool inspect")), table(["stream", "#batches behind", "state"], rows)];
 }

@@ -1,8 +1,8 @@
 // Queue: which destinations wait, what do they say, and what can be done about it?
 
 import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control } from "./api.js";
-import { ACTIONS, askAct, askScope, commandButton, options } from "./ask.js";
+import { control, quoted } from "./api.js";
+import { ACTIONS, askAct, askScope, commandButton, narrowed } from "./ask.js";
 import { clock, count, duration } from "./format.js";
 import { address } from "./route.js";
 
@@ -111,7 +111,7 @@ export class QueuePage {
     const of = this.selection();
     const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
     put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
-      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + narrowed(of))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
     put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
@@ -151,7 +151,7 @@ export class QueuePage {
     put(this.top, el("p", {}, el("strong", {}, this.named())),
       el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.named()) : null,
         of.domain && !this.tenant ? button("explain limits", () => this.explain(of)) : null,
-        commandButton(() => "posthaste queue list " + options(of))));
+        commandButton(() => "posthaste queue list" + narrowed(of))));
     const rows = lines.flatMap((line) => this.row(line, at));
     const page = (text, to) => {
       const query = new URLSearchParams(this.query);
@@ -205,7 +205,7 @@ export class QueuePage {
       put(this.limits, el("h2", {}, "Limits of ", foreign(found.domain)),
         el("p", { class: "hint" }, found.problem ? foreign(found.problem) : ["mail hosts: ", foreign(found.site)]),
         now.length ? table(["limit", "now", "binds", "lets through in"], now) : null, values.length ? table(["key", "value", "of", "from"], values) : null,
-        el("p", {}, commandButton(() => "posthaste queue explain " + of.domain)));
+        el("p", {}, commandButton(() => "posthaste queue explain " + quoted(of.domain) + (of.tenant ? " --tenant " + quoted(of.tenant) : ""))));
     } catch (error) {
       put(this.limits, el("p", { class: "error" }, foreign(error.message)));
     }
