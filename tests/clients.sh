@@ -438,9 +438,12 @@ with_mpop_by_scram() { # with_mpop_by_scram PASSWORD
 with_mpop_by_scram_alone() {
     with_mpop_by_scram secret && [ "$(grep -cx 'to dave' "$dir/scram.mbox")" -eq 1 ] && ! with_mpop_by_scram wrong
 }
-# As README says, at the default ports, in a network of its own.
+# The commands of README, as they stand there, at the default ports, in a network of its own.
 the_first_minute() {
-    mkdir "$dir/first" && unshare -n bash -euo pipefail -c '
+    mkdir "$dir/first" && awk -v to="$dir/readme" '
+        /^## / { is_first = /^## The first minute/ }
+        /^```/ { is_block = is_first && /^```sh/; if (is_block) number++; next }
+        is_block { print >(to number) }' "$(dirname "$0")/../README.md" && PATH=$(dirname "$POSTHASTE"):$PATH unshare -n bash -euo pipefail -c '
         cd "$1"
         ip link set lo up
         "$2" serve >banner 2>log &
@@ -448,9 +451,12 @@ the_first_minute() {
         trap "kill $server; wait $server || true" EXIT
         refused() { if curl -sS "pop3://127.0.0.1:1110/1" -u "$1"; then echo "$1 got in"; exit 1; fi; }
         for _ in $(seq 600); do grep -q "^Ready" banner && break; sleep 0.1; done
-        printf "Subject: hello\r\n\r\nworld\r\n" |
-            curl -sS smtp://127.0.0.1:2525 --mail-from you@localhost --mail-rcpt me@localhost -T -
+        bash -euo pipefail "$3"2
         for _ in $(seq 300); do ls posthaste-data/mail/localhost/me/Maildir/new/* && break; sleep 0.1; done
+        [ "$(bash -euo pipefail "$3"3 | tr -d "\r" | grep -cx world)" = 3 ]
+        bash -euo pipefail "$3"4 | grep -F hello
+        script -qec "bash -euo pipefail ${3}5" /dev/null </dev/null | grep -F "http://127.0.0.1:8025/#k="
+        [ "$(cat "$3"1 | grep -c "^posthaste serve$")" = 1 ]
         password=$(cat posthaste-data/password)
         curl -sS "imap://127.0.0.1:1143/INBOX;MAILINDEX=1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
@@ -464,7 +470,9 @@ the_first_minute() {
         for guess in $(seq 9); do refused "me@localhost:$guess"; done
         refused "me@localhost:$password"
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$(cat posthaste-data/password)" | grep -x $'\''world\r'\''
-    ' - "$dir/first" "$POSTHASTE"
+        sed "s/-t 10s/-t 1s/" "$3"6 | bash -euo pipefail
+        [ -s report/report.html ]
+    ' - "$dir/first" "$POSTHASTE" "$dir/readme"
 }
 # The four lines of a terminal, with a port that another program has: what they name works.
 the_first_minute_on_a_terminal() {
