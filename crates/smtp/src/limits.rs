@@ -98,8 +98,8 @@ pub enum BareNewlines {
     /// Make each of them a CRLF. Danger: the message changes, so signatures over it (DKIM) break. Text that was no line
     /// for its sender's system becomes one, header fields included.
     Fix,
-    /// Store as received. Danger: a later hop that takes a bare LF for a line end may see one message end there and a
-    /// forged second one begin ("SMTP smuggling"), unless the relay repairs the message.
+    /// Store as received. Danger ("SMTP smuggling"): a later hop may take a bare LF for a line end, and see a forged
+    /// second message begin there. The relay can repair the message before.
     Accept,
 }
 
