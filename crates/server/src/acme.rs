@@ -45,7 +45,7 @@ impl Acme {
     /// Puts the configuration in force: a worker with the same settings only tries at once. Blocks; needs a tokio runtime.
     ///
     /// # Errors
-    /// In words: files here cannot be used. Certificates that were in force stay.
+    /// A sentence: files here cannot be used. Certificates that were in force stay.
     pub fn apply(&self, config: &Config, own: &OwnCertificates) -> Result<(), String> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(settings) = settings(config) else {
@@ -78,7 +78,7 @@ impl Acme {
     /// Tries at once, and says of each name what came of it.
     ///
     /// # Errors
-    /// In words.
+    /// A sentence for the operator.
     pub async fn renew(&self, all: bool) -> Result<Vec<Value>, String> {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|of| of.handle.clone());
         let handle = handle.ok_or("the running server has no [acme] with enabled = true")?;

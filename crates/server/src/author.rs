@@ -12,7 +12,7 @@ pub(crate) struct Author {
     from_fields: u8,
     /// Domains of the last From field, read widely.
     domains: Vec<String>,
-    /// Of the newest block, which stands above the others (RFC 5322 section 3.6.6).
+    /// Resent-From of the newest block, which stands above the others (RFC 5322 section 3.6.6).
     resent_from: Named,
     is_resent: bool,
 }

@@ -19,8 +19,8 @@ const PORTS_TRIED: u16 = 100;
 pub(crate) struct BoundListeners(pub Vec<(Vec<Bound>, TlsInForce)>);
 
 impl BoundListeners {
-    /// Listens at the places of `listeners`. `tls`: of each, in their order. A predecessor that is being ended is waited for until `deadline`; where the
-    /// configuration names no listener, the next free port is taken in place of one that is busy.
+    /// Listens at the places of `listeners`; `tls` has an entry for each, in their order. Waits until `deadline` for a predecessor that is ending. Where
+    /// the configuration names no listener, the next free port is taken in place of one that is busy.
     ///
     /// # Errors
     /// The first place that cannot be had.
@@ -105,7 +105,7 @@ impl ServedListener {
         Self { tls, certificate, admission: Admission::new(rules(config, listener)) }
     }
 
-    /// How clients come to TLS.
+    /// The mode of TLS.
     pub fn tls_mode(&self) -> ListenerTls {
         self.tls.mode
     }

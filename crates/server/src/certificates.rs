@@ -69,7 +69,7 @@ impl TlsInForce {
         config.listeners.iter().map(|listener| Self::load(listener, own)).collect()
     }
 
-    /// For handshakes. None if the mode is off.
+    /// The certificate for handshakes. None if the mode is off.
     pub fn certificate(&self) -> Certificate {
         match self.mode {
             ListenerTls::Off => Certificate::default(),

@@ -27,8 +27,8 @@ pub struct ConfigFindings {
     pub text: String,
 }
 
-/// Reads everything that a server reads at its start, and looks at what it opens: says why it would not start, what is left to the defaults, and what may be
-/// otherwise for the server's user or on its machine.
+/// Reads everything that a server reads at its start, and checks what it opens. Finds the reasons why it would not start, values left to the defaults, and
+/// what may differ for the server's user or on its machine.
 pub fn check_config(loaded: &Loaded) -> ConfigFindings {
     let config = &loaded.config;
     let (errors, of_user): (Vec<_>, Vec<_>) = problems(loaded).into_iter().partition(|problem| !problem.is_of_user);
@@ -106,7 +106,7 @@ fn problems(loaded: &Loaded) -> Vec<Problem> {
     all
 }
 
-/// Files that root has read and the server's user cannot: it reads them at a reload, and a server that is not started as root also at its start.
+/// Files that root can read and the server's user cannot. The server reads them at a reload, and also at its start if root does not start it.
 fn out_of_reach(loaded: &Loaded) -> Vec<String> {
     let read = || StartFiles::read(&loaded.config, &loaded.directory).err().unwrap_or_default();
     let denied = std::io::Error::from(rustix::io::Errno::ACCESS).to_string();

@@ -111,7 +111,7 @@ impl Destinations {
         self.maildirs.figures()
     }
 
-    /// What keeps their mail from going on.
+    /// Reasons why their mail does not go on.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.list.iter().flat_map(|destination| destination.troubles()).collect()
     }

@@ -72,7 +72,7 @@ pub(crate) struct DiskReport {
     pub spool: Option<FileSystem>,
 }
 
-/// For all disks together.
+/// Wait for all disks together.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Disks {

@@ -11,7 +11,7 @@ use posthaste_message::{Edit, HeaderEditor, RawField};
 /// The keys that sign.
 #[derive(Debug, Default)]
 pub(crate) struct DomainSigners {
-    /// By domain, in lower-case A-labels.
+    /// Signers by domain, in lower-case A-labels.
     by_domain: HashMap<String, DomainSigner>,
     section: Dkim,
 }

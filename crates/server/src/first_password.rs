@@ -19,7 +19,7 @@ pub(crate) struct FirstPassword {
 
 struct State {
     password: String,
-    /// Of the wrong ones, each once: a program that has an old password asks for ever.
+    /// Hashes of wrong passwords, each once: a program that has an old password asks for ever.
     wrong: HashSet<u64>,
     hasher: RandomState,
 }
@@ -57,12 +57,12 @@ impl FirstPassword {
         &self.file
     }
 
-    /// For the terminal alone.
+    /// The password itself, for the terminal alone.
     pub fn reveal(&self) -> String {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
     }
 
-    /// As [`is_right`](Self::is_right), for the page: what has not the form of a password is a wrong token, and no guess at the password.
+    /// Like [`is_right`](Self::is_right), for the page. A text without the form of a password is a wrong token, and no guess at the password.
     pub fn opens_page(&self, presented: &str) -> bool {
         let is_guess = presented.len() == LETTERS && presented.bytes().all(|octet| ALPHABET.contains(&octet));
         is_guess && self.is_right(presented)

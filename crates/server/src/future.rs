@@ -14,7 +14,7 @@ pub(crate) fn check(mail: &MailFrom, now: i64) -> Result<(), Reply> {
     }
 }
 
-/// For how many seconds it is held back, and after how many it is given up; 0 for neither.
+/// Seconds until it may be sent, and until it is given up; 0 for neither.
 pub(crate) fn times(mail: &MailFrom, now: i64) -> (u32, u32) {
     let until = |at: i64| u32::try_from(at.saturating_sub(now).max(0)).unwrap_or(u32::MAX);
     let hold = match mail.hold {

@@ -15,7 +15,7 @@ use crate::tenants::{LabelFields, Labels, name_in};
 /// Sees all of a message.
 pub(crate) struct Head {
     scan: HeaderScan,
-    /// Nothing where no rule applies.
+    /// `None` where no rule applies.
     edits: Option<Box<Edits>>,
     hops_max: usize,
     heard: (Summary, HeaderFacts),
@@ -32,7 +32,7 @@ pub(crate) enum HeaderRefusal {
     Folded,
 }
 
-/// How a header is treated, by who sends the message.
+/// Rules for a header, by sender of the message.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct HeaderRules {
     /// Fields that name a tenant, a campaign and a pool are taken out.
@@ -63,13 +63,13 @@ pub(crate) struct HeaderFacts {
     pub labels: Labels,
     /// A field that has no name in it.
     pub invalid: Option<Arc<str>>,
-    /// Of a submission, and of a message that may be signed.
+    /// Author of a submission, and of a message that may be signed.
     pub author: Author,
     /// A submission has a Date.
     pub has_date: bool,
-    /// Of a message that may be signed.
+    /// Draft of the signature of a message that may be signed.
     pub draft: Option<Box<Draft>>,
-    /// Of a message whose signatures are verified.
+    /// Verifier of a message whose signatures are verified.
     pub verifier: Option<Box<Verifier>>,
     /// Such a message begins with a blank.
     begins_folded: bool,

@@ -137,7 +137,7 @@ impl Service for HttpService {
         OnFailure::GoOn("nobody can ask by HTTP, and the page shows nothing")
     }
 
-    /// For new connections.
+    /// Applies to new connections.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         self.api.set(settings(config));

@@ -1,7 +1,7 @@
 //! Deliveries index themselves: a watch over the mail directory, on a thread that gets what nobody else wants.
 //!
-//! The path of a message knows nothing of it. The kernel tells the watch of each new name, and what it cannot tell any more while mail pours in
-//! is found by looking at directories afterwards; so receiving never waits, and the index is behind instead.
+//! The path of a message knows nothing of it. The kernel tells the watch of each new name. Names that it drops while mail pours in are found later, by
+//! looking at directories. So receiving never waits, and the index is behind instead.
 
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};

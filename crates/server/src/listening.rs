@@ -1,4 +1,4 @@
-//! From the configuration to sockets, and to what applies at each of them; all listeners as one service.
+//! Listeners: sockets from the configuration, with the settings of each; all of them as one service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, Listene
 /// All listeners of mail, which end together.
 pub(crate) struct Listeners {
     receiver: Receiver,
-    /// Of each, in their order.
+    /// TLS of each, in their order.
     tls: Vec<TlsInForce>,
     logins: Arc<Logins>,
     signers: Arc<DomainSigners>,
@@ -46,7 +46,7 @@ pub(crate) struct Bound {
     pub own: OwnCertificates,
     pub relay: RelayFiles,
     pub http: BoundListeners,
-    /// Of IMAP and POP3.
+    /// Listeners of IMAP and POP3.
     pub reading: BoundListeners,
 }
 
@@ -104,7 +104,7 @@ impl Service for Listeners {
         OnFailure::Stop
     }
 
-    /// For new connections and recipients. Open sessions go on.
+    /// Applies to new connections and recipients. Open sessions go on.
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         match load_logins(config, directory) {

@@ -21,7 +21,7 @@ struct Shared {
     count: AtomicUsize,
     serial: AtomicU64,
     onlookers: Mutex<Vec<Onlooker>>,
-    /// Of the lines that sessions keep until they have named a recipient.
+    /// Octets of the lines that sessions keep until they have named a recipient.
     kept_bytes: AtomicUsize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Shown {
     pub inbound: bool,
     pub outbound: bool,
     pub peer: Option<IpNet>,
-    /// In lower case.
+    /// Address in lower case.
     pub recipient: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl Drop for Watching {
     }
 }
 
-/// One session that somebody hears.
+/// A session that somebody follows.
 #[derive(Debug)]
 struct Session {
     id: u64,
@@ -210,7 +210,7 @@ const BEFORE_MAX: usize = 100;
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Memory of a line beside its texts, about.
 const LINE_BYTES: usize = 600;
-/// Of one line.
+/// Characters of one line.
 const CHARS_MAX: usize = 1000;
 
 #[cfg(test)]

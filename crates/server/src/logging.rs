@@ -1,7 +1,7 @@
 //! The log: one line an event on standard error, for people or as JSON.
 //!
-//! Text that came from the network is recorded as a string value, which both formats quote and escape, so it cannot
-//! begin a line of its own or steer a terminal.
+//! Text from the network is recorded as a string value, which both formats quote and escape. So it cannot begin a line
+//! of its own or steer a terminal.
 //!
 //! A thread of its own writes the lines, many at a time. A reader of standard error that stalls does not stop the server: lines that find the queue full
 //! are dropped and counted.
@@ -91,7 +91,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Whole lines.
+    /// Whole lines that wait to be written.
     text: Vec<u8>,
     /// The last ones, whether or not somebody has read them yet.
     recent: VecDeque<Vec<u8>>,
@@ -209,9 +209,9 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// For the page.
+/// Lines that the page can show.
 const RECENT_LINES: usize = 1000;
-/// Of one of them.
+/// Octets of such a line.
 const RECENT_LINE_BYTES: usize = 2000;
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.

@@ -132,7 +132,7 @@ impl MailTable {
         Ok(opened)
     }
 
-    /// For delivery.
+    /// Known mail, for delivery.
     pub fn known(&self) -> KnownMail {
         KnownMail { nonce: self.nonce, expunged: self.expunged.clone() }
     }

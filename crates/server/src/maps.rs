@@ -15,7 +15,7 @@ pub(crate) struct Maps {
     always_bcc: Option<Address>,
     sender_bcc: AddressMap,
     recipient_bcc: AddressMap,
-    /// By domain, in lower case.
+    /// Lists by domain, in lower case.
     recipients: HashMap<String, RecipientList>,
 }
 
@@ -51,7 +51,7 @@ impl Maps {
         }
     }
 
-    /// For the header of mail of trusted clients.
+    /// The map for the header of mail of trusted clients.
     pub fn canonical(&self) -> Option<&Arc<AddressMap>> {
         self.canonical.as_ref()
     }

@@ -35,7 +35,7 @@ pub(crate) struct LogLine {
     pub trouble: Option<Kind>,
 }
 
-/// How a line is logged.
+/// Level of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Severity {
     Debug,

@@ -13,11 +13,11 @@ use crate::webhooks::WebhookStates;
 /// Histograms since the start.
 #[derive(Debug)]
 pub(crate) struct Meters {
-    /// From the first octet of a message to its 250, in microseconds.
+    /// Time from the first octet of a message to its 250, in microseconds.
     accepted: Histogram,
-    /// From the 250 to another host's, in seconds, by domain.
+    /// Time from the 250 to another host's, in seconds, by domain.
     delivered: Mutex<BTreeMap<String, Histogram>>,
-    /// Of the domains that have no place there.
+    /// The same of domains without a row there.
     others: Histogram,
     /// The age of what is tried again, in seconds.
     deferred: Histogram,
@@ -31,7 +31,7 @@ pub(crate) struct Meters {
     not_signed: AtomicU64,
     /// Results of the checks of strangers' mail, by method.
     checks: [[AtomicU64; CHECK_RESULTS.len()]; CHECK_METHODS.len()],
-    /// Which are told of events.
+    /// States of the webhooks.
     pub webhooks: Arc<WebhookStates>,
 }
 
@@ -124,7 +124,7 @@ impl Meters {
         self.tls_avoided.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often hosts have become unreachable, and TLS with one was given up.
+    /// Counts of hosts that became unreachable, and of hosts with which TLS was given up.
     pub fn of_hosts(&self) -> (u64, u64) {
         (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
     }

@@ -149,7 +149,7 @@ impl OutboundRoutes {
         Some(self.way(&path, sender, session, false))
     }
 
-    /// As [`Receiver`](crate::receive::Receiver) checks MAIL and RCPT. Whether the next hop is asked.
+    /// Checks like [`Receiver`](crate::receive::Receiver) at MAIL and RCPT. True if the next hop is to be asked.
     fn check(&self, session: &Session, path: &ForwardPath) -> Result<bool, Reply> {
         let settings = &self.settings;
         if settings.lacks_login(session) {

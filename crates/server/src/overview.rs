@@ -36,7 +36,7 @@ pub(crate) struct Overview {
     disks: Disks,
     /// The spool's file system was short of space at the last look.
     is_short: AtomicBool,
-    /// In seconds since 1970.
+    /// Time of the start, in seconds since 1970.
     started: i64,
 }
 
@@ -361,7 +361,7 @@ fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Opt
 }
 
 /// Things in the queue that need somebody: a bound that is reached, and suspensions, which somebody may have forgotten.
-/// For a tenant: what is of its mail alone.
+/// For a tenant only those of its own mail.
 fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
     let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);

@@ -20,15 +20,15 @@ use posthaste_config::Config;
 /// They are for all listeners. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OwnCertificates {
-    /// From an authority.
+    /// Certificates from an authority.
     pub obtained: Arc<CertificateList>,
     self_made: Arc<CertificateList>,
-    /// By which authorities see that names are ours.
+    /// Answers by which authorities see that names are ours.
     pub challenges: Challenges,
 }
 
 impl OwnCertificates {
-    /// For a listener with these certificates of the configuration, which come first.
+    /// The chooser of a listener with these certificates of the configuration, which come first.
     pub fn chooser(&self, configured: &Arc<CertificateList>) -> CertificateChooser {
         CertificateChooser::new(vec![Arc::clone(configured), Arc::clone(&self.obtained)], Arc::clone(&self.self_made))
     }
@@ -72,7 +72,7 @@ impl CertificateService {
         Ok(Self { daily: daily(own.clone(), config.clone()), acme, own })
     }
 
-    /// For those who ask for certificates.
+    /// The handle to ask for certificates.
     pub fn acme(&self) -> Acme {
         self.acme.clone()
     }

@@ -30,7 +30,7 @@ fn is_of_delivery(thread: &str) -> bool {
     THREADS.iter().any(|begin| thread.starts_with(begin))
 }
 
-/// How the names of these threads begin.
+/// Beginnings of the names of these threads.
 pub(crate) const THREADS: [&str; 4] = ["deliver", "mail-sync", "spool-", "ring-"];
 
 static WAITING: Mutex<Vec<Alive>> = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! From root to the user that the server runs as, once it has its sockets.
+//! Dropping privileges: from root to the server's user, once the sockets are bound.
 
 use std::fs::Metadata;
 use std::io;
@@ -36,7 +36,7 @@ pub enum PrivilegeError {
         path: PathBuf,
         /// The directory that ought to be given to the user with all that is in it.
         above: PathBuf,
-        /// Whose it is.
+        /// The owner now.
         owner: u32,
         /// The owner to be.
         user: String,
@@ -72,8 +72,7 @@ pub enum PrivilegeError {
 
 /// Becomes the user of the configuration, if it names one. Directories that are missing are made for that user first.
 ///
-/// To be called while the process has one thread: the kernel changes the user of the thread that asks, and those that it starts later
-/// have it from it.
+/// Call it while the process has one thread: the kernel changes the user of the calling thread alone, and later threads inherit it.
 ///
 /// # Errors
 /// See [`PrivilegeError`].
@@ -230,8 +229,8 @@ fn set_identity_of_thread(identity: &Identity) -> io::Result<()> {
     Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// The server's user, if this process is root and that user is another: the user of the configuration or, where a supervisor sets the user, the owner of the
-/// data directory.
+/// The server's user, if this process is root and that user is another. It is the user of the configuration; where a supervisor sets the user, the owner of
+/// the data directory.
 pub(crate) fn servers_user(config: &Config) -> Option<Identity> {
     let owner = || {
         let found = std::fs::metadata(&config.storage.data).ok()?;

@@ -196,7 +196,7 @@ impl Service for ReadingService {
         OnFailure::GoOn("nobody can connect by IMAP and POP3")
     }
 
-    /// For new connections. The users and passwords are those of the receiver.
+    /// Applies to new connections. The users and passwords are those of the receiver.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         for (listener, (served, imap)) in config.reading_listeners().zip(&mut self.each) {

@@ -36,7 +36,7 @@ use posthaste_config::Config;
 pub(crate) struct RelayService {
     relay: Option<Relay>,
     receiver: WeakReceiver,
-    /// How hosts are found.
+    /// Resolver and its limits.
     dns: DnsSettings,
     /// There while it runs: found by a start, the last run has crashed.
     running: PathBuf,
@@ -361,7 +361,7 @@ impl Receiver {
     }
 
     /// Makes a notification for `sender` durable. `told`: says in the same batch, to the stream that owes it, that it is made. `remote`: the queue's entry that sends it to another host.
-    /// Whether the sender can be told at all; if not, nothing is kept.
+    /// True if the sender can be told at all; if not, nothing is kept.
     ///
     /// # Errors
     /// It cannot be kept now.

@@ -94,9 +94,9 @@ impl Drop for Rendering {
     }
 }
 
-/// For all templates of a request, without its waits for a turn.
+/// Time for all templates of a request, without its waits for a turn.
 const RENDER_TIME: Duration = Duration::from_secs(30);
-/// For a turn.
+/// Wait for a turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
 /// A part of the work that gives way to others.
 pub(crate) const PART_TIME: Duration = Duration::from_millis(50);

@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// Of whom, or what, something repeats.
+/// The client or thing that a repeated log line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum About<'a> {
     /// A client: its address, or none from a UNIX socket.

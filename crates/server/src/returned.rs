@@ -1,4 +1,4 @@
-//! Mail about what was sent: what comes to a signed return path, or complains of mail that had one; whose message it is about, what it reports, and to whom it goes on.
+//! Mail about sent mail: bounces to a signed return path, and complaints of mail that had one. For each: the sent message, the report, and where it goes on.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::success::HEADER_BYTES_MAX;
 pub(crate) struct Returned {
     /// The recipient of the sent message.
     pub key: Key,
-    /// Whose it was; `None` if nobody knows any more.
+    /// Sender, recipient and tenant of the original; `None` if unknown by now.
     pub original: Option<Original>,
 }
 

@@ -39,7 +39,7 @@ use crate::watch::{OpeningWatch, Watch};
 use crate::webhooks::Webhooks;
 use posthaste_config::{Config, ListenerTls, NeedsRestart};
 
-/// How a server has ended.
+/// The end of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
     /// True if all sessions ended in time.
@@ -66,8 +66,8 @@ pub struct Server {
 impl Server {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
-    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns the process: where they
-    /// name somebody else, this is an error and not a server with more rights than it was to have.
+    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns the process. Another user or
+    /// group there is an error: the server would have more rights than it was to have.
     ///
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
@@ -82,7 +82,7 @@ impl Server {
         Self::start_on(bound, config, directory).await
     }
 
-    /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
+    /// Like [`Server::start`], on sockets that listen already: clients that connect meanwhile are greeted once the store is open.
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
@@ -111,7 +111,7 @@ impl Server {
         self.reload_with(config, &directory).restart
     }
 
-    /// As [`reload`](Self::reload), with the directory of `config`.
+    /// Like [`reload`](Self::reload), with the directory of `config`.
     pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Reloaded {
         let (config, mut restart) = self.config.reloaded(&config);
         // It was not opened, as nothing could come to it.
@@ -131,8 +131,8 @@ impl Server {
         Reloaded { restart, kept }
     }
 
-    /// Waits until a part of the server fails without which it cannot receive, which only a bug can cause, and names it: then
-    /// [`shutdown`](Self::shutdown) is all that is left. Other parts that fail are logged. Nothing is lost if the future is dropped.
+    /// Waits until a part fails that receiving needs, and names it. Only a bug can cause that, and [`shutdown`](Self::shutdown) is all that is left. Other
+    /// parts that fail are logged. Dropping the future loses nothing.
     pub async fn failed(&mut self) -> &'static str {
         self.services.failed().await
     }
@@ -174,7 +174,7 @@ fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreada
     Tidy::begin(config.storage.mail.clone(), Box::new(place))
 }
 
-/// For the control socket.
+/// Access to mailboxes for the control socket.
 fn mail_door(config: &Config, store: Arc<MaildirStore>, receiver: &Receiver) -> MailDoor {
     let receiver = receiver.downgrade();
     let maildir_of = move |name: &str| {

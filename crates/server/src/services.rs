@@ -1,4 +1,4 @@
-//! One lifecycle for every part of the server: start, reload, drain, stop with a deadline.
+//! The lifecycle of every part of the server: start, reload, drain, stop with a deadline.
 //!
 //! A new part is a [`Service`] and one [`Services::add`] in `server.rs`. The log alone is not one: it starts before the
 //! first service and ends after the last, as all of them write to it.
@@ -19,7 +19,7 @@ use posthaste_config::Config;
 
 /// A part of the server. Its constructor starts it.
 pub(crate) trait Service: Send + Sync {
-    /// For log lines and errors.
+    /// Name in log lines and errors.
     fn name(&self) -> &'static str;
 
     /// The server's act if this service ends before it is stopped.
@@ -104,7 +104,7 @@ impl Services {
     }
 
     /// Waits for a service to end that the server cannot do without, and returns its name. Others that end are logged.
-    /// Nothing is lost if this is dropped.
+    /// Dropping the future loses nothing.
     pub async fn failed(&mut self) -> &'static str {
         loop {
             let failed = poll_fn(|cx| {
@@ -199,7 +199,7 @@ impl Ended {
 
 /// Time that each service has for its stop at least.
 const LEAST: Duration = Duration::from_secs(1);
-/// From a service's deadline until it is abandoned. Sessions have a second of it for their last reply, and the last
+/// Time from a service's deadline until it is abandoned. Sessions have a second of it for their last reply, and the last
 /// checkpoint too.
 const OVERTIME: Duration = Duration::from_secs(3);
 

@@ -25,7 +25,7 @@ use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, 
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
-    /// The same in its folded form: whose results our Authentication-Results are.
+    /// `host_name` in its folded form: the authserv-id of our Authentication-Results.
     pub authserv_id: Arc<str>,
     /// The checks of strangers' mail.
     pub checks: Checks,
@@ -47,9 +47,9 @@ pub(crate) struct Settings {
     rates_by_login: HashMap<String, Rates>,
     login_rates: Rates,
     local_rates: Rates,
-    /// For each listener of mail, in their order.
+    /// Login mode of each listener of mail, in their order.
     auth: Vec<ByNetwork<ListenerAuth>>,
-    /// Whose mail to any domain is taken: what the client's network says, else the listener, else `[relay]`.
+    /// Permission to relay by network; else the listener decides, else `[relay]`.
     relay_of_network: ByNetwork<Option<bool>>,
     relay_of_listener: Vec<Option<bool>>,
     relay_networks: ByNetwork<bool>,
@@ -66,9 +66,9 @@ pub(crate) struct Settings {
     pub signers: Arc<DomainSigners>,
     /// A notification of a failure returns a message up to this size whole.
     pub returned_bytes: u64,
-    /// For each listener of mail, in their order.
+    /// Limits of each listener of mail, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
-    /// For what programs on this machine hand over.
+    /// Limits for mail of programs on this machine.
     local: MessageLimits,
 }
 
@@ -133,7 +133,7 @@ impl Settings {
         }
     }
 
-    /// With these keys.
+    /// Signs with these keys.
     pub fn signing(self, signers: Arc<DomainSigners>) -> Self {
         Self { signers, ..self }
     }
@@ -181,7 +181,7 @@ impl Settings {
         self.checks.enabled && is_of_network && is_remote && !is_known
     }
 
-    /// How the headers of this session's mail are treated.
+    /// Rules for the headers of this session's mail.
     pub fn header_rules(&self, session: &Session) -> HeaderRules {
         let (is_submission, reads_labels) = (self.is_submission(session), self.is_trusted_client(session));
         // A server of ours hands over by LMTP or relays through us, and may have checked the mail.

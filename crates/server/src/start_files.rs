@@ -19,7 +19,7 @@ use posthaste_config::Config;
 /// Files that a start has read.
 #[derive(Debug)]
 pub(crate) struct StartFiles {
-    /// Of each listener, in their order.
+    /// TLS of each listener, in their order.
     pub tls: Vec<TlsInForce>,
     /// The certificates that they have beside those of the configuration.
     pub own: OwnCertificates,
@@ -62,7 +62,7 @@ impl StartFiles {
     /// Reads everything, up to the first problem. Blocks.
     ///
     /// # Errors
-    /// That.
+    /// The first problem.
     pub fn read_or_first(config: &Config, directory: &Directory) -> Result<Self, ServeError> {
         Self::read(config, directory).map_err(|problems| problems.into_iter().next().expect("a problem"))
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// By their names.
+/// Streams that are stuck, by name.
 #[derive(Debug, Default)]
 pub(crate) struct StuckStreams(Mutex<BTreeMap<String, StuckStream>>);
 

@@ -45,7 +45,7 @@ pub(crate) fn write(
     .write()
 }
 
-/// Of a notification: different each time, and known to nobody else.
+/// Id of a notification: different each time, and known to nobody else.
 pub(crate) fn random_id() -> u128 {
     u128::from(random()) << 64 | u128::from(random())
 }

@@ -16,15 +16,15 @@ use posthaste_config::{Config, Listener, Network};
 /// Tenants in the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
-    /// Of each listener, in their order.
+    /// Tenants of each listener, in their order.
     listeners: Vec<ByNetwork<Option<Arc<str>>>>,
     /// The campaigns and the pools of each listener, in their order; none if none is named.
     campaigns: Vec<ByNetwork<Option<Arc<str>>>>,
     pools: Vec<ByNetwork<Option<Arc<str>>>>,
     known_pools: HashSet<String>,
-    /// By sender's address or domain, in lower case; with a dot in front for the domains below it.
+    /// Tenants by sender's address or domain, in lower case; with a dot in front for the domains below it.
     senders: HashMap<String, Arc<str>>,
-    /// By tenant: the campaigns of its senders, as above.
+    /// Campaigns of the senders of each tenant, keyed as above.
     campaigns_of: HashMap<Arc<str>, HashMap<String, Arc<str>>>,
     fields: LabelFields,
 }

@@ -40,7 +40,7 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// One commit of the index.
+/// A commit of the index, open for search.
 struct Opened {
     searcher: Searcher,
     looked_at: Mutex<Instant>,

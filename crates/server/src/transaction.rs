@@ -16,7 +16,7 @@ use posthaste_spool::Entry;
 
 use crate::returned::Returned;
 
-/// One transaction so far.
+/// A transaction so far.
 #[derive(Default)]
 pub(crate) struct Transaction {
     /// The recipients, as they were found at RCPT; a reload after that does not concern them.
@@ -44,7 +44,7 @@ pub(crate) struct Transaction {
     room: Reservation,
 }
 
-/// One recipient whose mail goes somewhere.
+/// A recipient whose mail goes somewhere.
 struct Recipient {
     mailboxes: Mailboxes,
     /// Without brackets, as the client gave it.
@@ -95,7 +95,7 @@ impl Transaction {
         self.recipients.len()
     }
 
-    /// One of them: its address as the client gave it, and its mailboxes.
+    /// A recipient by its index: its address as the client gave it, and its mailboxes.
     pub fn recipient(&self, index: usize) -> (&str, &Mailboxes) {
         let Recipient { original, mailboxes, .. } = &self.recipients[index];
         (original, mailboxes)
@@ -326,7 +326,7 @@ pub(crate) fn notify_when(rcpt: &RcptTo) -> Option<NotifyWhen> {
     Some(NotifyWhen { success: notify.success, failure: notify.failure, delay: notify.delay })
 }
 
-/// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a spool may have.
+/// Octets of an envelope. The largest alias fits, and the smallest segment of a spool has room for this beside a body that is kept in memory.
 const ENVELOPE_BYTES_MAX: usize = 2 << 20;
 /// An ordinary envelope is a part of what every session takes.
 const ENVELOPE_BYTES_FREE: usize = 4 << 10;

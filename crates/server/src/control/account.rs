@@ -474,5 +474,5 @@ const NO_MAILBOXES: &str =
     "this server keeps no mailboxes: a [[listener]] with protocol = \"imap\" or \"pop3\" makes it do so";
 /// A line has a command with a mailbox's name, or flags.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// For a client that says nothing: it may be reading from a slow disk.
+/// Wait for a silent client: it may be reading from a slow disk.
 const IDLE_PATIENCE: Duration = Duration::from_secs(300);

@@ -1,4 +1,4 @@
-//! What an operator does with recipients.
+//! Acts of an operator on recipients.
 
 use posthaste_control::{Doing, Request, Which};
 use posthaste_relay::queue::{Action, Secs, Status};
@@ -38,7 +38,7 @@ pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
     at_hosts + at_transports
 }
 
-/// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself. `others`: those of transports that were changed.
+/// Acts on the recipients that fit, and logs it. `secs`: time after which a hold ends by itself. `others`: changed recipients of transports.
 pub(super) fn act(
     relay: &Relay,
     asker: &Asker,
@@ -76,6 +76,6 @@ pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receive
     }
 }
 
-/// What stands in the notification of an operator's bounce; no client is told.
+/// Reply code in the notification of an operator's bounce; no client is told.
 const GIVEN_UP: u16 = 554;
 const REASON_CHARS_MAX: usize = 200;

@@ -32,7 +32,7 @@ impl Asker {
         relay.count(&Filter { selection, message: Some(message), ..Filter::default() }) > 0
     }
 
-    /// For the event log.
+    /// The asker with a reason, for the event log.
     pub(super) fn by(&self, reason: &str) -> By {
         By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
     }

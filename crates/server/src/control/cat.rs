@@ -31,7 +31,7 @@ pub(super) fn in_pieces<'a>(octets: impl Iterator<Item = &'a [u8]>, answer: Answ
     json!({ "done": 1, "bytes": bytes })
 }
 
-/// Of one line.
+/// Octets of one line.
 const PIECE_BYTES: usize = 48 << 10;
-/// Of a longer header there is the beginning.
+/// Octets of a header; a longer one is cut.
 const HEADER_BYTES_MAX: u64 = 1 << 20;

@@ -24,7 +24,7 @@ use posthaste_config::Config;
 /// The queue, open. Others cannot open it meanwhile, a server neither.
 pub struct ClosedQueue {
     relay: Relay,
-    /// What is done is in the event log, too.
+    /// The event log, which has the acts, too.
     events: Option<Events>,
     host_name: String,
 }
@@ -50,7 +50,7 @@ pub enum ClosedQueueError {
     Unreadable {
         /// The spool's directory.
         dir: PathBuf,
-        /// What is wrong.
+        /// The cause.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -110,7 +110,7 @@ impl ClosedQueue {
     /// Reads one request and answers it as the control socket does, then closes the queue. Only an export and an import are answered. `uid`: who asks.
     ///
     /// # Errors
-    /// Those of the stream; what is wrong with the request is in the answer.
+    /// Errors of the stream; an error of the request is in the answer.
     pub fn serve(self, stream: StdStream, uid: u32) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -137,7 +137,7 @@ impl ClosedQueue {
     }
 }
 
-/// Of a relay that sends nothing.
+/// Settings of a relay that sends nothing.
 fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns::SetupError> {
     // Nobody is asked: a machine without a resolver will do.
     let dns = DnsSettings { servers: vec![([127, 0, 0, 1], 53).into()], ..DnsSettings::default() };

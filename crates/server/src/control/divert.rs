@@ -1,4 +1,4 @@
-//! What goes to another next hop than the configuration has.
+//! Mail that goes to another next hop than the configuration has.
 
 use posthaste_control::Named;
 use posthaste_relay::queue::{Diversion, Secs};
@@ -31,7 +31,7 @@ pub(super) fn end(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     Ok(json!({ "done": u8::from(had) }))
 }
 
-/// What is diverted, one on each line.
+/// Lists the diversions, one on each line.
 pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
     let all = relay.diversions();
     let _ = all.iter().all(|diversion| answer(line(relay, diversion)));

@@ -1,4 +1,4 @@
-//! Which limits apply to a destination.
+//! Limits that apply to a destination.
 
 use posthaste_relay::sender::{OfMail, Relay};
 use serde_json::json;

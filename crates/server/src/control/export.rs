@@ -12,7 +12,7 @@ use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
 use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
-/// Those that fit, each in several lines. `hold`: they are held here from then on.
+/// Exports the recipients that fit, each message in several lines. `hold`: they are held here from then on.
 pub(super) fn export(relay: &Relay, asker: &Asker, host: &str, of: &Which, hold: bool, answer: Answer<'_>) -> Outcome {
     let exported = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
     let first = Line::First { format: FORMAT.to_owned(), version: VERSION, host: host.to_owned(), exported };
@@ -38,7 +38,7 @@ pub(super) fn export(relay: &Relay, asker: &Asker, host: &str, of: &Which, hold:
     Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))
 }
 
-/// Whether the client still listens.
+/// Writes a message; true while the client still listens.
 fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, ControlError> {
     let len = relay.content_len(message.message)?;
     let (mut at, mut content, mut all) = (0, Context::new(&SHA256), Context::new(&SHA256));

@@ -1,4 +1,4 @@
-//! What became of mail, from the event log.
+//! Stories of mail, from the event log.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) fn wanted(directory: &Directory, what: Option<&String>, user: Option<
     }
 }
 
-/// How much of the log is looked at.
+/// Bounds of the search in the log.
 pub(super) struct Bounds<'a> {
     /// Only the last so many seconds.
     pub secs: Option<u64>,
@@ -45,5 +45,5 @@ pub(super) fn find(events: Option<&Path>, wanted: &Wanted, bounds: &Bounds<'_>, 
 
 const MESSAGES: u32 = 100;
 const MESSAGES_MAX: u32 = 1000;
-/// For a large log: then the answer has the older part.
+/// Time for a large log: then the answer has the older part.
 const PATIENCE: Duration = Duration::from_secs(20);

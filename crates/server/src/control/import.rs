@@ -20,7 +20,7 @@ use super::transfer::{End, FORMAT, Line, VERSION, hex};
 use super::{PATIENCE, relay_of};
 use crate::receive::WeakReceiver;
 
-/// What the client reads from.
+/// The client's lines.
 pub(super) type Lines = BufReader<Take<OwnedReadHalf>>;
 
 /// Takes messages until the last line.
@@ -62,10 +62,10 @@ impl Counts {
     }
 }
 
-/// What there is to say of the next message; `None` behind the last.
+/// Imports the next message, and returns its line of the answer; `None` after the last.
 ///
 /// # Errors
-/// Nothing more is taken: the lines are not those of an export, or the queue or its spool is full. It can be begun again from the first line.
+/// The import ends here: the lines are not those of an export, or the queue or its spool is full. It can be begun again from the first line.
 async fn next(
     lines: &mut Lines,
     queue: &impl Importing,
@@ -126,7 +126,7 @@ struct Incoming {
     /// As in [`End::sha256`].
     digest: Context,
     scan: HeaderScan,
-    /// Of a small one.
+    /// Pieces of a small body.
     pieces: Vec<Bytes>,
     large: Option<Upload>,
 }
@@ -263,11 +263,11 @@ impl Incoming {
 /// The queue that messages come into.
 pub(super) trait Importing {
     /// # Errors
-    /// Nothing more can come.
+    /// The import cannot go on.
     fn relay(&self) -> Result<Relay, String>;
 }
 
-/// Of a running server, whose end an import does not hold up.
+/// Imports into a running server, whose end an import does not hold up.
 impl Importing for WeakReceiver {
     fn relay(&self) -> Result<Relay, String> {
         let receiver = self.upgrade().ok_or("the server ends")?;
@@ -284,5 +284,5 @@ impl Importing for Relay {
 
 /// A line has a piece of a message, or a recipient with its last reply.
 const LINE_BYTES_MAX: u64 = 256 << 10;
-/// For a client that says nothing: the export may come over a slow network.
+/// Wait for a silent client: the export may come over a slow network.
 const IDLE_PATIENCE: Duration = Duration::from_secs(300);

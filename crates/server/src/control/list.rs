@@ -19,7 +19,7 @@ use super::{Answer, as_json};
 pub(super) struct Page<'a> {
     /// Recipients to list.
     pub of: &'a Which,
-    /// Behind this one.
+    /// Start after this one.
     pub after: Option<Key>,
     /// So many at most.
     pub most: u64,
@@ -71,7 +71,7 @@ pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed
     listed
 }
 
-/// What the event log has of a message's recipients of which nothing else says why they wait.
+/// Last deferrals of a message's recipients in the event log, where nothing else says why they wait.
 struct Logged {
     found: HashMap<u16, Deferral>,
     /// Why it is not there of the others.
@@ -112,7 +112,7 @@ impl Logged {
     }
 }
 
-/// Whether it had an attempt, and nobody knows what that ended with but for the codes.
+/// True after an attempt of which only the codes are known.
 fn lacks_reply(waiting: &Waiting) -> bool {
     let state = &waiting.state;
     waiting.why.is_none() && (state.attempts > 0 || state.status != Status::default())

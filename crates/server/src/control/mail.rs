@@ -22,7 +22,7 @@ pub(super) struct Place<'a> {
     pub message: Option<Lsn>,
     /// Where it was delivered, as the event log has it; empty: it waits for other hosts.
     pub mailbox: &'a str,
-    /// In place of the number, the name of its file there; empty: not known.
+    /// Name of its file there, in place of the number; empty: not known.
     pub name: &'a str,
 }
 
@@ -153,7 +153,7 @@ fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn, bytes_max: u64) 
     read_file(&maildir, dir, &name, bytes_max).map_err(|error| format!("{mailbox}: {error}"))
 }
 
-/// As JSON. HTML is text like everything else: nobody shows it as more.
+/// The message as JSON. HTML is text like everything else: nobody shows it as more.
 fn as_read(octets: &[u8]) -> Value {
     let message = Message::parse(octets);
     let fields = message.root().header();
@@ -202,15 +202,15 @@ fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Of a message that is shown.
+/// Octets of a message that is shown.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
-/// Of a message of which a file is saved.
+/// Octets of a message of which a file is saved.
 const FILE_SOURCE_BYTES_MAX: u64 = 16 << 20;
-/// Of a file: as base64 it fits into an answer.
+/// Octets of a file: as base64 it fits into an answer.
 const FILE_BYTES_MAX: usize = 6_000_000;
-/// Of one text of it.
+/// Octets of a text of it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 200;
-/// Of a message's beginning, for its subject.
+/// Octets of a message's beginning, for its subject.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 const FIELD_CHARS_MAX: usize = 300;

@@ -514,5 +514,5 @@ const REQUEST_BYTES_MAX: u64 = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Lines of an answer that wait to be written.
 const LINES_MAX: usize = 256;
-/// For a client that says or takes nothing.
+/// Wait for a client that says or takes nothing.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -60,7 +60,7 @@ pub(super) fn which(of: &Named) -> Which {
     Which { tenant, campaign, domain, ..Which::default() }
 }
 
-/// As [`scope`] reads it.
+/// The inverse of [`scope`].
 pub(super) fn named(scope: &Scope) -> Named {
     let mut named = Named::default();
     let text = |name: &Arc<str>| Some(name.to_string());

@@ -69,5 +69,5 @@ fn since(secs: u64) -> i64 {
 }
 
 const ROWS_MAX: u32 = 100;
-/// Whoever wants to see more narrows the search.
+/// Results that can be skipped; to see more, narrow the search.
 const SKIP_MAX: u32 = 10_000;

@@ -1,4 +1,4 @@
-//! What waits, counted in the server: however much it is, a line for each name crosses the socket.
+//! Counts of waiting mail, made in the server: one line for each name crosses the socket, however much waits.
 
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
 use posthaste_relay::queue::Secs;
@@ -7,7 +7,7 @@ use posthaste_relay::sender::{Count, CountBy, Relay, RoomNow, Standing};
 use super::scopes::filter;
 use super::{Answer, Asker, Outcome, as_json};
 
-/// Those that fit, most first.
+/// Counts the recipients that fit, the largest groups first.
 pub(super) fn summary(
     relay: &Relay,
     asker: &Asker,

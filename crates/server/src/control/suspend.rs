@@ -1,4 +1,4 @@
-//! What is not tried for a time.
+//! Suspended mail, which is not tried for a time.
 
 use posthaste_control::Named;
 use posthaste_relay::queue::{QueueEntry, Secs};
@@ -23,7 +23,7 @@ pub(super) fn resume(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     Ok(json!({ "done": u8::from(had) }))
 }
 
-/// What is suspended, one on each line; for a tenant, what is of its mail alone.
+/// Lists the suspensions, one on each line; for a tenant, those of its mail alone.
 pub(super) fn list(relay: &Relay, asker: &Asker, answer: Answer<'_>) -> Outcome {
     let mut all = relay.suspensions();
     all.retain(|entry| asker.tenant.as_deref().is_none_or(|tenant| is_of(entry, tenant)));

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::PATIENCE;
 use crate::live::{Live, Shown};
 
-/// What a request wants to see.
+/// Sessions that a request wants to see; `None` for other requests.
 pub(super) fn shown(request: &Request) -> Option<Result<Shown, String>> {
     let Request::Trace { inbound, outbound, peer, recipient } = request else { return None };
     let net = |text: &String| {

@@ -9,9 +9,9 @@ use posthaste_spool::Lsn;
 use posthaste_units::is_name;
 use serde::{Deserialize, Serialize};
 
-/// What the first line has as `format`.
+/// `format` of the first line.
 pub(super) const FORMAT: &str = "posthaste-queue";
-/// And as `version`.
+/// `version` of the first line.
 pub(super) const VERSION: u64 = 1;
 
 /// A line.
@@ -262,7 +262,7 @@ impl Recipient {
     }
 }
 
-/// Whether it can stand in a command as a value.
+/// True if it can stand in a command as a value.
 fn is_parameter(text: &str) -> bool {
     text.len() <= PARAMETER_BYTES_MAX && !text.contains(|c: char| c.is_control() || c.is_whitespace())
 }

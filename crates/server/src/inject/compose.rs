@@ -39,7 +39,7 @@ impl Bounds {
 
 /// A message that can be received.
 pub(super) struct Composed {
-    /// Of the session that it is received in.
+    /// Number of its session.
     pub id: u64,
     /// Octets on the wire.
     pub bytes: u64,

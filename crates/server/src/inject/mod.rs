@@ -89,8 +89,8 @@ impl InjectDoor {
         *self.0.bounds.write().unwrap_or_else(PoisonError::into_inner) = Bounds::of(config);
     }
 
-    /// Receives the mail of a request: all of it is checked before the first message is received, then the messages are received at once and share the syncs of the spool.
-    /// The answer counts a recipient as a success once its message is durable.
+    /// Receives the mail of a request. All of it is checked before the first message is received; then the messages are received at once, and share the
+    /// syncs of the spool. The answer counts a recipient as a success once its message is durable.
     pub async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         self.answer(call).await.unwrap_or_else(InjectReply::from)
     }

@@ -1,4 +1,4 @@
-//! From whom a token may send.
+//! Senders that a token may use.
 
 use std::sync::Arc;
 

@@ -168,7 +168,7 @@ impl Current {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// For code that makes files.
+    /// Owners of new files.
     fn owners(&self) -> Owners {
         let rules = self.0.clone();
         Owners::new(move |path| rules.read().unwrap_or_else(PoisonError::into_inner).ownership(path))

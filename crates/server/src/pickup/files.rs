@@ -48,7 +48,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// Takes a share for a file of a user; false if the user has more than are left for others: mail of one that waits cannot keep out that of others.
+    /// Takes a share for a file of a user. False if the user has more than are left for others: waiting mail of one user cannot keep out that of others.
     fn take(&mut self, uid: u32) -> bool {
         let of_user = self.of_user.get(&uid).copied().unwrap_or(0);
         let has_room = of_user < self.free;

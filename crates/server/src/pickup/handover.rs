@@ -1,4 +1,4 @@
-//! One message from its file to the receiver: SMTP over a pair of sockets, so that it is received as any other.
+//! Hand-over of a message from its file to the receiver: SMTP over a pair of sockets, so that it is received like any other.
 
 use bytes::BytesMut;
 use posthaste_pickup::{Message, ReadError};

@@ -1,4 +1,4 @@
-//! Mail from programs on this machine: a service that takes the files of the pickup directory, one after the other, and has each received as a message by SMTP.
+//! Mail from programs on this machine. The service takes the files of the pickup directory one after the other, and has each received like a message by SMTP.
 //!
 //! A file is removed once its message is durable in the spool. Between the two lies the only window for a second copy: a server that is killed there takes the
 //! file again. The sender of what is refused for good is told before the file is moved away. A file that cannot be removed is not handed over again by the same server.
@@ -105,7 +105,7 @@ struct Worker {
     is_draining: tokio_watch::Receiver<bool>,
 }
 
-/// How an attempt at a file has ended.
+/// Outcome of an attempt at a file.
 enum Attempt {
     /// It is done with.
     Done,
@@ -246,7 +246,7 @@ impl Worker {
         }
     }
 
-    /// One attempt at one file.
+    /// Attempts one file.
     fn attempt(
         &self,
         place: Arc<Place>,
@@ -288,8 +288,8 @@ async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
     let _ = is_draining.wait_for(|draining| *draining).await;
 }
 
-/// Reads a file and has its message received, for recipients that are not among the `refused`. Says what is to be done with the file. If the file has more recipients
-/// than one transaction takes, also says which were refused so far: the sender is told of all of them behind the last transaction. They stay in the
+/// Reads a file and has its message received, for recipients that are not among the `refused`. Returns what is to be done with the file. If the file has more
+/// recipients than one transaction takes, it also returns those refused so far: the sender is told of all of them after the last transaction. They stay in the
 /// file until then, so a server that is stopped has them refused once more.
 async fn receive(
     receiver: &Receiver,

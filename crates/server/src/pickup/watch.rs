@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-/// One directory, by the inode that it had.
+/// A watched directory, with its inode at that time.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// `None`: the kernel has no room for one more, or no inotify.

@@ -1,7 +1,7 @@
 //! The checks of a session: one list, of which each stage asks all in order; the first that stops decides the reply.
 //!
-//! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change the recipient, at DATA the sender; at the end of data
-//! it can add recipients, as the directory routes them, write fields in front of the message, label it and hold it. Nothing is refused later but by a destination.
+//! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change the recipient, at DATA the sender. At the end of data
+//! it can add recipients, which the directory routes, write fields in front of the message, label it and hold it. Later only a destination can refuse it.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -110,7 +110,7 @@ static CHECKS: [&dyn Check; 22] = [
     &Signatures,
 ];
 
-/// As [`CheckList::patience`], by default.
+/// Default of [`CheckList::patience`].
 pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A check under way. Most are done at once, and cost no allocation.
@@ -124,16 +124,16 @@ pub(super) enum Checking<'a> {
 pub(super) struct Stop {
     /// The answer to the client.
     pub reply: Reply,
-    /// For the operator.
+    /// Reason for the operator.
     pub why: Option<String>,
-    /// Of what kind it is in the log; `None`: of the stage's.
+    /// Kind in the log; `None`: that of the stage.
     pub kind: Option<Kind>,
     /// The mailbox or the setting that it is about, if it is about one.
     pub about: Option<String>,
 }
 
 impl Stop {
-    /// With a reason for the operator.
+    /// A refusal with a reason for the operator.
     pub fn because(reply: Reply, why: String) -> Self {
         Self { why: Some(why), ..reply.into() }
     }
@@ -302,7 +302,7 @@ impl Check for RequiredLogin {
     }
 }
 
-/// Whoever has logged in sends from an address of the login (RFC 6409 section 6.1).
+/// Requires an address of the login as sender (RFC 6409 section 6.1).
 struct OwnSender;
 
 impl Check for OwnSender {
@@ -318,7 +318,7 @@ impl Check for OwnSender {
     }
 }
 
-/// Whoever has logged in writes mail as an address of the login: recipients see From, and not the sender of the envelope.
+/// Requires an address of the login in From: recipients see From, and not the sender of the envelope.
 struct OwnAuthor;
 
 impl Check for OwnAuthor {

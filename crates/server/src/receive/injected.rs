@@ -24,9 +24,9 @@ pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
 
 /// A message of a request, for those of its recipients that have these indexes there.
 pub(crate) struct InjectedMail {
-    /// Of a session that has no other message.
+    /// Session number; the session has no other message.
     pub id: u64,
-    /// In `Received`, the log and the events: that of the request, and the message's number there.
+    /// Id in `Received`, the log and the events: that of the request, and the message's number there.
     pub received_id: String,
     pub peer: Peer,
     pub mail: MailFrom,

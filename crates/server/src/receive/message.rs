@@ -1,4 +1,4 @@
-//! One message: its body read and kept, and the answer to it.
+//! Receiving a message: its body read and kept, and the answer to it.
 
 use std::future::pending;
 use std::pin::pin;
@@ -233,7 +233,7 @@ impl Receiver {
         }
     }
 
-    /// Of a server without a queue for other hosts. Durable before the message is answered: a client that hears nothing sends it again, and is told again.
+    /// Tells the sender, on a server without a queue for other hosts. Durable before the message is answered: a client that hears nothing sends it again, and is told again.
     async fn tell_success(&self, envelope: &Envelope, successes: &[SuccessHere], header: &[u8]) {
         let wording = self.remote().wording();
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);

@@ -1,4 +1,4 @@
-//! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
+//! Receiving mail, from the wire into the spool: the replies to each recipient and each body.
 
 mod checks;
 mod folders;
@@ -130,7 +130,7 @@ impl Receiver {
         &self.0.gate
     }
 
-    /// As [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
+    /// Like [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
     #[cfg(test)]
     pub fn with_patience(settings: Settings, destinations: Destinations, patience: Duration) -> Self {
         let memory = MemoryBudget::new(0);
@@ -139,7 +139,7 @@ impl Receiver {
         Self(shared)
     }
 
-    /// With other checks.
+    /// Replaces the checks.
     ///
     /// # Panics
     /// When it was cloned already.
@@ -185,7 +185,7 @@ impl Receiver {
         self.0.destinations.remote()
     }
 
-    /// For the relay, which the receiver holds.
+    /// A weak handle for the relay, which the receiver holds.
     pub fn downgrade(&self) -> WeakReceiver {
         WeakReceiver(Arc::downgrade(&self.0))
     }
@@ -545,7 +545,7 @@ impl Receiver {
 /// Why a link to the page opens nothing.
 const USED_LINK: &str = "it was used, or is older than 10 minutes";
 
-/// As much of a login's name as the log has; some type their password there.
+/// The part of a login's name that is logged; some type their password there.
 fn logged(user: &str) -> &str {
     const BYTES_MAX: usize = 100;
     &user[..user.floor_char_boundary(BYTES_MAX)]

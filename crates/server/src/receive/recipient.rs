@@ -1,4 +1,4 @@
-//! One recipient: the checks that find out where its mail goes, or why it is refused.
+//! Recipients: the checks that find out where the mail of each goes, or why it is refused.
 
 use std::borrow::Cow;
 

@@ -29,7 +29,7 @@ impl SenderFindings {
             .chain([("dmarc", self.dmarc_name())])
     }
 
-    /// For the log.
+    /// Results in one line, for the log.
     pub fn summary(&self) -> String {
         self.results().map(|(method, result)| format!("{method}={result}")).collect::<Vec<_>>().join(" ")
     }

@@ -152,7 +152,7 @@ async fn verified(resolver: &Resolver, claims: Vec<Claim>, deadline: Instant) ->
     join_all(claims.into_iter().map(verify)).await
 }
 
-/// As [`ReversePath::bare`], with a domain in the form of DNS.
+/// Like [`ReversePath::bare`], with a domain in the form of DNS.
 fn folded_address(path: &ReversePath) -> String {
     let bare = path.bare();
     let folded = bare.rsplit_once('@').and_then(|(local, domain)| Some(format!("{local}@{}", folded_domain(domain)?)));

@@ -21,7 +21,7 @@ pub(super) struct Batch {
     pub missing_files: u64,
 }
 
-/// Of a line, what has to be known.
+/// The needed parts of a line.
 #[derive(Deserialize)]
 struct Line<'a> {
     lsn: Lsn,

@@ -15,10 +15,10 @@ use super::{Stop, WebhookStates};
 use posthaste_config::Webhook;
 
 pub(super) struct Hook {
-    /// Of the event log.
+    /// Directory of the event log.
     pub dir: PathBuf,
     pub webhook: Webhook,
-    /// Of the spool that the events come from. Once it is poisoned nothing is posted: a restart may know nothing of these events, or post them again.
+    /// State of the spool that the events come from. Once it is poisoned nothing is posted: a restart may know nothing of these events, or post them again.
     pub poison: PoisonWatch,
     pub states: Arc<WebhookStates>,
     pub stop: Arc<Stop>,

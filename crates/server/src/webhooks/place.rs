@@ -1,4 +1,4 @@
-//! How far a webhook has been told: a small file with a checksum, replaced as a whole; the one before is kept.
+//! Position of a webhook in the event log: a small file with a checksum, replaced as a whole; the one before is kept.
 
 use std::fs;
 use std::io;

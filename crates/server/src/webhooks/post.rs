@@ -1,4 +1,4 @@
-//! One request.
+//! A request to a webhook.
 
 use std::path::Path;
 use std::sync::Arc;

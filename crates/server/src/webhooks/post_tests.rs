@@ -65,7 +65,7 @@ fn https(config: ServerConfig) -> (SocketAddr, Receiver<Result<String, String>>)
     (address, told)
 }
 
-/// One request: its first line, its signature and its body, a line each.
+/// Reads a request: its first line, its signature and its body, a line each.
 fn serve(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<String> {
     let tls = ServerConnection::new(config).map_err(std::io::Error::other)?;
     let mut reader = BufReader::new(StreamOwned::new(tls, stream));

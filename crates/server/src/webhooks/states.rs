@@ -1,4 +1,4 @@
-//! How webhooks stand, for the page and metrics.
+//! States of webhooks, for the page and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct WebhookStates(Mutex<BTreeMap<String, WebhookState>>);
 
-/// How a webhook stands.
+/// State of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebhookState {
     /// Since when it has not been told all; `None`: it has.
