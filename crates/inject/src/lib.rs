@@ -11,8 +11,10 @@ mod json;
 pub mod keys;
 mod mime;
 mod request;
+mod schedule;
 mod template;
 
 pub use answer::{InjectAnswer, Refusal};
 pub use request::{InjectMessage, InjectRequest, InvalidRequest, RECIPIENTS_MAX};
+pub use schedule::Schedule;
 pub use template::MayGoOn;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::built::{Built, BuiltBody};
 use crate::json;
+use crate::schedule::{Schedule, ScheduleBody};
 use crate::template::{MayGoOn, Piece, Place, Templates, is_fixed};
 
 /// Mail to inject.
@@ -28,6 +29,7 @@ pub struct InjectRequest {
     /// Of the request: one value that all messages look into.
     substitutions: Variable,
     names_client: bool,
+    schedule: Schedule,
 }
 
 #[derive(Debug)]
@@ -93,6 +95,7 @@ struct RequestBody {
     #[serde(default, rename = "deferred_spool")]
     _deferred_spool: bool,
     trace_headers: Option<Object<TraceBody>>,
+    schedule: Option<Object<ScheduleBody>>,
 }
 
 /// KumoMTA's fields of trace. Names of a field that is not written are taken.
@@ -183,6 +186,8 @@ impl InjectRequest {
         if matches!(sender, ReversePath::Local(_)) {
             return Err(InvalidRequest("envelope_sender: an address has a domain".to_owned()));
         }
+        let schedule = body.schedule.map(|Object(schedule)| schedule).unwrap_or_default();
+        let schedule = Schedule::new(schedule).map_err(InvalidRequest)?;
         let of_request = check_substitutions("", &body.substitutions)?;
         let mut of_recipients = 0;
         let mut recipients = Vec::with_capacity(body.recipients.len());
@@ -205,12 +210,18 @@ impl InjectRequest {
             recipients.retain(|recipient| seen.insert(recipient.path.to_string()));
         }
         let substitutions = Variable::from_serialize(body.substitutions);
-        Ok(Self { sender, recipients, content, templates, substitutions, names_client: trace.received_header })
+        let names_client = trace.received_header;
+        Ok(Self { sender, recipients, content, templates, substitutions, names_client, schedule })
     }
 
     /// True if the client is to be named in `Received`.
     pub fn names_client(&self) -> bool {
         self.names_client
+    }
+
+    /// When its mail is sent, and when it is given up.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
     }
 
     /// True if its messages are made by templates, which takes time.

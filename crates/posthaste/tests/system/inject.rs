@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 
+use posthaste_smtp::command::date_time;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -122,6 +123,40 @@ fn an_injected_message_is_relayed() {
     server.wait_for_mail("here.example", "eve", 1);
     server.stop();
     next.stop();
+}
+
+#[test]
+fn a_request_with_a_schedule_waits_for_its_time() {
+    let here = tempfile::tempdir().unwrap();
+    let config = relaying::config(relaying::unused_port(), "");
+    let server = Server::start(here.path(), &(config + CONFIG));
+    let secret = token(here.path(), "shop", "inject");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed();
+    let scheduled = |first: i64, expires: i64| {
+        let mut body = to(&["ann@there.example", "eve@here.example"], "Subject: later\n\nx\n");
+        let [first_attempt, expires] = [first, expires].map(|secs| date_time(now + secs).to_string());
+        body["schedule"] = json!({ "first_attempt": first_attempt, "expires": expires });
+        inject(page_of(&server), &secret, &body)
+    };
+    const DAY: i64 = 86_400;
+    let (status, answer) = scheduled(DAY, 2 * DAY);
+    assert_eq!((status, &answer["success_count"], &answer["failed_recipients"]), (200, &1.into(), &json!(["eve@here.example"])));
+    assert!(answer["errors"][0].as_str().unwrap().contains("550 5.5.4"), "{answer}");
+    let waiting = relaying::list(here.path(), &[]);
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert_eq!(waiting[0]["state"], "scheduled");
+    // Counted from when it was received, in whole seconds.
+    for (key, secs) in [("until", DAY), ("expires", 2 * DAY)] {
+        let found = waiting[0][key].as_i64().unwrap() - now;
+        assert!((secs - 2..secs + 3600).contains(&found), "{key} after {found} s: {waiting:?}");
+    }
+    for (first, expires, why) in [(DAY, DAY, "expire before"), (400 * DAY, 500 * DAY, "a year ahead at most")] {
+        let (status, answer) = scheduled(first, expires);
+        assert!(status == 400 && answer["error"].as_str().unwrap().contains(why), "{answer}");
+    }
+    let (status, answer) = scheduled(-2 * DAY, -DAY);
+    assert!(status == 400 && answer["errors"][0].as_str().unwrap().contains("501 5.4.7"), "{answer}");
+    server.stop();
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use posthaste_inject::{InjectMessage, InjectRequest, InvalidRequest};
 use posthaste_pickup::{Facts, Reading, SubmitError, complete_header};
+use posthaste_smtp::command::Hold;
 use posthaste_smtp::{BodyType, MailFrom};
+use posthaste_units::A_YEAR;
 use tokio::task::spawn_blocking;
 
 use super::senders::AllowedSenders;
@@ -88,6 +90,10 @@ pub(super) async fn checked(
     let bytes = body.len();
     let parse = move || InjectRequest::parse(&body).map(Arc::new);
     let request = blocking(bytes, parse).await??;
+    let latest = unix_micros() / 1_000_000 + A_YEAR as i64;
+    if request.schedule().first_attempt.is_some_and(|first| first > latest) {
+        return Err(Refused { status: 400, why: "schedule.first_attempt: a year ahead at most".to_owned() });
+    }
     if request.messages() == 1 && !request.has_templates() {
         let (of_request, bounds) = (Arc::clone(&request), bounds.clone());
         let only = blocking(bytes, move || composed(&of_request, 0, &|| true, &bounds, id)).await??;
@@ -167,7 +173,9 @@ pub(super) fn composed(
         senders.check(&request.sender, &header)?;
     }
     let mut mail = MailFrom::new(request.sender.clone());
-    mail.size = Some(wire_bytes);
+    let schedule = request.schedule();
+    (mail.size, mail.hold, mail.expires) =
+        (Some(wire_bytes), schedule.first_attempt.map(Hold::Until), schedule.expires);
     if !is_ascii {
         mail.body = BodyType::EightBitMime;
     }
