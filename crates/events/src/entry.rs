@@ -66,7 +66,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             put_list(out, &received.facts.recipients, received.facts.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
             let facts = &received.facts;
-            [&facts.tls, &facts.user, &received.tenant].into_iter().for_each(|text| put_short(out, text));
+            [&facts.tls, &facts.user, &received.tenant, &facts.auth].into_iter().for_each(|text| put_short(out, text));
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
@@ -172,7 +172,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
-            let (tls, user, tenant) = (text(rest)?, text(rest)?, text(rest)?);
+            let (tls, user, tenant, auth) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
             let facts = ArrivalFacts {
                 id,
                 peer,
@@ -185,6 +185,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
                 recipient_count,
                 bytes,
                 message_id,
+                auth,
             };
             Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
         }

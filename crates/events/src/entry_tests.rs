@@ -101,9 +101,9 @@ fn feedback() -> impl Strategy<Value = Kind> {
 
 fn kind() -> impl Strategy<Value = Kind> {
     let texts = [text(), text(), text(), text(), text(), text(), text(), text()];
-    let texts = (texts, text());
+    let texts = (texts, text(), text());
     let received = (texts, any::<u64>(), list(), list()).prop_map(
-        |(([id, peer, helo, with, tls, user, sender, message_id], tenant), bytes, recipients, mailboxes)| {
+        |(([id, peer, helo, with, tls, user, sender, message_id], tenant, auth), bytes, recipients, mailboxes)| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
             let facts = ArrivalFacts {
@@ -118,6 +118,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 recipient_count,
                 bytes,
                 message_id,
+                auth,
             };
             Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
         },

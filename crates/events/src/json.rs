@@ -69,6 +69,7 @@ fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
         .text("helo", &facts.helo)
         .text("with", &facts.with)
         .text("tls", &facts.tls)
+        .text("auth", &facts.auth)
         .text("user", &facts.user)
         .text("from", &facts.sender)
         .list("to", &facts.recipients)

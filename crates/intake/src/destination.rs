@@ -226,6 +226,8 @@ pub struct ArrivalFacts {
     pub bytes: u64,
     /// Its `Message-ID`; empty if it has none.
     pub message_id: Arc<str>,
+    /// Results of the checks of its sender, such as `spf=pass dkim=pass dmarc=pass`; empty if there were none.
+    pub auth: Arc<str>,
 }
 
 /// Unfinished messages of a destination, which the next start continues.

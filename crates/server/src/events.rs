@@ -141,6 +141,7 @@ impl Arrival for Origin<'_> {
             recipient_count: u32::try_from(envelope.recipients.len()).unwrap_or(u32::MAX),
             bytes: line.bytes,
             message_id: line.message_id.as_deref().unwrap_or_default().into(),
+            auth: line.results.as_deref().unwrap_or_default().into(),
         }
     }
 }

@@ -98,6 +98,7 @@ impl Observer for RelayLog {
             recipient_count: message.queued.recipients.len() as u32,
             bytes,
             message_id: message_id.into(),
+            auth: "".into(),
         };
         let tenant = Arc::clone(&message.queued.tenant);
         let received = Received { facts, tenant, ..Received::default() };

@@ -3,6 +3,7 @@
 use posthaste_dkim::{Algorithm, Draft, KeyRecord, Signer, generate};
 use posthaste_dns_stub::{Server as Dns, Zone};
 
+use crate::relay_events;
 use crate::support::{Client, Server};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -128,7 +129,9 @@ fn results_of_strangers_mail_stand_above_received() {
     };
     let good = rig.arrived(GOOD, "ann@pass.example", "good", &message);
     check(&good, "spf=pass smtp.mailfrom=ann@pass.example", start, "dmarc=pass header.from=pass.example");
-    assert!(rig.server.wait_for_log("message kept").contains("spf=pass dkim=pass dmarc=pass"));
+    let passed = "spf=pass dkim=pass dmarc=pass";
+    assert!(rig.server.wait_for_log("message kept").contains(passed));
+    relay_events::wait_for(rig.dir.path(), "received", "auth", passed);
     // Forwarded: another client, and the signature holds.
     let other = rig.arrived(BAD, "ann@pass.example", "other", &message);
     check(&other, "spf=fail smtp.mailfrom=ann@pass.example", start, "dmarc=pass header.from=pass.example");
