@@ -58,10 +58,7 @@ mod tests {
         check("{}", Ok((None, None)));
         check(r#"{"first_attempt":null,"expires":null}"#, Ok((None, None)));
         check(r#"{"first_attempt":"1970-01-01T01:00:00+01:00"}"#, Ok((Some(0), None)));
-        check(
-            r#"{"first_attempt":"1970-01-01T00:00:01Z","expires":"1970-01-01T00:00:02.5Z"}"#,
-            Ok((Some(1), Some(2))),
-        );
+        check(r#"{"first_attempt":"1970-01-01T00:00:01Z","expires":"1970-01-01T00:00:02.5Z"}"#, Ok((Some(1), Some(2))));
         check(
             r#"{"first_attempt":"1970-01-01T00:00:01Z","expires":"1970-01-01T00:00:01Z"}"#,
             Err("schedule.expires: the mail would expire"),

@@ -146,12 +146,7 @@ impl Submission {
 }
 
 /// The header with its empty line as it goes out: blind copies are out, and Date, From and Message-ID are there.
-pub fn complete_header(
-    header: &[u8],
-    sender: &ReversePath,
-    full_name: Option<&str>,
-    facts: &Facts,
-) -> Vec<u8> {
+pub fn complete_header(header: &[u8], sender: &ReversePath, full_name: Option<&str>, facts: &Facts) -> Vec<u8> {
     let from = match sender.address() {
         Some(address) => address.to_string(),
         // Somebody has to be named, and nobody is to be answered (RFC 5322 section 3.6.2).

@@ -13,7 +13,8 @@ fn with(recipients: &str, content: &str, more: &str) -> Result<InjectRequest, St
 /// All messages, as text.
 fn made(recipients: &str, content: &str, more: &str) -> Result<Vec<String>, String> {
     let request = with(recipients, content, more)?;
-    let text = |index| request.message(index, &|| true).map(|message| String::from_utf8(message.content.into()).unwrap());
+    let text =
+        |index| request.message(index, &|| true).map(|message| String::from_utf8(message.content.into()).unwrap());
     (0..request.messages()).map(text).collect::<Result<_, _>>().map_err(|error: InvalidRequest| error.to_string())
 }
 
@@ -49,8 +50,7 @@ fn a_client_is_named_only_if_it_asks_for_that() {
 fn one_text_is_one_message_for_a_thousand_recipients() {
     let many: Vec<String> = (0..2500).map(|n| format!(r#"{{"email":"u{n}@example.org"}}"#)).collect();
     let request = with(&format!("[{}]", many.join(",")), "\"X: y\\n\\nx\"", "").unwrap();
-    let counts: Vec<_> =
-        (0..request.messages()).map(|at| request.indexes_of(at).len()).collect();
+    let counts: Vec<_> = (0..request.messages()).map(|at| request.indexes_of(at).len()).collect();
     assert_eq!(counts, [1000, 1000, 500]);
 }
 

@@ -145,9 +145,12 @@ fn the_map_names_every_crate_and_where_it_begins() {
 
 #[test]
 fn documents_stay_short_enough_to_be_read() {
-    for (document, octets_max) in
-        [("README.md", 7 << 10), ("ARCHITECTURE.md", 16 << 10), ("BENCHMARKS.md", 14 << 10), ("CONTRIBUTING.md", 4 << 10)]
-    {
+    for (document, octets_max) in [
+        ("README.md", 7 << 10),
+        ("ARCHITECTURE.md", 16 << 10),
+        ("BENCHMARKS.md", 14 << 10),
+        ("CONTRIBUTING.md", 4 << 10),
+    ] {
         let octets = fs::metadata(root().join(document)).unwrap().len();
         assert!(octets <= octets_max, "{document} has {octets} octets: details go to docs/internals or bench-results");
     }

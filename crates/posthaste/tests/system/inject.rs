@@ -140,7 +140,10 @@ fn a_request_with_a_schedule_waits_for_its_time() {
     };
     const DAY: i64 = 86_400;
     let (status, answer) = scheduled(DAY, 2 * DAY);
-    assert_eq!((status, &answer["success_count"], &answer["failed_recipients"]), (200, &1.into(), &json!(["eve@here.example"])));
+    assert_eq!(
+        (status, &answer["success_count"], &answer["failed_recipients"]),
+        (200, &1.into(), &json!(["eve@here.example"]))
+    );
     assert!(answer["errors"][0].as_str().unwrap().contains("550 5.5.4"), "{answer}");
     let waiting = relaying::list(here.path(), &[]);
     assert_eq!(waiting.len(), 1, "{waiting:?}");

@@ -11,9 +11,7 @@ use posthaste_spool::Lsn;
 use super::control::Filter;
 use super::shared::Shared;
 use super::{ControlError, Ranking, Relay};
-use crate::queue::{
-    Key, Queue, QueueId, QueueName, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits,
-};
+use crate::queue::{Key, Queue, QueueId, QueueName, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
 
 /// The name to count recipients by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +201,8 @@ impl Shared {
         for part in queues.chunks(QUEUES_AT_A_TIME) {
             let queue = self.queue();
             // Some are settled meanwhile.
-            let named = part.iter().filter_map(|(id, count)| Some((names(&queue, *id, &queue.queue(*id)?.0, by), *count)));
+            let named =
+                part.iter().filter_map(|(id, count)| Some((names(&queue, *id, &queue.queue(*id)?.0, by), *count)));
             counts.extend(named);
         }
         counts
@@ -226,7 +225,8 @@ impl Shared {
             let queue = self.queue();
             for &id in part {
                 let Some((name, _)) = queue.queue(id) else { continue };
-                let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
+                let is =
+                    |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
                 let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
                 if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
                     let part = (queue.suspended_part(id), *is_held);

@@ -229,7 +229,8 @@ mod tests {
     #[tokio::test]
     async fn a_text_with_crlf_goes_on_as_its_lines_would_be_made_anew() {
         let long = format!("A: b\r\n\r\n{}", "\u{e4} .\r\n..\r\n".repeat(100_000));
-        let texts = ["", "A: b", "A: b\r\n", "A: b\r\n\r\n", "A: b\r\n\r\nx", "\r\n.\r\nx\r\n", "A: b\r\n\r\n\r\n", &long];
+        let texts =
+            ["", "A: b", "A: b\r\n", "A: b\r\n\r\n", "A: b\r\n\r\nx", "\r\n.\r\nx\r\n", "A: b\r\n\r\n\r\n", &long];
         for text in texts {
             let as_it_is = received(text.as_bytes(), true).await;
             assert!(as_it_is == received(text.as_bytes(), false).await, "{}", &text[..text.len().min(30)]);
