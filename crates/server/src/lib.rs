@@ -11,6 +11,7 @@ mod bound;
 mod certificates;
 mod config_check;
 mod control;
+mod delays;
 mod destinations;
 mod detail_folders;
 mod disks;

@@ -2,7 +2,7 @@
 
 import { button, el, foreign, put, table } from "./el.js";
 import { curl, get } from "./api.js";
-import { commandButton } from "./ask.js";
+import { askScope, commandButton } from "./ask.js";
 import { address } from "./route.js";
 import { bytes, clock, count, duration, millis, percent, rate } from "./format.js";
 
@@ -28,6 +28,7 @@ export class NowPage {
     this.state = el("p", { class: "state" });
     this.clock = el("span", { class: "clock" });
     this.failure = el("p", { class: "error", role: "alert" });
+    this.said = el("p", { class: "notice", role: "status" });
     this.attention = el("section", { "aria-label": "What needs you", "aria-live": "polite" });
     this.rates = el("div", { class: "tiles" });
     this.span = "minute";
@@ -41,7 +42,7 @@ export class NowPage {
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
     this.node = el("main", { id: "content", tabindex: "-1" },
       el("div", { class: "strip" }, this.host, this.state, this.clock),
-      this.failure, missing, this.attention, whose.scopes.includes("server:read") ? this.spans : null, this.rates, this.facts, this.queue, this.streams, this.copy);
+      this.failure, this.said, missing, this.attention, whose.scopes.includes("server:read") ? this.spans : null, this.rates, this.facts, this.queue, this.streams, this.copy);
     this.shown = new Map();
     this.accepts = [];
     this.choose("minute");
@@ -107,11 +108,16 @@ export class NowPage {
     const at = now?.time ?? Math.floor(Date.now() / 1000);
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
-    this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
+    this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at, this.scopes.includes("queue:write") ? (domain) => this.suspend(domain) : null));
     if (now) this.showServer(now, rates, attention.filter((one) => one.urgency !== "note").length);
     const latency = this.latency(now?.accept);
     if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
     if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
+  }
+
+  suspend(domain) {
+    const failed = (error) => put(this.said, foreign(error.message));
+    askScope("suspend", { domain }, ["domain ", foreign(domain)], (text) => put(this.said, "domain ", foreign(domain), ": " + text)).catch(failed);
   }
 
   showServer(now, rates, things) {
@@ -138,7 +144,8 @@ function light(why, good, bad) {
   return why ? el("span", { class: "broken" }, bad + ": ", foreign(why)) : el("span", { class: "good" }, good);
 }
 
-function attentionList(attention, at) {
+/// `suspend` asks about a destination that takes no mail; null: this session may not.
+function attentionList(attention, at, suspend) {
   if (attention.length === 0) return [];
   return el("ul", { class: "attention" }, attention.map((one) =>
     el("li", { class: one.urgency },
@@ -146,7 +153,8 @@ function attentionList(attention, at) {
       el("div", {},
         el("p", {}, el("strong", {}, URGENCY[one.urgency] + " "), foreign(one.what), el("small", {}, " since " + clock(one.since, at))),
         one.help ? el("p", { class: "help" }, foreign(one.help)) : null,
-        one.link ? el("p", {}, el("a", { href: address(one.link.page, new URLSearchParams(one.link.query)) }, "show")) : null))));
+        one.link ? el("p", { class: "buttons" }, el("a", { href: address(one.link.page, new URLSearchParams(one.link.query)) }, "show"),
+          suspend && one.about.startsWith("delay ") ? button("suspend …", () => suspend(one.link.query.domain)) : null) : null))));
 }
 
 function tile(name, unit, lately, values, span) {
