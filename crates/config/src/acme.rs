@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, Listener, ListenerTls};
 use crate::reload::{NeedsRestart, Reload, all_of};
+use crate::urls::{NO_LOGIN, has_login};
 
 /// Certificates from an authority, such as Let's Encrypt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +105,9 @@ impl Config {
     pub(super) fn check_acme(&self) -> Result<(), Problem> {
         let acme = &self.acme;
         let problem = |key: &'static str, message: &str| Err(Problem::new([Acme::NAME.into(), key.into()], message));
+        if has_login(&acme.directory) {
+            return Err(Problem::new([Acme::NAME.into()], format!("directory: {NO_LOGIN}")));
+        }
         if !acme.directory.starts_with("https://") {
             return problem("directory", "a URL that begins with https://");
         }
@@ -182,6 +186,8 @@ mod tests {
             let error = error_of(&format!("[acme]\n{keys}\n"));
             assert!(error.contains(place), "{keys}: {error}");
         }
+        let told = error_of("[acme]\ndirectory = 'https://ann:canary@a.example/'\n");
+        assert!(told.contains("no name and no password") && !told.contains("canary"), "{told}");
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod reload;
 mod sessions;
 mod tls;
 mod trust;
+mod urls;
 mod values;
 mod webhooks;
 mod words;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::reload::{NeedsRestart, Reload, all_of};
+use crate::urls::{NO_LOGIN, has_login};
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,9 @@ pub(super) fn check(webhooks: &[Webhook], has_events: bool) -> Result<(), Proble
         if !names.insert(name) {
             return problem("name", format!("there is a webhook `{name}` already"));
         }
+        if has_login(url) {
+            return problem("name", format!("url: {NO_LOGIN}"));
+        }
         if let Err(why) = check_url(url) {
             return problem("url", why);
         }
@@ -144,6 +148,12 @@ mod tests {
         check_text("[[webhook]]\nname = \"../x\"\nurl = \"http://h\"", Some("letters, digits"));
         for url in ["h.example/x", "ftp://h.example", "http:///x", "", "http://h example/"] {
             check_text(&format!("[[webhook]]\nname = \"a\"\nurl = \"{url}\""), Some("is not a URL"));
+        }
+        for url in ["https://ann:canary@h.example/", "ann:canary@h example"] {
+            let text = format!("[[webhook]]\nname = \"a\"\nurl = \"{url}\"\n");
+            check_text(&text, Some("no name and no password"));
+            let told = crate::Config::parse(std::path::Path::new("x"), &text).unwrap_err().to_string();
+            assert!(told.contains("url: ") && !told.contains("canary"), "{told}");
         }
         let webhook = Webhook {
             name: "a".into(),
