@@ -4,11 +4,17 @@
 use libfuzzer_sys::fuzz_target;
 use posthaste_admin::Heads;
 
-/// The octets that come out, and whether a head was refused.
+/// The octets that come out, taken as the connection takes them, and whether a head was refused.
 fn sorted(octets: &[u8], piece: usize) -> (Vec<u8>, bool) {
-    let mut heads = Heads::default();
-    let is_refused = octets.chunks(piece).any(|piece| heads.push(piece).is_err());
-    (heads.ready().to_vec(), is_refused)
+    let (mut heads, mut out) = (Heads::default(), Vec::new());
+    let is_refused = octets.chunks(piece).any(|piece| {
+        let (body, rest) = piece.split_at(heads.pass(piece));
+        out.extend_from_slice(body);
+        let pushed = heads.push(rest);
+        out.extend_from_slice(&heads.ready().split());
+        pushed.is_err()
+    });
+    (out, is_refused)
 }
 
 fuzz_target!(|data: &[u8]| {
