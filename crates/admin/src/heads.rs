@@ -75,7 +75,7 @@ impl Heads {
         self.sort().inspect_err(|refusal| self.refusal = Some(*refusal))
     }
 
-    /// How many of the octets that were read next are of a body and need no check: they go on as they are, and are not pushed.
+    /// Passes the front of newly read octets that belongs to a body, and returns its length. It needs no check and no [`push`](Self::push).
     pub fn pass(&mut self, octets: &[u8]) -> usize {
         let Some(BodyEnd::After(left)) = &mut self.body else { return 0 };
         if !self.pending.is_empty() || !self.ready.is_empty() {

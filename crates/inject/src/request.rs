@@ -41,7 +41,7 @@ struct Recipient {
 
 #[derive(Debug)]
 enum Content {
-    /// The same for everybody, and checked.
+    /// A checked message, the same for everybody.
     Whole(InjectMessage),
     /// Whole, but made for each recipient: the header with its empty line, and the rest.
     Each(Piece, Piece),

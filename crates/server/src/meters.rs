@@ -17,7 +17,7 @@ pub(crate) struct Meters {
     accepted: Histogram,
     /// Time from the 250 to another host's, in seconds, by domain.
     delivered: Mutex<BTreeMap<String, Histogram>>,
-    /// The same of domains without a row there.
+    /// Times of domains without a row there.
     others: Histogram,
     /// The age of what is tried again, in seconds.
     deferred: Histogram,

@@ -289,7 +289,7 @@ async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
 }
 
 /// Reads a file and has its message received, for recipients that are not among the `refused`. Returns what is to be done with the file. If the file has more
-/// recipients than one transaction takes, it also returns those refused so far: the sender is told of all of them after the last transaction. They stay in the
+/// recipients than one transaction takes, it also returns those refused so far. The sender is told of all of them after the last transaction. They stay in the
 /// file until then, so a server that is stopped has them refused once more.
 async fn receive(
     receiver: &Receiver,
