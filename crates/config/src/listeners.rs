@@ -105,7 +105,7 @@ pub struct Listener {
     /// Their private keys, as in `[tls]`. Default: those of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PemFiles>,
-    /// With HTTP: clients of these networks bring mail without a token ([http.md](http.md#without-a-token)). It is of the tenant of their `[[network]]`.
+    /// With HTTP: clients of these networks bring mail without a token ([inject.md](inject.md#without-a-token)). It is of the tenant of their `[[network]]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inject_from: Option<Networks>,
     /// Limits for this listener. `connections` and `connections_per_address` count this listener's connections, and apply in addition to those of
