@@ -29,6 +29,7 @@ mod change;
 mod clock;
 mod codec;
 mod destinations;
+mod digest;
 mod divert;
 pub mod entry;
 mod gate;
@@ -243,6 +244,11 @@ impl Queue {
     /// Number of recipients that are unsettled or that a notice is owed for.
     pub fn filling(&self) -> u64 {
         self.recipients() + self.owed_notices()
+    }
+
+    /// A sum over the recipients that are not settled. Equal on all members of a shard that have applied the same entries, whenever each was started.
+    pub fn digest(&self) -> u64 {
+        self.table.digest()
     }
 
     /// Number of a tenant's unsettled recipients.

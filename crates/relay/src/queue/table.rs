@@ -10,6 +10,7 @@ use posthaste_spool::Lsn;
 
 use super::Secs;
 use super::change::Key;
+use super::digest::{DigestSum, RecordedState};
 pub(super) use super::recipient::{BEGUN, BUSY, CRASHES_MAX, CRASHES_SHIFT, DUE, HELD, OPEN, Recipient, TOLD};
 use super::tally::Tallies;
 
@@ -89,6 +90,7 @@ pub(super) struct Table {
     heads: Vec<(Id, Id)>,
     free_heads: Vec<Id>,
     open: u64,
+    digest: DigestSum,
     /// Counts of recipients; only this file changes a recipient, and counts it.
     pub tallies: Tallies,
 }
@@ -102,6 +104,7 @@ impl Table {
             heads: Vec::new(),
             free_heads: Vec::new(),
             open: 0,
+            digest: DigestSum::default(),
             tallies: Tallies::default(),
         }
     }
@@ -109,6 +112,11 @@ impl Table {
     /// Number of unsettled recipients.
     pub fn open(&self) -> u64 {
         self.open
+    }
+
+    /// See [`Queue::digest`](super::Queue::digest).
+    pub fn digest(&self) -> u64 {
+        self.digest.get()
     }
 
     /// Appends a message after all others; calls `added` for each of its recipients.
@@ -119,6 +127,7 @@ impl Table {
         mut recipients: &[Recipient],
         mut added: impl FnMut(&mut Self, Id),
     ) {
+        recipients.iter().for_each(|recipient| self.digest.add(lsn, recipient));
         let lsn = lsn.get();
         while !recipients.is_empty() {
             let place = self.page_for(lsn, recipients.len());
@@ -181,6 +190,11 @@ impl Table {
         let changed = change(self.get_mut(id));
         let after = *self.get(id);
         self.tallies.change(&before, &after);
+        if RecordedState::of(&before) != RecordedState::of(&after) {
+            let message = self.message(id).0;
+            self.digest.remove(message, &before);
+            self.digest.add(message, &after);
+        }
         changed
     }
 
@@ -283,6 +297,8 @@ impl Table {
         let recipient = *self.get(id);
         assert!(recipient.is(OPEN) && recipient.next == NONE, "an open recipient in no list: {recipient:?}");
         self.tallies.remove(&recipient);
+        let message = self.message(id).0;
+        self.digest.remove(message, &recipient);
         self.get_mut(id).bits = 0;
         self.open -= 1;
         let place = id >> PAGE_BITS;

@@ -1,5 +1,6 @@
 //! A queue and its log: attempts, holds and suspensions, actions of an operator.
 
+mod digest;
 mod held;
 mod kept;
 mod pending;
