@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use posthaste_spool::{Lsn, Released, SnapshotName};
 
+use crate::hub::Hub;
 use crate::local::LocalSpool;
-use crate::writer::Hub;
 
 /// Calls the keeper.
 #[derive(Default)]

@@ -6,12 +6,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod applier;
 mod batch;
 mod bundle;
 mod cell;
 mod collect;
 mod entry;
+mod follower;
 mod guard;
+mod hub;
 mod keeper;
 mod local;
 mod log;
@@ -38,6 +41,6 @@ pub use ownership::{
 };
 pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
-pub use replicated::{ReplicatedConfig, ReplicatedSpool};
+pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};
 pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};
 pub use writer::WriterRules;

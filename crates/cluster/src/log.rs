@@ -22,6 +22,11 @@ impl Position {
         self.0
     }
 
+    /// The position of the record before this one; that before the first stays.
+    pub const fn before(self) -> Self {
+        Position(self.0.saturating_sub(1))
+    }
+
     /// The position of the record after this one.
     pub const fn next(self) -> Self {
         Position(self.0 + 1)

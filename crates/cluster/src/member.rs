@@ -87,6 +87,13 @@ impl Member {
         self.state().applied.streams.get(&number).cloned().flatten()
     }
 
+    /// The local id of a stream.
+    pub fn id_named(&self, name: &str) -> Option<StreamId> {
+        let state = self.state();
+        let number = state.applied.streams.iter().find(|(_, named)| named.as_deref() == Some(name))?.0;
+        state.ids.get(number).copied()
+    }
+
     /// From now on the stream takes no entries.
     pub fn begin_to_forget(&self, id: StreamId) {
         self.state().leaving.push(id);

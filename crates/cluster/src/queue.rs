@@ -1,12 +1,13 @@
-//! The inputs of the writer's thread: batches that wait, answers of the engine, progress of the local spool.
+//! The inputs of a shard's thread: batches that wait, orders, progress of the local spool. Its callers wake it for answers of the engine, too.
 
 use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use posthaste_spool::{Batch, Cancel, Cancelled, Then};
 
-use crate::{LogError, Position};
+use crate::sender::{End, Identity};
 
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -17,10 +18,12 @@ pub(crate) struct Queue {
 #[derive(Default)]
 pub(crate) struct QueueState {
     pub items: VecDeque<Item>,
-    pub answers: Vec<(u64, Result<Position, LogError>)>,
     /// Bytes of batches that wait.
     pub bytes: u64,
     pub ending: Ending,
+    pub orders: VecDeque<Order>,
+    /// This node is the owner: items may be put. Changes together with what waits, so none waits at a standby.
+    pub is_owner: bool,
     /// The local spool may have room again.
     pub has_made_room: bool,
     is_new: bool,
@@ -36,6 +39,16 @@ pub(crate) enum Ending {
     /// At once, as a kill does.
     Killed,
 }
+
+/// A change of this node's part.
+pub(crate) enum Order {
+    Promote(Identity, Promoted),
+    /// Told once it is done.
+    Demote(SyncSender<()>),
+}
+
+/// Told once the log is open, or why it is not.
+pub(crate) type Promoted = SyncSender<Result<(), End>>;
 
 pub(crate) enum Item {
     Batch(Arc<Pending>),
@@ -56,6 +69,10 @@ pub(crate) enum Item {
 impl Queue {
     pub fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().expect("nothing panics while it is held")
+    }
+
+    pub fn is_owner(&self) -> bool {
+        self.state().is_owner
     }
 
     /// Changes it, and wakes the writer.
@@ -80,11 +97,11 @@ impl Queue {
         state
     }
 
-    /// Waits for an ending, but not for longer. What is new stays.
-    pub fn pause(&self, timeout: Duration) -> Ending {
-        let is_going_on = |state: &mut QueueState| state.ending == Ending::Not;
+    /// Waits for an ending or an order, but not for longer. True if there is one. What is new stays.
+    pub fn pause(&self, timeout: Duration) -> bool {
+        let is_going_on = |state: &mut QueueState| state.ending == Ending::Not && state.orders.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, is_going_on);
-        waited.expect("nothing panics while it is held").0.ending
+        !is_going_on(&mut waited.expect("nothing panics while it is held").0)
     }
 }
 

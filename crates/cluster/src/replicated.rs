@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,19 @@ use posthaste_spool::{
     Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
+use crate::follower::ShardThread;
 use crate::guard::{EngineState, Guard};
+use crate::hub::Hub;
 use crate::keeper::Keeper;
 use crate::local::LocalSpool;
 use crate::member::{Member, Translated};
 use crate::opening::{self, LOG_STREAM};
-use crate::queue::{Ending, Item, Pending, Queue};
-use crate::sender::{Identity, Sender};
-use crate::writer::{Failure, Hub, Writer};
-use crate::{Log, OpenError, ReaderRules, SenderRules, WriterRules};
+use crate::queue::{Ending, Item, Order, Pending};
+use crate::sender::{End, Identity};
+use crate::{Log, OpenError, Position, ReaderRules, SenderRules, WriterRules};
 
-/// The owner's spool of a shard: a batch is acknowledged when the log has it on a quorum and the local spool has it on its disk.
+/// A member's spool of a shard. The owner acknowledges a batch when the log has it on a quorum and the local spool has it on its disk. A standby applies the log
+/// and takes no batches.
 ///
 /// LSNs are those of the cluster: the shard and the number of the batch in it. A batch whose fate the engine leaves open is held until that is decided.
 pub struct ReplicatedSpool<L: LocalSpool> {
@@ -37,6 +39,17 @@ pub struct ReplicatedSpool<L: LocalSpool> {
     engine: Arc<EngineState>,
     /// Drops with the spool.
     _guard: Guard,
+}
+
+/// The place of a member in the log of its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberPlace {
+    /// The log id.
+    pub log: u64,
+    /// All records up to here are in the local spool, durably. After a restart none of them is needed.
+    pub applied: Position,
+    /// The number of the last batch.
+    pub number: u64,
 }
 
 /// The settings of a [`ReplicatedSpool`].
@@ -70,6 +83,17 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
+        let identity = config.identity;
+        let spool = Self::follow(local, log, config)?;
+        spool.promote(identity)?;
+        Ok(spool)
+    }
+
+    /// Opens the log as a standby: applies it, and takes no batches.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Records that cannot be applied close the spool later: see [`Spool::poisoned`].
+    pub fn follow(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
         log.check().map_err(OpenError::Settings)?;
         let engine = Arc::<EngineState>::default();
         engine.ask_room(&*log);
@@ -84,26 +108,12 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         let member = Arc::new(member);
         opening::register(&local, &member, &streams)?;
         local.attach(stream, covered, member.clone())?;
-        let queue = Arc::new(Queue::default());
-        let hub = Hub {
-            local,
-            log,
-            member,
-            queue,
-            stream,
-            segment_bytes: config.segment_bytes,
-            snapshotting: Mutex::default(),
-            failed: OnceLock::new(),
-        };
-        let hub = Arc::new(hub);
-        let (tell, opened) = sync_channel(1);
+        let hub = Arc::new(Hub::new(local, log, member, stream, config.segment_bytes));
         let writer = std::thread::Builder::new().name("cluster-writer".to_owned()).spawn({
-            let hub = hub.clone();
-            let sender =
-                Sender::new(resumed.reader.with_rules(config.reader_rules), config.identity, config.sender_rules);
-            move || Writer::new(hub, sender, config.writer_rules, tell).run(resumed.again)
+            let (hub, config) = (hub.clone(), config.clone());
+            let reader = resumed.reader.with_rules(config.reader_rules);
+            move || ShardThread { hub, config }.run(reader, resumed.again)
         })?;
-        hub.queue.put(|_| ());
         let mut spool = ReplicatedSpool {
             hub: hub.clone(),
             registering: Mutex::default(),
@@ -113,10 +123,33 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
             engine,
             _guard: guard,
         };
-        // Without a word the writer's thread has panicked.
-        opened.recv().unwrap_or_else(|_| panic!("the writer ended without an answer"))?;
         spool.keeper = Some(Keeper::start(hub, keeper_bell)?);
         Ok(spool)
+    }
+
+    /// Makes this node the owner: applies the rest of the log and appends an `open`. Blocks until the engine has answered.
+    ///
+    /// # Errors
+    /// See [`End`]; [`End::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other, call that.
+    pub fn promote(&self, identity: Identity) -> Result<(), End> {
+        let (tell, opened) = sync_channel(1);
+        self.hub.queue.put(|state| state.orders.push_back(Order::Promote(identity, tell)));
+        opened.recv().unwrap_or(Err(End::GivenUp))
+    }
+
+    /// Makes this node a standby. Batches that are not decided fail, and may be stored all the same. Waits for the local spool, not for the engine.
+    pub fn demote(&self) {
+        let (tell, told) = sync_channel(1);
+        self.hub.queue.put(|state| state.orders.push_back(Order::Demote(tell)));
+        let _ = told.recv();
+    }
+
+    /// The place in the log that this member has durably; `None` if it has nothing.
+    pub fn place(&self) -> Option<MemberPlace> {
+        let last = self.member().last()?;
+        let whole = if last.is_last() { last.position } else { last.position.before() };
+        let applied = if last.resume < last.position { last.resume.before() } else { whole };
+        Some(MemberPlace { log: last.log, applied, number: last.number })
     }
 
     /// Ends at once, as a kill does, and gives the local spool back.
@@ -154,6 +187,10 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         }
     }
 
+    fn is_owner(&self) -> bool {
+        self.hub.queue.is_owner()
+    }
+
     fn member(&self) -> &Member {
         &self.hub.member
     }
@@ -164,13 +201,17 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         let tell = Box::new(move || {
             let _ = tell.send(());
         });
-        self.hub.queue.put(|state| state.items.push_back(Item::Stream { number, name, tell }));
-        let why = || self.hub.failed.get().map_or_else(|| "the spool was closed".into(), Failure::why);
+        self.hub.queue.put(|state| {
+            if state.is_owner {
+                state.items.push_back(Item::Stream { number, name, tell });
+            }
+        });
+        let why = || self.hub.failure().map_or_else(|| "this node is a standby".into(), |failure| failure.why());
         told.recv().map_err(|_| CheckpointError::Poisoned(why()).into())
     }
 
     fn may_append(&self, batch: &Batch) -> Result<u64, AppendError> {
-        if let Some(failure) = self.hub.failed.get() {
+        if let Some(failure) = self.hub.failure() {
             return Err(failure.error());
         }
         if batch.entries.is_empty() || batch.entries.len() > ENTRIES_MAX {
@@ -210,6 +251,9 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
             return Err(StreamError::Name(name.to_owned()));
         }
         let _one_at_a_time = self.registering.lock().expect("nothing panics while it is held");
+        if !self.is_owner() {
+            return self.member().id_named(name).ok_or_else(|| StreamError::Unknown(name.to_owned()));
+        }
         let id = self.hub.local.stream(name)?;
         if self.member().number_of(id).is_none() {
             let number = self.member().take_number().ok_or(StreamError::TooMany)?;
@@ -234,6 +278,11 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         };
         let queue = &self.hub.queue;
         let mut state = queue.state();
+        if !state.is_owner {
+            drop(state);
+            then(Err(AppendError::NotOwner));
+            return Ticket::refused();
+        }
         if state.bytes + bytes > self.config.pending_bytes_max {
             drop(state);
             then(Err(AppendError::Busy));
@@ -307,7 +356,9 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         self.hub.local.advance(stream, member.local_up_to(position), snapshot, local);
         let is_of_owner =
             |number: &u16| member.name_of(*number).is_some_and(|name| self.config.owner_streams.contains(&name));
-        let Some(number) = member.number_of(stream).filter(is_of_owner) else { return };
+        let Some(number) = member.number_of(stream).filter(|number| self.is_owner() && is_of_owner(number)) else {
+            return;
+        };
         let numbers: Vec<u64> = released.also.iter().map(|lsn| lsn.number()).collect();
         let mut parts: Vec<_> = numbers.chunks(ALSO_MAX).map(<[u64]>::to_vec).collect();
         if parts.is_empty() {
@@ -315,6 +366,9 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         }
         let (position, below) = (position.number(), released.below.number());
         self.hub.queue.put(|state| {
+            if !state.is_owner {
+                return;
+            }
             let items = parts.into_iter().map(|also| Item::Advance { stream: number, position, below, also });
             state.items.extend(items);
         });
@@ -349,7 +403,7 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
     }
 
     fn poisoned(&self) -> Option<Arc<str>> {
-        self.hub.failed.get().map(Failure::why).or_else(|| self.hub.local.poisoned())
+        self.hub.failure().map(|failure| failure.why()).or_else(|| self.hub.local.poisoned())
     }
 
     fn pressure(&self) -> &Pressure {

@@ -134,6 +134,9 @@ pub enum End {
         /// The epoch.
         epoch: u64,
     },
+    /// The spool was closed, or this node became a standby, before the log was open.
+    #[error("the opening was given up")]
+    GivenUp,
 }
 
 #[derive(Debug)]

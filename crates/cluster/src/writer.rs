@@ -1,61 +1,20 @@
-//! The writer's thread of a shard: bundles what waits, sends it, and appends to the local spool whatever the log has.
+//! The owner's part of a shard's thread: bundles what waits, sends it, and applies whatever the log has.
 
-mod apply;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use posthaste_spool::{AppendError, Body};
 
-use bytes::Bytes;
-use posthaste_spool::{AppendError, Body, StreamId};
-
+use crate::applier::{Applier, Load};
 use crate::bundle::{BUNDLE_BATCHES, BUNDLE_BYTES, Large, Own, Prepared};
-use crate::collect::Collector;
+use crate::hub::{Failure, Hub};
 use crate::local::{LocalSpool, room_of};
-use crate::member::Member;
-use crate::pipeline::Pipeline;
-use crate::queue::{Ending, Item, Pending, Queue};
+use crate::queue::{Ending, Item, Pending, Promoted};
 use crate::reader::Invalid;
 use crate::record::Content;
 use crate::sender::{Effect, End, Sender};
-use crate::{Log, LogError, Position};
-
-/// Everything that the writer shares with the handle of the spool.
-pub(crate) struct Hub<L> {
-    pub local: L,
-    pub log: Arc<dyn Log>,
-    pub member: Arc<Member>,
-    pub queue: Arc<Queue>,
-    pub stream: StreamId,
-    pub segment_bytes: u64,
-    /// Held while a snapshot of the place is written.
-    pub snapshotting: Mutex<()>,
-    /// Set once, when nothing more is accepted.
-    pub failed: OnceLock<Failure>,
-}
-
-/// Why nothing more is accepted.
-#[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    Fenced(Arc<str>),
-    Poisoned(Arc<str>),
-}
-
-impl Failure {
-    pub fn error(&self) -> AppendError {
-        match self {
-            Failure::Fenced(_) => AppendError::NotOwner,
-            Failure::Poisoned(why) => AppendError::Poisoned(why.clone()),
-        }
-    }
-
-    pub fn why(&self) -> Arc<str> {
-        match self {
-            Failure::Fenced(why) | Failure::Poisoned(why) => why.clone(),
-        }
-    }
-}
+use crate::{History, LogError, Position, Record};
 
 /// The rules of the owner's writer, each with a switch that breaks it: for tests, which must notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,94 +34,77 @@ impl Default for WriterRules {
     }
 }
 
+/// A send number, and the engine's answer to that.
+type Answer = (u64, Result<Position, LogError>);
+
 pub(crate) struct Writer<L> {
     hub: Arc<Hub<L>>,
     rules: WriterRules,
     sender: Sender<Load>,
-    pipeline: Pipeline,
-    /// Units of room of all that is sent and not yet in the local spool.
-    room: u64,
+    /// To its own appends. Send numbers begin anew with each ownership, so a late answer to the one before must not come here.
+    answers: Arc<Mutex<Vec<Answer>>>,
+    applier: Applier<L>,
     /// Waits for the next bundle.
     next: Option<Prepared>,
     large: Option<Large>,
     uploads: u32,
-    /// First positions of uploads that are not complete.
-    unfinished: BTreeMap<u64, Position>,
-    collector: Collector,
-    /// The time to append again what the local spool has refused.
-    retry_at: Option<Instant>,
     /// Told once the log is open.
-    opened: Option<SyncSender<Result<(), End>>>,
-}
-
-/// Waits for the record that is in flight.
-pub(crate) enum Load {
-    Bundle(VecDeque<Own>),
-    Large(Own),
-    Part,
-    Stream(Box<dyn FnOnce() + Send>),
-    Advance,
+    opened: Option<Promoted>,
 }
 
 impl<L: LocalSpool> Writer<L> {
     pub fn new(
         hub: Arc<Hub<L>>,
+        applier: Applier<L>,
         sender: Sender<Load>,
         rules: WriterRules,
-        opened: SyncSender<Result<(), End>>,
+        opened: Promoted,
     ) -> Self {
-        let pipeline = Pipeline::new(hub.stream, hub.queue.clone());
-        Writer {
-            hub,
-            rules,
-            sender,
-            pipeline,
-            room: 0,
-            next: None,
-            large: None,
-            uploads: 0,
-            unfinished: BTreeMap::new(),
-            collector: Collector::default(),
-            retry_at: None,
-            opened: Some(opened),
-        }
+        let (answers, opened) = (Arc::default(), Some(opened));
+        Writer { hub, rules, sender, answers, applier, next: None, large: None, uploads: 0, opened }
     }
 
-    /// Until the spool is closed. `again`: records up to the last that the local spool has, from the place to resume from on.
-    pub fn run(mut self, again: Vec<(Position, Bytes)>) {
-        if let Err(end) = self.collect_again(again) {
-            return self.ended(end, Vec::new(), Vec::new());
-        }
+    /// Until the spool is closed, or until the owner becomes a standby: then the applier comes back.
+    pub fn run(mut self) -> Option<Applier<L>> {
         self.act();
         loop {
-            let timeout = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let (answers, ending) = {
-                let mut state = self.hub.queue.wait(timeout);
-                if std::mem::take(&mut state.has_made_room) && self.retry_at.is_some() {
-                    self.retry_at = Some(Instant::now());
+            let (ending, is_ordered) = {
+                let mut state = self.hub.queue.wait(self.applier.timeout());
+                if std::mem::take(&mut state.has_made_room) {
+                    self.applier.has_made_room();
                 }
-                (std::mem::take(&mut state.answers), state.ending)
+                (state.ending, !state.orders.is_empty())
             };
+            let answers = std::mem::take(&mut *self.answers.lock().expect("nothing panics while it is held"));
             if ending == Ending::Killed {
-                return;
+                return None;
             }
             let is_silent = answers.iter().any(|(_, outcome)| matches!(outcome, Err(LogError::Unknown(_))));
             answers.into_iter().for_each(|(send, outcome)| self.sender.answer(send, outcome));
             self.act();
-            self.settle();
+            self.applier.settle();
             self.tell_opened();
+            if is_ordered {
+                // A standby takes the orders.
+                self.step_down();
+                self.hub.queue.put(|_| ());
+                return Some(self.applier);
+            }
             match ending {
-                Ending::Not if self.hub.failed.get().is_some() => self.refuse_waiting(),
+                Ending::Not if self.hub.failure().is_some() => self.refuse_waiting(&AppendError::Closed),
                 Ending::Not => self.form(),
                 // An engine that does not answer would hold up the end for ever.
-                _ if self.is_idle() || is_silent || self.retry_at.is_some() => return self.close(),
-                _ => self.refuse_waiting(),
+                _ if self.is_idle() || is_silent || self.applier.retry_at.is_some() => {
+                    self.close();
+                    return None;
+                }
+                _ => self.refuse_waiting(&AppendError::Closed),
             }
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.large.is_none() && (self.sender.is_ended() || self.sender.is_idle()) && self.pipeline.len() == 0
+        self.large.is_none() && (self.sender.is_ended() || self.sender.is_idle()) && self.applier.is_settled()
     }
 
     /// Does what the sender asks for.
@@ -171,23 +113,37 @@ impl<L: LocalSpool> Writer<L> {
             match effect {
                 Effect::Append { .. } if self.sender.is_ended() => {}
                 Effect::Append { after, record, send } => {
-                    let queue = self.hub.queue.clone();
-                    let then = move |outcome| queue.put(|state| state.answers.push((send, outcome)));
+                    let (queue, answers) = (self.hub.queue.clone(), self.answers.clone());
+                    let then = move |outcome| {
+                        answers.lock().expect("nothing panics while it is held").push((send, outcome));
+                        queue.put(|_| ());
+                    };
                     self.hub.log.append(after, record, Box::new(then));
                 }
                 Effect::Read { from } => self.read(from),
-                Effect::Valid { record, history, load } => self.apply(record, history, load),
+                Effect::Valid { record, history, load } => self.apply(record, &history, load),
                 Effect::Ended { end, undecided, unsent } => self.ended(end, undecided, unsent),
             }
         }
     }
 
-    /// The log is open, and the local spool has all of it, or will have once there is room.
+    fn apply(&mut self, record: Record, history: &History, load: Option<Load>) {
+        if let Some(failure) = self.hub.failure() {
+            let error = AppendError::Poisoned(failure.why());
+            return load.into_iter().for_each(|load| self.answer(load, &error));
+        }
+        if let Err(end) = self.applier.apply(record, history, load) {
+            self.ended(end, Vec::new(), Vec::new());
+        }
+    }
+
+    /// The log is open, and the local spool has all of it. An owner that acts before, while the ring is full, would repeat what the rest of the log says is done.
     fn tell_opened(&mut self) {
         if self.sender.is_open()
-            && (self.pipeline.len() == 0 || self.retry_at.is_some())
+            && self.applier.is_settled()
             && let Some(opened) = self.opened.take()
         {
+            self.hub.set_owner(true);
             let _ = opened.send(Ok(()));
         }
     }
@@ -199,7 +155,7 @@ impl<L: LocalSpool> Writer<L> {
             // What was read is applied before more is read: memory has a bound.
             while let Some(effect) = self.sender.effect() {
                 match effect {
-                    Effect::Valid { record, history, load } => self.apply(record, history, load),
+                    Effect::Valid { record, history, load } => self.apply(record, &history, load),
                     Effect::Ended { end, undecided, unsent } => return self.ended(end, undecided, unsent),
                     Effect::Append { .. } | Effect::Read { .. } => unreachable!("reading asks for nothing"),
                 }
@@ -207,6 +163,7 @@ impl<L: LocalSpool> Writer<L> {
             match slice {
                 _ if self.sender.is_ended() => return,
                 Ok(true) => return self.sender.read_to_end(),
+                Ok(false) if !self.hub.queue.state().orders.is_empty() => return,
                 Ok(false) => {}
                 Err(LogError::Gap(position)) => {
                     let why = "the engine does not have it".to_owned();
@@ -215,8 +172,8 @@ impl<L: LocalSpool> Writer<L> {
                 Err(LogError::Cut { first }) => {
                     return self.sender.read_failed(Invalid::Cut { position: from, first });
                 }
-                // Whoever ends it does not wait for the engine.
-                Err(_) if self.hub.queue.pause(ENGINE_PAUSE) != Ending::Not => return self.close(),
+                // Whoever ends it, or makes it a standby, does not wait for the engine.
+                Err(_) if self.hub.queue.pause(ENGINE_PAUSE) => return,
                 Err(_) => {}
             }
             from = self.sender.position().next();
@@ -293,7 +250,8 @@ impl<L: LocalSpool> Writer<L> {
         };
         let room = room_of(payloads as u64 + in_record, hub.segment_bytes);
         let has_body = !matches!(batch.body, Body::None);
-        let has_room = hub.local.has_room(hub.segment_bytes, self.room + room, has_body) && self.retry_at.is_none();
+        let has_room = hub.local.has_room(hub.segment_bytes, self.applier.room + room, has_body)
+            && self.applier.retry_at.is_none();
         if self.rules.room_first && !has_room {
             hub.local.ask_for_room();
             then(Err(AppendError::Full("the local spool has no room for what is under way".into())));
@@ -305,7 +263,7 @@ impl<L: LocalSpool> Writer<L> {
             then(Err(AppendError::NoStream(batch.entries[0].stream)));
             return None;
         };
-        self.room += room;
+        self.applier.room += room;
         Some(Prepared::new(batch, then, room, &numbers))
     }
 
@@ -337,7 +295,7 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     fn refuse(&mut self, own: Own, error: AppendError) {
-        self.room -= own.room;
+        self.applier.room -= own.room;
         (own.then)(Err(error));
     }
 
@@ -370,36 +328,27 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// Closes the spool to writing. Batches that the log has get the error, too: they are not in the local spool.
-    fn fail(&mut self, error: &AppendError) {
-        let failure = Failure::Poisoned(error.to_string().into());
-        let error = failure.error();
-        let _ = self.hub.failed.set(failure);
-        self.pipeline.take_all().into_iter().for_each(|then| then(Err(error.clone())));
-        self.refuse_waiting();
-    }
-
     fn ended(&mut self, end: End, undecided: Vec<Load>, unsent: Vec<Load>) {
         let why: Arc<str> = end.to_string().into();
         let failure = match &end {
             End::Fenced { .. } => Failure::Fenced(why.clone()),
             _ => Failure::Poisoned(why.clone()),
         };
-        let _ = self.hub.failed.set(failure.clone());
+        self.hub.fail(failure.clone());
         let more = self.sender.give_up();
         for load in undecided.into_iter().chain(more.0) {
-            answer(load, &AppendError::Poisoned(why.clone()));
+            self.answer(load, &AppendError::Poisoned(why.clone()));
         }
-        unsent.into_iter().chain(more.1).for_each(|load| answer(load, &failure.error()));
-        self.refuse_waiting();
+        unsent.into_iter().chain(more.1).for_each(|load| self.answer(load, &failure.error()));
+        self.refuse_waiting(&AppendError::Closed);
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(end));
         }
     }
 
-    /// Answers what was never sent.
-    fn refuse_waiting(&mut self) {
-        let error = self.hub.failed.get().map_or(AppendError::Closed, Failure::error);
+    /// Answers what was never sent: with the failure, if there is one.
+    fn refuse_waiting(&mut self, error: &AppendError) {
+        let error = self.hub.failure().map_or(error.clone(), |failure| failure.error());
         let large = self.large.take().map(Large::into_own);
         for own in self.next.take().map(|it| it.own).into_iter().chain(large) {
             self.refuse(own, error.clone());
@@ -415,23 +364,27 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     fn close(&mut self) {
-        self.refuse_waiting();
-        let error = AppendError::Poisoned("the spool was closed before the batch was decided".into());
-        let (undecided, unsent) = self.sender.give_up();
-        if self.retry_at.is_some() {
-            // The log has them, and the next opening appends them.
-            self.pipeline.take_all().into_iter().for_each(|then| then(Err(error.clone())));
-        }
-        undecided.into_iter().for_each(|load| answer(load, &error));
-        unsent.into_iter().for_each(|load| answer(load, &AppendError::Closed));
+        self.give_up("the spool was closed before the batch was decided", &AppendError::Closed);
+        self.applier.give_up();
     }
-}
 
-fn answer(load: Load, error: &AppendError) {
-    match load {
-        Load::Bundle(owns) => owns.into_iter().for_each(|own| (own.then)(Err(error.clone()))),
-        Load::Large(own) => (own.then)(Err(error.clone())),
-        Load::Part | Load::Stream(_) | Load::Advance => {}
+    /// Another node is to be the owner. What was sent and is not decided may be stored, and comes back by the log.
+    fn step_down(&mut self) {
+        self.hub.set_owner(false);
+        self.give_up("the shard was handed over before the batch was decided", &AppendError::NotOwner);
+    }
+
+    fn give_up(&mut self, why: &str, unsent_error: &AppendError) {
+        self.refuse_waiting(unsent_error);
+        let error = AppendError::Poisoned(why.into());
+        let (undecided, unsent) = self.sender.give_up();
+        undecided.into_iter().for_each(|load| self.answer(load, &error));
+        unsent.into_iter().for_each(|load| self.answer(load, unsent_error));
+    }
+
+    fn answer(&mut self, load: Load, error: &AppendError) {
+        self.applier.room -= load.room();
+        load.answer(error);
     }
 }
 

@@ -100,7 +100,7 @@ fn an_error_of_the_local_disk_is_no_hole_in_the_log() {
     for nth in 0..40 {
         let mut other = Place::with(Machine::new().unwrap(), place.log.clone());
         other.config.identity.nonce = 50;
-        let local = world::local(other.path(), false);
+        let local = other.local();
         let (_, changes) = other.machine.counts();
         let fail_changes = Some((changes + nth..changes + nth + 1, Errno::IO));
         other.machine.set_faults(DiskFaults { fail_changes, ..DiskFaults::default() });

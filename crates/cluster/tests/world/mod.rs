@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_cluster::memory::{Faults, MemoryLog};
 use posthaste_cluster::{
-    Identity, OpenError, Position, Read, Reader, ReaderRules, Record, ReplicatedConfig, ReplicatedSpool, SenderRules,
-    WriterRules,
+    Identity, Log, OpenError, Position, Read, Reader, ReaderRules, Record, ReplicatedConfig, ReplicatedSpool,
+    SenderRules, WriterRules,
 };
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Replayed, Spool, StreamId};
@@ -23,6 +23,8 @@ pub struct Place {
     pub config: ReplicatedConfig,
     /// The local spool makes room by itself.
     pub keeper: bool,
+    /// Segments of the local ring.
+    pub segments: usize,
 }
 
 /// Every way in which an engine that answers at once fails.
@@ -48,7 +50,7 @@ impl Place {
             sender_rules: SenderRules::default(),
             writer_rules: WriterRules::default(),
         };
-        Place { machine, log, config, keeper: false }
+        Place { machine, log, config, keeper: false, segments: SEGMENTS }
     }
 
     pub fn path(&self) -> &Path {
@@ -57,7 +59,26 @@ impl Place {
 
     pub fn open(&mut self) -> Result<Replicated, OpenError> {
         self.config.identity.nonce += 1;
-        ReplicatedSpool::open(local(self.path(), self.keeper), Arc::new(self.log.clone()), self.config.clone())
+        self.open_on(Arc::new(self.log.clone()))
+    }
+
+    /// Opens it on another kind of log.
+    pub fn open_on(&self, log: Arc<dyn Log>) -> Result<Replicated, OpenError> {
+        ReplicatedSpool::open(self.local(), log, self.config.clone())
+    }
+
+    /// Opens it as a standby.
+    pub fn follow(&mut self) -> Result<Replicated, OpenError> {
+        ReplicatedSpool::follow(self.local(), Arc::new(self.log.clone()), self.config.clone())
+    }
+
+    pub fn local(&self) -> FileSpool {
+        let (segment_bytes, max_segments) = (SEGMENT_BYTES, self.segments);
+        let ring = posthaste_ring::Config { segment_bytes, max_segments, ..Default::default() };
+        let config = Config { ring, keeper: self.keeper, pack_bytes: 200 << 10, ..Config::default() };
+        let (spool, report) = FileSpool::open(self.path(), config).unwrap();
+        assert_eq!(report.damage, []);
+        spool
     }
 
     pub fn cut_power(&mut self, seed: u64) {
@@ -68,14 +89,7 @@ impl Place {
 }
 
 pub const SEGMENT_BYTES: u64 = 64 << 10;
-
-pub fn local(path: &Path, keeper: bool) -> FileSpool {
-    let ring = posthaste_ring::Config { segment_bytes: SEGMENT_BYTES, max_segments: 8, ..Default::default() };
-    let config = Config { ring, keeper, pack_bytes: 200 << 10, ..Config::default() };
-    let (spool, report) = FileSpool::open(path, config).unwrap();
-    assert_eq!(report.damage, []);
-    spool
-}
+pub const SEGMENTS: usize = 8;
 
 pub fn start(spool: &dyn Spool, stream: StreamId, body: Body, text: &str) -> Receiver<Result<Lsn, AppendError>> {
     let needs_body = !matches!(body, Body::None);

@@ -1,36 +1,147 @@
-//! Applies the records of the log to the local spool.
+//! Applies the valid records of the log to the local spool, for an owner and for a standby.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::{AppendError, Body, Entry, Lsn, Released, Then};
 
-use super::{Load, Writer, answer};
 use crate::Position;
 use crate::batch::{LoggedBatch, LoggedBody};
 use crate::bundle::Own;
-use crate::collect::{CollectError, batch_of};
+use crate::collect::{CollectError, Collector, batch_of};
 use crate::entry::Place;
+use crate::hub::{Failure, Hub};
 use crate::local::LocalSpool;
-use crate::pipeline::Work;
-use crate::queue::Ending;
+use crate::pipeline::{Pipeline, Work};
 use crate::reader::{History, Invalid};
 use crate::record::{Content, Record};
 use crate::sender::End;
+use crate::writer::WriterRules;
 
-impl<L: LocalSpool> Writer<L> {
-    /// The next valid record of the log: it goes into the local spool.
-    pub(super) fn apply(&mut self, record: Record, history: History, load: Option<Load>) {
-        if let Some(failure) = self.hub.failed.get() {
-            let error = AppendError::Poisoned(failure.why());
-            return load.into_iter().for_each(|load| answer(load, &error));
-        }
-        if let Err(end) = self.try_apply(record, &history, load) {
-            self.ended(end, Vec::new(), Vec::new());
+/// The way of records into the local spool. Used by one thread.
+pub(crate) struct Applier<L> {
+    hub: Arc<Hub<L>>,
+    rules: WriterRules,
+    pipeline: Pipeline,
+    /// Units of room of all that is sent and not yet in the local spool.
+    pub room: u64,
+    /// First positions of uploads that are not complete.
+    unfinished: BTreeMap<u64, Position>,
+    collector: Collector,
+    /// The time to append again what the local spool has refused.
+    pub retry_at: Option<Instant>,
+    /// After the last record.
+    last: Option<History>,
+}
+
+/// Waits for the record that is in flight.
+pub(crate) enum Load {
+    Bundle(VecDeque<Own>),
+    Large(Own),
+    Part,
+    Stream(Box<dyn FnOnce() + Send>),
+    Advance,
+}
+
+impl Load {
+    /// Units of room that its batches have reserved.
+    pub fn room(&self) -> u64 {
+        match self {
+            Load::Bundle(owns) => owns.iter().map(|own| own.room).sum(),
+            Load::Large(own) => own.room,
+            Load::Part | Load::Stream(_) | Load::Advance => 0,
         }
     }
 
-    fn try_apply(&mut self, record: Record, history: &History, load: Option<Load>) -> Result<(), End> {
+    /// Tells all that wait for it that it will not be stored, or that nobody knows.
+    pub fn answer(self, error: &AppendError) {
+        match self {
+            Load::Bundle(owns) => owns.into_iter().for_each(|own| (own.then)(Err(error.clone()))),
+            Load::Large(own) => (own.then)(Err(error.clone())),
+            Load::Part | Load::Stream(_) | Load::Advance => {}
+        }
+    }
+}
+
+impl<L: LocalSpool> Applier<L> {
+    /// On the thread that will use it.
+    pub fn new(hub: Arc<Hub<L>>, rules: WriterRules) -> Self {
+        let pipeline = Pipeline::new(hub.stream, hub.queue.clone());
+        let last = hub.member.last().map(|place| place.history());
+        Applier {
+            hub,
+            rules,
+            pipeline,
+            room: 0,
+            unfinished: BTreeMap::new(),
+            collector: Collector::default(),
+            retry_at: None,
+            last,
+        }
+    }
+
+    /// The history up to the last record that was applied or is on its way.
+    pub fn last(&self) -> Option<History> {
+        self.last
+    }
+
+    /// Positions of the first part of an unfinished upload, and of the last record.
+    pub fn unfinished(&self) -> Option<(Position, Position)> {
+        Some((self.unfinished.values().min().copied()?, self.last?.position))
+    }
+
+    /// Forgets what it collected: the parts are read again, with [`collect_part`](Self::collect_part).
+    pub fn forget_parts(&mut self) {
+        self.collector.clear();
+    }
+
+    /// One record between those of [`unfinished`](Self::unfinished): the part of an unfinished upload, or another.
+    ///
+    /// # Errors
+    /// The local disk fails, or the log does not have what it had.
+    pub fn collect_part(&mut self, position: Position, bytes: &Bytes) -> Result<(), End> {
+        let record = Record::decode(bytes).map_err(|_| senseless(position))?;
+        match &record.content {
+            Content::Part { upload, offset, bytes } if self.unfinished.contains_key(upload) => {
+                self.collect(position, *upload, *offset, bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// True if all that was applied is on the disk.
+    pub fn is_settled(&self) -> bool {
+        self.pipeline.len() == 0
+    }
+
+    /// The time left until the local spool is asked again.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.retry_at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// The local spool may have room again.
+    pub fn has_made_room(&mut self) {
+        if self.retry_at.is_some() {
+            self.retry_at = Some(Instant::now());
+        }
+    }
+
+    /// At the end: the log has what waits here, and the next opening appends it.
+    pub fn give_up(&mut self) {
+        if self.retry_at.is_some() {
+            let error = AppendError::Poisoned("the spool was closed before it had room".into());
+            self.pipeline.take_all().into_iter().for_each(|then| then(Err(error.clone())));
+        }
+    }
+
+    /// The next valid record of the log: it goes into the local spool.
+    ///
+    /// # Errors
+    /// It cannot be applied, and none after it is.
+    pub fn apply(&mut self, record: Record, history: &History, load: Option<Load>) -> Result<(), End> {
+        self.last = Some(*history);
         let position = history.position;
         match &record.content {
             Content::Part { upload, offset, bytes } => {
@@ -119,7 +230,7 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     /// Parts of uploads that were not complete when the spool was closed, and the rest of the record in the middle of which that happened.
-    pub(super) fn collect_again(&mut self, again: Vec<(Position, Bytes)>) -> Result<(), End> {
+    pub fn collect_again(&mut self, again: Vec<(Position, Bytes)>) -> Result<(), End> {
         let Some(last) = self.hub.member.last() else { return Ok(()) };
         for (position, bytes) in again {
             let Ok(record) = Record::decode(&bytes) else { return Err(senseless(position)) };
@@ -136,7 +247,7 @@ impl<L: LocalSpool> Writer<L> {
                 _ => {}
             }
             if position == last.position && !last.is_last() {
-                self.try_apply(record, &last.history(), None)?;
+                self.apply(record, &last.history(), None)?;
             }
         }
         Ok(())
@@ -208,14 +319,22 @@ impl<L: LocalSpool> Writer<L> {
         while self.pipeline.len() >= most {
             self.pipeline.wait();
             self.settle();
-            if self.retry_at.is_some() && self.hub.queue.pause(ROOM_PAUSE) != Ending::Not {
+            if self.retry_at.is_some() && self.hub.queue.pause(ROOM_PAUSE) {
                 return;
             }
         }
     }
 
+    /// Closes the spool to writing. Batches that the log has get the error, too: they are not in the local spool.
+    fn fail(&mut self, error: &AppendError) {
+        let failure = Failure::Poisoned(error.to_string().into());
+        let error = failure.error();
+        self.hub.fail(failure);
+        self.pipeline.take_all().into_iter().for_each(|then| then(Err(error.clone())));
+    }
+
     /// Takes note of what has become durable, and of what the local spool refuses: that is appended again after a while, for the log has it.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.room -= self.pipeline.take_done();
         let Some(error) = self.pipeline.failure() else {
             self.retry_at = None;
@@ -239,7 +358,7 @@ impl<L: LocalSpool> Writer<L> {
     }
 }
 
-fn hole(position: Position, why: &dyn std::fmt::Display) -> End {
+pub(crate) fn hole(position: Position, why: &dyn std::fmt::Display) -> End {
     End::Invalid(Invalid::Hole { position, why: why.to_string() })
 }
 

@@ -1,0 +1,183 @@
+//! The standby's part of a shard's thread: reads the log and applies it, until this node is to be the owner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::applier::Applier;
+use crate::hub::{Failure, Hub};
+use crate::local::LocalSpool;
+use crate::queue::{Ending, Order, Promoted};
+use crate::reader::{Invalid, Read, Reader};
+use crate::replicated::ReplicatedConfig;
+use crate::sender::{End, Identity, Sender};
+use crate::writer::Writer;
+use crate::{LogError, Position};
+
+/// The thread of a shard.
+pub(crate) struct ShardThread<L> {
+    pub hub: Arc<Hub<L>>,
+    pub config: ReplicatedConfig,
+}
+
+impl<L: LocalSpool> ShardThread<L> {
+    /// Until the spool is closed. `again`: records up to the last that the local spool has, from the place to resume from on.
+    pub fn run(self, mut reader: Reader, again: Vec<(Position, Bytes)>) {
+        let mut applier = Applier::new(self.hub.clone(), self.config.writer_rules);
+        let (mut stopped, mut parts) = (applier.collect_again(again).err(), None);
+        loop {
+            let mut follower = Follower { hub: &self.hub, applier: &mut applier, reader: &mut reader, parts, stopped };
+            follower.note_stop();
+            let Some((identity, opened)) = follower.run() else { return applier.give_up() };
+            // The sender reads what is missing, and what is on its way to the disk is not read again.
+            let sender = Sender::new(reader, identity, self.config.sender_rules);
+            let writer = Writer::new(self.hub.clone(), applier, sender, self.config.writer_rules, opened);
+            let Some(back) = writer.run() else { return };
+            applier = back;
+            // The owner has not collected the parts that it sent itself. If their `commit` is still under way, they are needed.
+            applier.forget_parts();
+            (stopped, parts) = (None, applier.unfinished());
+            reader = match applier.last() {
+                Some(history) => Reader::resume(self.config.shard, history),
+                None => Reader::new(self.config.shard),
+            }
+            .with_rules(self.config.reader_rules);
+        }
+    }
+}
+
+/// A standby.
+struct Follower<'a, L> {
+    hub: &'a Arc<Hub<L>>,
+    applier: &'a mut Applier<L>,
+    reader: &'a mut Reader,
+    /// The first and the last position that are read again, for parts of uploads, before it reads on.
+    parts: Option<(Position, Position)>,
+    /// It applies nothing more, until it is opened again.
+    stopped: Option<End>,
+}
+
+impl<L: LocalSpool> Follower<'_, L> {
+    /// The order to become the owner; `None` at the end.
+    fn run(&mut self) -> Option<(Identity, Promoted)> {
+        let mut is_at_end = false;
+        let mut wanted = None;
+        loop {
+            let pause = if is_at_end { LOOK_EVERY } else { Duration::ZERO };
+            let timeout = self.applier.timeout().map_or(pause, |timeout| timeout.min(pause));
+            let (ending, orders) = {
+                let mut state = self.hub.queue.wait(Some(timeout));
+                if std::mem::take(&mut state.has_made_room) {
+                    self.applier.has_made_room();
+                }
+                (state.ending, std::mem::take(&mut state.orders))
+            };
+            if ending != Ending::Not {
+                return None;
+            }
+            self.applier.settle();
+            for order in orders {
+                match order {
+                    Order::Promote(identity, opened) => wanted = Some((identity, opened)),
+                    Order::Demote(done) => {
+                        wanted = None;
+                        let _ = done.send(());
+                    }
+                }
+            }
+            if let Some(failure) = self.hub.failure()
+                && let Some((_, opened)) = wanted.take()
+            {
+                let local = || End::Local { position: self.reader.position().next(), why: failure.why().to_string() };
+                let _ = opened.send(Err(self.stopped.clone().unwrap_or_else(local)));
+            }
+            if self.parts.is_none() && wanted.is_some() {
+                return wanted;
+            }
+            is_at_end = self.hub.failure().is_some() || self.read();
+        }
+    }
+
+    /// Reads and applies some records. True if there are no more, or the engine does not answer.
+    fn read(&mut self) -> bool {
+        if let Some((first, last)) = self.parts {
+            return self.read_parts(first, last);
+        }
+        let from = self.reader.position().next();
+        let end = match self.hub.log.end() {
+            Ok(end) => end,
+            Err(_) => return true,
+        };
+        if from > end {
+            if from > end.next() {
+                self.fail(End::Invalid(Invalid::OtherHistory {
+                    position: end.next(),
+                    why: "it is shorter than before",
+                }));
+            }
+            return true;
+        }
+        let (mut ended, mut left) = (None, READ_RECORDS);
+        let (reader, applier) = (&mut *self.reader, &mut *self.applier);
+        let followed = self.hub.log.follow(from, &mut |position, bytes| {
+            match reader.read(position, &bytes) {
+                Ok(Read::Valid(record)) => {
+                    let history = *reader.history().expect("a record was read");
+                    ended = applier.apply(record, &history, None).err();
+                }
+                Ok(Read::Skipped(_)) => {}
+                Err(invalid) => ended = Some(End::Invalid(invalid)),
+            }
+            left -= 1;
+            ended.is_none() && position < end && left > 0
+        });
+        self.is_stopped(ended, followed, from) || self.reader.position() >= end
+    }
+
+    /// Collects some parts again. True if the engine does not answer.
+    fn read_parts(&mut self, first: Position, last: Position) -> bool {
+        let (mut ended, mut left, mut next) = (None, READ_RECORDS, first);
+        let applier = &mut *self.applier;
+        let followed = self.hub.log.follow(first, &mut |position, bytes| {
+            ended = applier.collect_part(position, &bytes).err();
+            (left, next) = (left - 1, position.next());
+            ended.is_none() && position < last && left > 0
+        });
+        self.parts = Some((next, last)).filter(|_| next <= last);
+        self.is_stopped(ended, followed, first)
+    }
+
+    /// True if nothing more can be read now.
+    fn is_stopped(&mut self, ended: Option<End>, followed: Result<(), LogError>, from: Position) -> bool {
+        let end = match (ended, followed) {
+            (Some(end), _) => end,
+            (None, Ok(())) => return false,
+            (None, Err(LogError::Gap(position))) => missing(position),
+            (None, Err(LogError::Cut { first })) => End::Invalid(Invalid::Cut { position: from, first }),
+            (None, Err(_)) => return true,
+        };
+        self.fail(end);
+        true
+    }
+
+    fn fail(&mut self, end: End) {
+        self.stopped = Some(end);
+        self.note_stop();
+    }
+
+    fn note_stop(&self) {
+        if let Some(end) = &self.stopped {
+            self.hub.fail(Failure::Poisoned(end.to_string().into()));
+        }
+    }
+}
+
+fn missing(position: Position) -> End {
+    End::Invalid(Invalid::Hole { position, why: "the engine does not have it".to_owned() })
+}
+
+/// Records that are read at a time.
+const READ_RECORDS: usize = 16;
+/// Between two looks for new records.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
