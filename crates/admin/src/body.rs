@@ -144,9 +144,8 @@ where
         return Err(BodyReadError::TooLarge(bytes_max));
     }
     let deadline = Instant::now() + BODY_PATIENCE;
-    // Nobody is believed that much is to come.
-    let announced = body.size_hint().lower().min(FIRST_BYTES_MAX);
-    let mut octets = Vec::with_capacity(announced as usize);
+    let announced = body.size_hint().lower();
+    let mut octets = Vec::new();
     let mut share = BodyShare::default();
     loop {
         let piece_by = deadline.min(Instant::now() + PIECE_PATIENCE);
@@ -161,6 +160,10 @@ where
             return Err(BodyReadError::TooLarge(bytes_max));
         }
         room.grow(&mut share, octets.len() + data.len()).await?;
+        if octets.is_empty() {
+            // Nobody is believed that much more is to come.
+            octets.reserve(announced.min(data.len() as u64 * 2) as usize);
+        }
         octets.extend_from_slice(&data);
     }
 }
@@ -169,8 +172,6 @@ where
 const COPIES: usize = 3;
 /// Room is taken in steps of at least this.
 const STEP_KIB: u32 = 32;
-/// Octets that a body gets memory for before it comes.
-const FIRST_BYTES_MAX: u64 = (STEP_KIB as u64) << 10;
 /// More than requests can need at a time.
 const KIB_MAX: u32 = 1 << 24;
 /// For room.
