@@ -535,7 +535,7 @@ class Tests:
         message = self.server.queued()[0]["id"].split(".")[0]
         query = urllib.parse.urlencode
         places = ["#/now", "#/queue", "#/queue?by=site&state=held", "#/queue?rows=1", "#/queue?domain=there.example", "#/queue?" + query({"recipient": evil}), "#/find", "#/find?events=refused",
-                  "#/find?what=ann%40here.example", "#/find?" + query({"what": evil}), "#/find?as=user&what=ann", "#/find?as=words&what=script", "#/find?" + query({"as": "words", "what": "(", "secs": ""}),
+                  "#/find?what=ann%40here.example", "#/find?" + query({"what": evil}), "#/find?as=user&what=ann", "#/find?as=words&what=script", "#/find?" + query({"as": "words", "what": "o'clock", "secs": ""}),
                   f"#/mail?message={message}", "#/system"]
         commands, dialog = {}, page.locator("dialog")
         for address in places:
@@ -559,7 +559,7 @@ class Tests:
             if command == "posthaste doctor":
                 continue
             is_stream = "/api/events/" in command
-            done = subprocess.run(["bash", "-c", command + (" --max-time 1" if is_stream else "")], cwd=self.server.dir, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(["bash", "-c", command + (" --max-time 1" if is_stream else "")], cwd=self.server.dir, env={**os.environ, "PATH": path}, capture_output=True, text=True, errors="replace", timeout=PATIENCE)
             # 1: nothing was found; 28: curl's time is over.
             assert done.returncode in ((28,) if is_stream else (0, 1)), f"{address}: {command}: {done.stderr}"
             if command.startswith("curl") and not is_stream:
@@ -639,6 +639,8 @@ class Tests:
             page.locator("a.subject bdi").first.wait_for()
             page.locator("a.subject").first.click()
             page.get_by_role("tab", name="Text", exact=True).wait_for()
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= options["viewport"]["width"], f"mail {look}: {wide}"
             self.shot(page, f"mail-{look}")
             page.get_by_role("button", name="Log out").click()
             page.get_by_label("Token or password").wait_for()

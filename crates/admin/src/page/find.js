@@ -120,7 +120,7 @@ export class FindPage {
     const received = line.events.find((event) => event.event === "received");
     return el("article", { class: "story" },
       received ? el("h2", {}, "message ", line.message, " ", received.message_id ? el("small", {}, foreign(received.message_id)) : null, " ", this.readLink(received, line.events)) : null,
-      table(["time", "event", "details"], line.events.map((event) => row(event, details(event)))));
+      table(["time", "event", "details"], line.events.map((event) => row(event, details(event))), { class: "events" }));
   }
 
   /// A link to the message itself, for who may read it.
@@ -144,7 +144,7 @@ export class FindPage {
     empty.hidden = events.length > 0;
     put(this.main, el("p", { class: "strip" }, el("span", { class: "hint" }, "The newest first"), el("span", { class: "buttons" },
       commandButton(() => curl("/api/control/v1", request)), commandButton(() => curl("/api/events/v1") + " -N", "follow as command"))),
-    empty, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
+    empty, el("div", { class: "scroll" }, el("table", { class: "events" }, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
     body.firstElementChild?.setAttribute("tabindex", "0");
     this.follow(kinds, body, empty);
     return null;

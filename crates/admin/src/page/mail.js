@@ -12,7 +12,7 @@ export class MailPage {
   constructor(whose, query) {
     this.query = query;
     this.title = "Message";
-    this.main = el("div", {});
+    this.main = el("div", { class: "parts" });
     this.failure = el("p", { class: "error", role: "alert" });
     this.node = el("main", { id: "content", tabindex: "-1" }, this.main);
   }

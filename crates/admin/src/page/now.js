@@ -198,7 +198,7 @@ function facts(now, queue, at, latency) {
   fact("Waiting for other hosts", count(queued), el("small", {}, queued === 1 ? " recipient" : " recipients"));
   if (queue) fact("Oldest waiting", queue.oldest ? duration(at - queue.oldest) : "none");
   if (!now) return all;
-  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : "no mail since this page was opened");
+  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : el("small", {}, "no mail since this page was opened"));
   fact("Waiting for mailboxes here", count(now.server.waiting_here), el("small", {}, now.server.waiting_here === 1 ? " message" : " messages"));
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {
@@ -216,7 +216,7 @@ function facts(now, queue, at, latency) {
 }
 
 function bar(name, share) {
-  return el("progress", { class: share > 0.9 ? "full" : null, max: "1", value: share.toFixed(3), "aria-label": name + " in use" });
+  return el("progress", { class: share > 0.95 ? "full" : null, max: "1", value: share.toFixed(3), "aria-label": name + " in use" });
 }
 
 function destinations(queue, at) {
@@ -245,5 +245,5 @@ export function streamTable(streams) {
     el("th", { scope: "row" }, foreign(one.name), one.name === "local:" ? el("small", {}, " mail directory") : null),
     el("td", { class: "number" }, count(one.behind)),
     el("td", { class: one.trouble ? "broken" : "good" }, one.trouble ? ["stuck: ", foreign(one.trouble)] : "works")));
-  return [el("div", { class: "strip" }, el("h2", { id: "streams" }, "Streams of the spool"), commandButton(() => "posthaste spool inspect")), table(["stream", "#batches behind", "state"], rows)];
+  return [el("div", { class: "strip" }, el("h2", { id: "streams" }, "Streams of the spool"), commandButton(() => curl("/api/now/v1"))), table(["stream", "#batches behind", "state"], rows)];
 }

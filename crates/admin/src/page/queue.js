@@ -131,7 +131,7 @@ export class QueuePage {
     const number = (value) => el("td", { class: value ? "number" : "number zero" }, value ? count(value) : "–");
     const limit = line.suspended === line.recipients ? "suspended" : line.limit ? foreign(line.limit) : "–";
     return el("tr", {}, el("th", { scope: "row" }, link), number(line.recipients), el("td", { class: "number" }, duration(at - line.oldest)),
-      number(line.under_way), number(line.held), el("td", {}, limit), el("td", {}, line.last_reply ? foreign(line.last_reply) : "–"), el("td", {}, next));
+      number(line.under_way), number(line.held), el("td", {}, limit), el("td", {}, line.last_reply ? foreign(line.last_reply) : "–"), el("td", { class: "next" }, next));
   }
 
   /// How the selection is named in a sentence.

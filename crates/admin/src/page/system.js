@@ -27,7 +27,7 @@ export class SystemPage {
     const tokens = system.tokens.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.name)), el("td", {}, one.scopes.join(", ")),
       el("td", {}, one.until === null ? "no end" : one.until <= now.time ? "ended" : "until " + clock(one.until, now.time))));
     put(this.parts,
-      el("dl", { class: "facts" }, fact("Host", foreign(system.host_name)), fact("Version", system.version), fact("Runs since", duration(now.time - system.started)),
+      el("dl", { class: "facts" }, fact("Host", foreign(system.host_name)), fact("Version", system.version), fact("Runs for", duration(now.time - system.started)),
         fact("Spool", percent(now.server.spool_fill), el("small", {}, " in use")), fact("Log lines lost", String(system.log_dropped))),
       el("p", { class: "buttons" }, this.mayDrain ? button("stop the server …", () => this.drain(now.server)) : null,
         el("span", { class: "hint" }, "Is this machine fit for the load? ", el("code", {}, "posthaste doctor")), commandButton(() => "posthaste doctor")),
