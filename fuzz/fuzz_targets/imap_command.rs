@@ -38,6 +38,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
     let (mut names, mut rows) = (0, 0);
     // All messages have the same octets.
     let mut structure: Option<Vec<u8>> = None;
+    let mut keys: Option<Vec<u8>> = None;
     let start: &[u8] = if logged_in { b"a LOGIN ann x\r\nb SELECT INBOX\r\n" } else { b"" };
     for octets in [start].into_iter().chain(session.chunks(piece)) {
         input.extend_from_slice(octets);
@@ -86,7 +87,11 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     machine.row(Ok((rows > 0).then_some(row)));
                 }
                 ImapEvent::FindText(_) => machine.text_found(Vec::new()),
-                ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..HEADER_LEN])),
+                ImapEvent::Keys { .. } => machine.keys(keys.as_deref()),
+                ImapEvent::Header { .. } => {
+                    machine.header(Ok(&MAIL[..HEADER_LEN]));
+                    keys = machine.made_keys().map(|(_, made)| made).or(keys);
+                }
                 ImapEvent::Structure { .. } => machine.structure(structure.as_deref()),
                 ImapEvent::Open { uid: 9 } => machine.opened(Err(MailRefusal::Damaged)),
                 ImapEvent::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),

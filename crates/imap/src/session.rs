@@ -10,8 +10,10 @@ mod binary;
 mod changes;
 mod changing;
 mod fetch;
+mod flag_bits;
 mod listing;
 mod machine;
+mod mail_keys;
 mod managing;
 mod matching;
 mod ordering;
@@ -36,6 +38,7 @@ use crate::command::StatusItem;
 use crate::set::NumberSet;
 
 pub use crate::command::FlagChange;
+pub(crate) use flag_bits::{ANSWERED, DELETED, DRAFT, FLAGGED, SEEN, SYSTEM_FLAGS};
 pub use machine::ImapMachine;
 
 /// Settings of an [`ImapMachine`].
@@ -135,6 +138,9 @@ pub enum ImapEvent {
     /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`]. Unless `whole`, fields that clients
     /// do not [list](posthaste_message::mime::is_listed_field) may be left out.
     Header { uid: u32, whole: bool },
+    /// *Asks* for the values of the last row's header that SORT, THREAD and SEARCH compare, if some were [made](ImapMachine::made_keys) and kept. Answer
+    /// with [`ImapMachine::keys`].
+    Keys { uid: u32 },
     /// *Asks* for the structure of the last row's message, if one was [made](ImapMachine::made_structure) of these octets and kept. Answer with
     /// [`ImapMachine::structure`].
     Structure { uid: u32 },
@@ -490,12 +496,3 @@ pub struct ExpungedRow {
     /// Its UID.
     pub uid: u32,
 }
-
-pub(crate) const SEEN: u64 = 1;
-pub(crate) const ANSWERED: u64 = 1 << 1;
-pub(crate) const FLAGGED: u64 = 1 << 2;
-pub(crate) const DELETED: u64 = 1 << 3;
-pub(crate) const DRAFT: u64 = 1 << 4;
-/// In the order in which they are told.
-pub(crate) const SYSTEM_FLAGS: [(u64, &str); 5] =
-    [(ANSWERED, "\\Answered"), (FLAGGED, "\\Flagged"), (DELETED, "\\Deleted"), (SEEN, "\\Seen"), (DRAFT, "\\Draft")];

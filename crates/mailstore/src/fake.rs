@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use crate::error::MailstoreError;
 use crate::flags::{KeywordTable, MessageFlags};
 use crate::listing::{AccountListing, NamedMailbox, listed};
-use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
+use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, first_bodies, first_fields, first_kept};
 use crate::message_list::{Message, MessageList};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Snapshot, SnapshotView, Source, first_bodies, first_fields, first_structures, status};
+use crate::snapshot::{Snapshot, SnapshotView, Source, status};
 use crate::store::{
-    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
-    RebuiltMailbox, SelectMode,
+    AppendRequest, Asked, KeptKind, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter,
+    QuotaUse, RebuiltMailbox, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.
@@ -63,7 +63,7 @@ struct FakeMailbox {
     uid_validity: UidValidity,
     recent_from: AtomicU32,
     /// By UID.
-    structures: Mutex<BTreeMap<u32, Bytes>>,
+    kept: Mutex<BTreeMap<(KeptKind, u32), Bytes>>,
     /// `None` once it was removed.
     now: watch::Sender<Option<Arc<Snapshot<File>>>>,
 }
@@ -221,7 +221,7 @@ impl FakeMailbox {
             special_use,
             uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
             recent_from: AtomicU32::new(1),
-            structures: Mutex::default(),
+            kept: Mutex::default(),
             now: watch::Sender::new(Some(Arc::new(empty))),
         }
     }
@@ -398,15 +398,18 @@ impl Source for FakeMailbox {
         self.headers(messages)
     }
 
-    fn structures(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
-        let known = lock(&self.structures);
-        let structures = messages.iter().map(|message| Ok(known.get(&message.uid).cloned()));
-        let first = first_structures(structures);
+    fn kept(
+        &self,
+        kind: KeptKind,
+        messages: Vec<Message<File>>,
+    ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
+        let known = lock(&self.kept);
+        let first = first_kept(messages.iter().map(|message| Ok(known.get(&(kind, message.uid)).cloned())));
         Box::pin(async move { Ok(first) })
     }
 
-    fn keep_structure(&self, message: &Message<File>, structure: &[u8]) {
-        lock(&self.structures).insert(message.uid, Bytes::copy_from_slice(structure));
+    fn keep(&self, kind: KeptKind, message: &Message<File>, made: &[u8]) {
+        lock(&self.kept).insert((kind, message.uid), Bytes::copy_from_slice(made));
     }
 
     fn bodies(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {

@@ -42,7 +42,7 @@ pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, S
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 pub use store::{
-    AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX,
+    AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, KeptKind,
     ListOptions, ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows,
     MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

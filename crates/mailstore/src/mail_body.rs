@@ -1,9 +1,11 @@
 //! The octets of a message, read piece by piece.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::error::MailstoreError;
-use crate::store::Asked;
+use crate::store::{Asked, FIELDS_BYTES_MAX};
 
 /// The most octets that one [`read`](MailBody::read) gives.
 pub const BODY_READ_MAX: usize = 64 * 1024;
@@ -68,7 +70,7 @@ pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
 }
 
 /// The first of some messages, up to the one with which they have `octets_max` octets.
-pub(crate) fn first_within<T>(
+fn first_within<T>(
     all: impl Iterator<Item = Result<T, MailstoreError>>,
     octets_max: usize,
     octets_of: impl Fn(&T) -> usize,
@@ -82,4 +84,25 @@ pub(crate) fn first_within<T>(
         }
     }
     first
+}
+
+/// As many of these as [`MailboxView::fields`](crate::MailboxView::fields) may give.
+pub(crate) fn first_fields(
+    all: impl Iterator<Item = Result<Bytes, MailstoreError>>,
+) -> Vec<Result<Bytes, MailstoreError>> {
+    first_within(all, FIELDS_BYTES_MAX, Bytes::len)
+}
+
+/// As many of these as [`MailboxView::kept`](crate::MailboxView::kept) may give.
+pub(crate) fn first_kept(
+    all: impl Iterator<Item = Result<Option<Bytes>, MailstoreError>>,
+) -> Vec<Result<Option<Bytes>, MailstoreError>> {
+    first_within(all, FIELDS_BYTES_MAX, |kept| kept.as_ref().map_or(0, Bytes::len))
+}
+
+/// As many of these as [`MailboxView::bodies`](crate::MailboxView::bodies) may give.
+pub(crate) fn first_bodies(
+    all: impl Iterator<Item = Result<Arc<dyn MailBody>, MailstoreError>>,
+) -> Vec<Result<Arc<dyn MailBody>, MailstoreError>> {
+    first_within(all, BODIES_BYTES_MAX, |body| usize::try_from(body.len()).unwrap_or(usize::MAX))
 }

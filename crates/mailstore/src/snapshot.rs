@@ -10,37 +10,16 @@ use bytes::Bytes;
 
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
-use crate::mail_body::{BODIES_BYTES_MAX, MailBody, first_within};
+use crate::mail_body::MailBody;
 use crate::message_list::{Message, MessageCounts, MessageList};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, MailboxFiles, MailboxView, MessageRows,
-    RowOptions, SelectMode, StoredFlags, ViewChanges,
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions,
+    SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
 const ROWS_AT_ONCE: usize = 256;
-
-/// As many of these as [`MailboxView::fields`] may give.
-pub(crate) fn first_fields(
-    all: impl Iterator<Item = Result<Bytes, MailstoreError>>,
-) -> Vec<Result<Bytes, MailstoreError>> {
-    first_within(all, FIELDS_BYTES_MAX, Bytes::len)
-}
-
-/// As many of these as [`MailboxView::structures`] may give.
-pub(crate) fn first_structures(
-    all: impl Iterator<Item = Result<Option<Bytes>, MailstoreError>>,
-) -> Vec<Result<Option<Bytes>, MailstoreError>> {
-    first_within(all, FIELDS_BYTES_MAX, |structure| structure.as_ref().map_or(0, Bytes::len))
-}
-
-/// As many of these as [`MailboxView::bodies`] may give.
-pub(crate) fn first_bodies(
-    all: impl Iterator<Item = Result<Arc<dyn MailBody>, MailstoreError>>,
-) -> Vec<Result<Arc<dyn MailBody>, MailstoreError>> {
-    first_within(all, BODIES_BYTES_MAX, |body| usize::try_from(body.len()).unwrap_or(usize::MAX))
-}
 
 /// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
 pub(crate) trait ChangeTarget {
@@ -89,10 +68,14 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn headers(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
     /// See [`MailboxView::fields`].
     fn fields(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
-    /// See [`MailboxView::structures`].
-    fn structures(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>>;
-    /// See [`MailboxView::keep_structure`].
-    fn keep_structure(&self, message: &Message<Self::File>, structure: &[u8]);
+    /// See [`MailboxView::kept`].
+    fn kept(
+        &self,
+        kind: KeptKind,
+        messages: Vec<Message<Self::File>>,
+    ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>>;
+    /// See [`MailboxView::keep`].
+    fn keep(&self, kind: KeptKind, message: &Message<Self::File>, made: &[u8]);
     /// See [`MailboxView::bodies`].
     fn bodies(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
     fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>> {
@@ -364,13 +347,13 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         Box::pin(async move { Ok(self.in_order(uids, self.source.fields(self.messages(uids)).await?)) })
     }
 
-    fn structures<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>> {
-        Box::pin(async move { Ok(self.in_order(uids, self.source.structures(self.messages(uids)).await?)) })
+    fn kept<'a>(&'a self, kind: KeptKind, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>> {
+        Box::pin(async move { Ok(self.in_order(uids, self.source.kept(kind, self.messages(uids)).await?)) })
     }
 
-    fn keep_structure(&self, uid: Uid, structure: &[u8]) {
+    fn keep(&self, kind: KeptKind, uid: Uid, made: &[u8]) {
         if let Ok(message) = self.message(uid) {
-            self.source.keep_structure(message, structure);
+            self.source.keep(kind, message, made);
         }
     }
 

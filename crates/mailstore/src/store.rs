@@ -247,6 +247,15 @@ pub struct ListedMailbox {
     pub status: Option<MailboxStatus>,
 }
 
+/// Things that a protocol makes of a message once and keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeptKind {
+    /// Structure of its parts. Each time the file is looked at: places of parts in another file would be wrong.
+    Structure,
+    /// Values of its header that searches compare. A file that was looked at since the start is not looked at again: a message never changes.
+    Keys,
+}
+
 /// A selected mailbox as one session sees it. Only [`advance`](Self::advance) changes it: until then numbers mean the same messages.
 pub trait MailboxView: Send + Sync {
     /// The mailbox.
@@ -336,15 +345,15 @@ pub trait MailboxView: Send + Sync {
     /// As [`headers`](Self::headers).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// Structures that [`keep_structure`](Self::keep_structure) was given, of messages that have the same octets still. One may be forgotten at any time. In the order of the
-    /// UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    /// What [`keep`](Self::keep) was given of messages that have the same octets still. It may be forgotten at any time. In the order of the UIDs; of the first of them, up
+    /// to the one with which they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`].
-    fn structures<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>>;
+    fn kept<'a>(&'a self, kind: KeptKind, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>>;
 
-    /// Keeps the structure of a message, in a form of the caller's own, while there is room. It is that of the octets that were read last. Waits for nothing.
-    fn keep_structure(&self, uid: Uid, structure: &[u8]);
+    /// Keeps something that was made of a message, in a form of the caller's own, while there is room. It is of the octets that were read last. Waits for nothing.
+    fn keep(&self, kind: KeptKind, uid: Uid, made: &[u8]);
 
     /// The message itself.
     ///

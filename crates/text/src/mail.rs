@@ -90,18 +90,30 @@ impl MailText {
         }
     }
 
-    fn header_has(&self, name: &str, needle: &Needle) -> bool {
+    /// The searched text of `From`, `To`, `Cc`, `Bcc` or `Subject`, or `Some(None)` if there is no such field. `None`: another field, one that was not read, or a text that depends on
+    /// parts that were not read.
+    pub fn header_text(&self, name: &str) -> Option<Option<&str>> {
+        (self.is_certain && is_named(name.as_bytes())).then(|| self.named_text(name))
+    }
+
+    /// The text of one of the named fields, if it is present.
+    fn named_text(&self, name: &str) -> Option<&str> {
         let is = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
+        let text = match name.len() {
+            2 if is(b"To") => &self.to,
+            2 => &self.cc,
+            3 => &self.bcc,
+            4 => &self.from,
+            _ => &self.subject,
+        };
+        self.named.iter().any(|name| is(name)).then_some(text)
+    }
+
+    fn header_has(&self, name: &str, needle: &Needle) -> bool {
         if is_named(name.as_bytes()) {
-            let text = match name.len() {
-                2 if is(b"To") => &self.to,
-                2 => &self.cc,
-                3 => &self.bcc,
-                4 => &self.from,
-                _ => &self.subject,
-            };
-            return if needle.is_empty() { self.named.iter().any(|name| is(name)) } else { needle.is_in(text) };
+            return needle.is_in_field(self.named_text(name));
         }
+        let is = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
         self.others.iter().any(|(known, value)| is(known) && needle.is_in(value))
     }
 }

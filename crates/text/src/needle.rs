@@ -79,6 +79,11 @@ impl Needle {
         self.pieces.is_empty()
     }
 
+    /// Like [`is_in`](Self::is_in), of a field that may be absent: nothing occurs in that one.
+    pub fn is_in_field(&self, text: Option<&str>) -> bool {
+        text.is_some_and(|text| self.is_in(text))
+    }
+
     /// True if it occurs in `text`.
     pub fn is_in(&self, text: &str) -> bool {
         let mut source = Tokens::new(text);

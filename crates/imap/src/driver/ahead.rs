@@ -1,31 +1,39 @@
 //! Answers about the next messages, asked for together: for each by itself the change of threads would cost more than the look.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use posthaste_mailstore::{MailstoreError, MessageRow, Uid};
 
 /// Messages that are asked for at once.
 const AHEAD_MAX: usize = 128;
 
-/// Answers to one question about messages, such as their bodies, that were asked for before the messages came up.
+/// Answers to one question about messages, such as their bodies, that were asked for before the messages came up. Messages come up in the order of their UIDs.
 pub(super) struct Ahead<T> {
-    found: HashMap<u32, Result<T, MailstoreError>>,
+    found: VecDeque<(u32, Result<T, MailstoreError>)>,
     /// Messages that the last step asked for.
     count: usize,
+    /// The answer about some message of the last step was not needed.
+    has_passed: bool,
 }
 
 impl<T> Default for Ahead<T> {
     fn default() -> Self {
-        Self { found: HashMap::new(), count: 0 }
+        Self { found: VecDeque::new(), count: 0, has_passed: false }
     }
 }
 
 impl<T> Ahead<T> {
     /// Messages to ask about for the answer about this one; none if it is there. `next`: the rows after it. More are asked for each time that all of the last step were needed.
     pub fn missing(&mut self, uid: u32, next: &VecDeque<MessageRow>) -> Vec<Uid> {
-        let Some(first) = Uid::new(uid).filter(|_| !self.found.contains_key(&uid)) else { return Vec::new() };
-        self.count = if self.found.is_empty() { (self.count * 2).clamp(1, AHEAD_MAX) } else { 1 };
-        self.found.clear();
+        while let Some((found, _)) = self.found.front() {
+            if *found == uid {
+                return Vec::new();
+            }
+            self.found.pop_front();
+            self.has_passed = true;
+        }
+        let Some(first) = Uid::new(uid) else { return Vec::new() };
+        self.count = if std::mem::take(&mut self.has_passed) { 1 } else { (self.count * 2).clamp(1, AHEAD_MAX) };
         [first].into_iter().chain(next.iter().map(|row| row.uid)).take(self.count).collect()
     }
 
@@ -37,7 +45,10 @@ impl<T> Ahead<T> {
 
     /// The answer about a message.
     pub fn take(&mut self, uid: u32) -> Result<T, MailstoreError> {
-        self.found.remove(&uid).unwrap_or(Err(MailstoreError::Gone))
+        match self.found.pop_front() {
+            Some((found, answer)) if found == uid => answer,
+            _ => Err(MailstoreError::Gone),
+        }
     }
 }
 

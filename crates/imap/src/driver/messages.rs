@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_mailstore::{MailBody, MailboxView, MessageRow, MessageRows, RowOptions, Uid};
+use posthaste_mailstore::{KeptKind, MailBody, MailboxView, MessageRow, MessageRows, RowOptions, Uid};
 use posthaste_net::SessionEnd;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
@@ -31,6 +31,7 @@ pub(super) struct Messages<'v, 's> {
     headers: Ahead<Bytes>,
     fields: Ahead<Bytes>,
     structures: Ahead<Option<Bytes>>,
+    keys: Ahead<Option<Bytes>>,
     bodies: Ahead<Arc<dyn MailBody>>,
     clock: SearchClock<'s>,
     /// Rows since other tasks had their turn.
@@ -49,6 +50,7 @@ impl<'v, 's> Messages<'v, 's> {
             headers: Ahead::default(),
             fields: Ahead::default(),
             structures: Ahead::default(),
+            keys: Ahead::default(),
             bodies: Ahead::default(),
             clock: SearchClock::new(),
             rows_in_turn: 0,
@@ -72,16 +74,16 @@ impl<'v, 's> Messages<'v, 's> {
                     };
                     line.machine.text_found(found);
                 }
-                ImapEvent::Header { uid, whole } => self.header(line, uid, whole).await,
+                ImapEvent::Keys { uid } => self.keys(line, uid).await,
+                ImapEvent::Header { uid, whole } => {
+                    self.header(line, uid, whole).await;
+                    self.keep(KeptKind::Keys, line.machine.made_keys());
+                }
                 ImapEvent::Structure { uid } => self.structure(line, uid).await,
                 ImapEvent::Open { uid } => self.open(line, uid).await,
                 ImapEvent::Read { octets } => {
                     read(line, self.opened(), octets, &service.structures).await?;
-                    if let Some((uid, made)) = line.machine.made_structure()
-                        && let Some(uid) = Uid::new(uid)
-                    {
-                        self.view.keep_structure(uid, &made);
-                    }
+                    self.keep(KeptKind::Structure, line.machine.made_structure());
                 }
                 ImapEvent::Send(range) => send(line, self.opened(), range).await?,
                 ImapEvent::Decode { range, encoding } => {
@@ -155,14 +157,37 @@ impl<'v, 's> Messages<'v, 's> {
     }
 
     async fn structure(&mut self, line: &mut Line, uid: u32) {
+        let kept = Self::kept(self.view, KeptKind::Structure, (&mut self.structures, &self.next), uid).await;
         self.has_read = true;
-        let missing = self.structures.missing(uid, &self.next);
+        line.machine.structure(kept.as_deref());
+    }
+
+    async fn keys(&mut self, line: &mut Line, uid: u32) {
+        let kept = Self::kept(self.view, KeptKind::Keys, (&mut self.keys, &self.next), uid).await;
+        line.machine.keys(kept.as_deref());
+    }
+
+    /// What is kept of a message; asked for together with the next messages.
+    async fn kept(
+        view: &dyn MailboxView,
+        kind: KeptKind,
+        (ahead, next): (&mut Ahead<Option<Bytes>>, &VecDeque<MessageRow>),
+        uid: u32,
+    ) -> Option<Bytes> {
+        let missing = ahead.missing(uid, next);
         if !missing.is_empty() {
-            self.structures.put(&missing, self.view.structures(&missing).await);
+            ahead.put(&missing, view.kept(kind, &missing).await);
         }
         // Whoever opens the message is told why it cannot be had.
-        let kept = self.structures.take(uid).ok().flatten();
-        line.machine.structure(kept.as_deref());
+        ahead.take(uid).ok().flatten()
+    }
+
+    fn keep(&self, kind: KeptKind, made: Option<(u32, Vec<u8>)>) {
+        if let Some((uid, made)) = made
+            && let Some(uid) = Uid::new(uid)
+        {
+            self.view.keep(kind, uid, &made);
+        }
     }
 
     async fn open(&mut self, line: &mut Line, uid: u32) {

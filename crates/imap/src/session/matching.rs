@@ -4,6 +4,7 @@ use posthaste_message::DateTime;
 use posthaste_message::mime::{Header, is_listed_field};
 use posthaste_text::{MailText, Needle, SearchedField};
 
+use super::mail_keys::MailKeys;
 use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox, TextAnswer, TextKey};
 use crate::command::{MailFlag, SearchKey};
 use crate::date::Day;
@@ -72,6 +73,10 @@ impl Texts {
         let TextKey { field, needle } = &self.keys[at];
         match mail {
             Mail::Row => None,
+            Mail::Keys(keys) => match field {
+                SearchedField::Header(name) => keys.searched(name).map(|text| needle.is_in_field(text)),
+                SearchedField::Body | SearchedField::Anywhere => None,
+            },
             Mail::Header(_, text) | Mail::Message(_, text) => text.has(field, needle),
         }
     }
@@ -97,6 +102,8 @@ impl When {
 /// The known part of a message.
 pub(super) enum Mail<'m> {
     Row,
+    /// Values that are kept of its header.
+    Keys(&'m MailKeys<'m>),
     Header(Header<'m>, &'m MailText),
     Message(Header<'m>, &'m MailText),
 }
@@ -170,6 +177,14 @@ impl Test {
         })
     }
 
+    /// True if what is [kept](MailKeys) of a header may decide instead of the header.
+    pub fn may_need_keys(&self, texts: &Texts) -> bool {
+        self.any(&|test| match test {
+            Self::Text(at) => matches!(&texts.keys[*at].field, SearchedField::Header(name) if MailKeys::may_have(name)),
+            _ => false,
+        })
+    }
+
     /// True if a field is looked at that clients do not list.
     pub fn needs_whole_header(&self, texts: &Texts) -> bool {
         self.any(&|test| match test {
@@ -199,7 +214,7 @@ impl Test {
             Self::Received(when) => when.is(Day::of_unix(row.internal_date)),
             Self::Sent(when) => {
                 let header = match mail {
-                    Mail::Row => return None,
+                    Mail::Row | Mail::Keys(_) => return None,
                     Mail::Header(header, _) | Mail::Message(header, _) => header,
                 };
                 header.first("Date").and_then(|field| written_day(field.value)).is_some_and(|day| when.is(day))

@@ -3,10 +3,8 @@
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
-use posthaste_message::mime::{DecodedAddress, Header, base_subject, in_reply_to, message_id, references};
-use unicode_normalization::UnicodeNormalization;
-
 use super::MailRow;
+use super::mail_keys::{Compared, MailKeys};
 use super::threads::{ThreadMail, Threads};
 use crate::command::{SortBy, SortCriterion, ThreadAlgorithm};
 
@@ -37,14 +35,6 @@ pub(super) enum Value {
     Text(Box<str>),
 }
 
-/// Octets of a value that are compared. A longer one is as good as others that begin like it.
-const TEXT_BYTES_MAX: usize = 200;
-/// Octets of a field that are looked at.
-const FIELD_BYTES_MAX: usize = 4000;
-/// Ids of one message that are looked at, the last ones: those of the nearest messages.
-const REFERENCES_MAX: usize = 100;
-/// Octets of a `References` that are looked at, the last ones.
-const REFERENCES_BYTES_MAX: usize = 32 << 10;
 /// Memory of a message beside its texts.
 const MAIL_BYTES: usize = 96;
 
@@ -64,7 +54,8 @@ impl Order {
         }
     }
 
-    pub fn needs_header(&self) -> bool {
+    /// True if it needs more of a message than its row.
+    pub fn needs_keys(&self) -> bool {
         match self {
             Self::Sort { criteria, .. } => {
                 criteria.iter().any(|criterion| !matches!(criterion.by, SortBy::Arrival | SortBy::Size))
@@ -86,16 +77,16 @@ impl Order {
     }
 
     /// A message of this number or UID was found.
-    pub fn add(&mut self, number: u32, row: &MailRow, header: &Header<'_>) {
+    pub fn add(&mut self, number: u32, row: &MailRow, keys: &MailKeys<'_>) {
         match self {
             Self::Sort { criteria, mail, bytes } => {
-                let values: Box<[Value]> = criteria.iter().map(|criterion| value(criterion.by, row, header)).collect();
+                let values: Box<[Value]> = criteria.iter().map(|criterion| value(criterion.by, row, keys)).collect();
                 let text = |value: &Value| if let Value::Text(text) = value { text.len() + 24 } else { 24 };
                 *bytes += MAIL_BYTES + values.iter().map(text).sum::<usize>();
                 mail.push((number, values));
             }
             Self::Thread { mail, bytes, hasher, .. } => {
-                let found = threaded(number, row, header, hasher);
+                let found = threaded(number, row, keys, hasher);
                 // With the containers and nodes that are made of it.
                 *bytes += 3 * MAIL_BYTES + found.references.len() * (8 + MAIL_BYTES);
                 mail.push(found);
@@ -127,94 +118,36 @@ fn compare(criteria: &[SortCriterion], one: &(u32, Box<[Value]>), other: &(u32, 
     order.fold(Ordering::Equal, Ordering::then).then(one.0.cmp(&other.0))
 }
 
-fn value(by: SortBy, row: &MailRow, header: &Header<'_>) -> Value {
-    let address = |name: &str| Value::Text(collated(&first_mailbox(header, name)));
+fn value(by: SortBy, row: &MailRow, keys: &MailKeys<'_>) -> Value {
+    let text = |which| Value::Text(keys.text(which).into());
     match by {
         SortBy::Arrival => Value::Number(row.internal_date),
         SortBy::Size => Value::Number(row.size.map_or(0, |size| i64::try_from(size).unwrap_or(i64::MAX))),
-        SortBy::Date => Value::Number(sent(row, header)),
-        SortBy::Subject => Value::Text(collated(&base_subject(&subject(header)).text)),
-        SortBy::Cc => address("Cc"),
-        SortBy::From => address("From"),
-        SortBy::To => address("To"),
-        SortBy::DisplayFrom => Value::Text(collated(&display(header, "From"))),
-        SortBy::DisplayTo => Value::Text(collated(&display(header, "To"))),
+        SortBy::Date => Value::Number(sent(row, keys)),
+        SortBy::Subject => text(Compared::Subject),
+        SortBy::Cc => text(Compared::Cc),
+        SortBy::From => text(Compared::From),
+        SortBy::To => text(Compared::To),
+        SortBy::DisplayFrom => text(Compared::DisplayFrom),
+        SortBy::DisplayTo => text(Compared::DisplayTo),
     }
 }
 
 /// The sent date, or the time of reception (RFC 5256 section 2.2).
-fn sent(row: &MailRow, header: &Header<'_>) -> i64 {
-    header.first("Date").and_then(|field| field.date()).map_or(row.internal_date, |date| date.unix_secs())
+fn sent(row: &MailRow, keys: &MailKeys<'_>) -> i64 {
+    keys.sent.unwrap_or(row.internal_date)
 }
 
-fn subject(header: &Header<'_>) -> String {
-    let text = header.first("Subject").map(|field| cut_field(field.value));
-    let text = text.map(|value| posthaste_message::mime::decode_text(value, None)).unwrap_or_default();
-    text.chars().take(FIELD_BYTES_MAX / 4).collect()
-}
-
-fn cut_field(value: &[u8]) -> &[u8] {
-    &value[..value.len().min(FIELD_BYTES_MAX)]
-}
-
-fn first_address(header: &Header<'_>, name: &str) -> Option<DecodedAddress> {
-    let value = cut_field(header.first(name)?.value);
-    posthaste_message::mime::Addresses::new(value, None).next()
-}
-
-/// The local part of the first address, or the name of the first group.
-fn first_mailbox(header: &Header<'_>, name: &str) -> String {
-    match first_address(header, name) {
-        Some(DecodedAddress::Mailbox { address: Some(address), .. }) => {
-            address.rsplit_once('@').map_or(address.as_str(), |(local, _)| local).to_owned()
-        }
-        Some(DecodedAddress::Group(name)) => name,
-        _ => String::new(),
-    }
-}
-
-/// The display name of the first address; without one, the address (RFC 5957 section 3).
-fn display(header: &Header<'_>, name: &str) -> String {
-    match first_address(header, name) {
-        Some(DecodedAddress::Mailbox { name: Some(name), .. } | DecodedAddress::Group(name)) => name,
-        Some(DecodedAddress::Mailbox { address, .. }) => address.unwrap_or_default(),
-        _ => String::new(),
-    }
-}
-
-/// A text as i;unicode-casemap compares it (RFC 5051).
-fn collated(text: &str) -> Box<str> {
-    let mut out = String::new();
-    for character in text.chars().flat_map(char::to_uppercase).nfkd() {
-        if out.len() + character.len_utf8() > TEXT_BYTES_MAX {
-            break;
-        }
-        out.push(character);
-    }
-    out.into_boxed_str()
-}
-
-fn threaded(number: u32, row: &MailRow, header: &Header<'_>, hasher: &RandomState) -> ThreadMail {
-    let hash = |id: &String| hasher.hash_one(id).max(1);
-    let base = base_subject(&subject(header));
-    let subject = collated(&base.text);
-    let value = header.first("References").map(|field| field.value).unwrap_or_default();
-    let cut = &value[value.len().saturating_sub(REFERENCES_BYTES_MAX)..];
-    let mut ids = references(cut);
-    if ids.is_empty() {
-        let value = header.first("In-Reply-To").map(|field| cut_field(field.value));
-        ids = value.map(in_reply_to).unwrap_or_default();
-        ids.truncate(1);
-    }
-    let ids = &ids[ids.len().saturating_sub(REFERENCES_MAX)..];
-    let id = header.first("Message-ID").and_then(|field| message_id(cut_field(field.value)));
+fn threaded(number: u32, row: &MailRow, keys: &MailKeys<'_>, hasher: &RandomState) -> ThreadMail {
+    let hash = |text: &str| hasher.hash_one(text).max(1);
+    let hash_or_none = |text: &str| if text.is_empty() { 0 } else { hash(text) };
     ThreadMail {
         number,
-        date: sent(row, header),
-        id: id.as_ref().map_or(0, hash),
-        references: ids.iter().map(hash).collect(),
-        subject: if subject.is_empty() { 0 } else { hasher.hash_one(&*subject).max(1) },
-        is_reply: base.is_reply,
+        date: sent(row, keys),
+        id: hash_or_none(&keys.id),
+        references: keys.references.iter().map(|id| hash(id)).collect(),
+        subject: hash_or_none(keys.text(Compared::Subject)),
+        is_reply: keys.is_reply,
     }
 }
 
@@ -226,7 +159,7 @@ mod tests {
         let mut order = Order::sort(criteria.iter().map(|&(by, reverse)| SortCriterion { by, reverse }).collect());
         for (header, number) in headers.iter().zip(1..) {
             let row = MailRow { number, internal_date: 100 - i64::from(number), size: Some(7), ..MailRow::default() };
-            order.add(number, &row, &Header::new(header.as_bytes()));
+            order.add(number, &row, &MailKeys::of_header(header.as_bytes()));
         }
         order.finish();
         let Order::Sorted(numbers) = order else { panic!("{order:?}") };
@@ -269,10 +202,10 @@ mod tests {
                 SortCriterion { by: SortBy::Subject, reverse: false },
                 SortCriterion { by: SortBy::To, reverse: false },
             ]);
-            order.add(1, &MailRow::default(), &Header::new(header.as_bytes()));
+            order.add(1, &MailRow::default(), &MailKeys::of_header(header.as_bytes()));
             assert!(order.bytes() < 1000);
             let mut order = Order::thread(ThreadAlgorithm::References);
-            order.add(1, &MailRow::default(), &Header::new(header.as_bytes()));
+            order.add(1, &MailRow::default(), &MailKeys::of_header(header.as_bytes()));
             assert!(order.bytes() < 20_000);
             order.finish();
         }

@@ -1,18 +1,18 @@
 //! SEARCH: row after row, and of a message only what rows do not decide.
 
+mod answer;
+
 use posthaste_message::mime::{Header, Message};
 use posthaste_text::MailText;
 
-use super::fetch::unread;
 use super::machine::OUTPUT_BYTES_MAX;
+use super::mail_keys::MailKeys;
 use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
 use super::state::State;
-use super::threads::Threads;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, TextAnswer};
 use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
 use crate::set::NumberSet;
-use crate::write;
 
 /// A SEARCH that is being carried out.
 #[derive(Debug)]
@@ -36,6 +36,10 @@ pub(super) struct Searching {
     modseq: u64,
     failure: Option<MailRefusal>,
     choice: Option<MessageChoice>,
+    /// Nothing is kept of the row's header: values that are made of it are to be kept.
+    makes_keys: bool,
+    /// These values.
+    made: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +47,8 @@ enum Step {
     NextRow,
     /// An index may know what is open, so that the row's message need not be read.
     Find,
+    /// The values that are kept of the header may be enough.
+    Keys,
     Header,
     Open,
     Read(u64),
@@ -59,9 +65,6 @@ enum Step {
 
 /// Messages that are read before an index is asked: to ask costs more than to read some.
 const READ_FIRST: u32 = 8;
-
-/// Numbers of one piece of an answer.
-const NUMBERS_MAX: usize = 1000;
 
 impl ImapMachine {
     pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
@@ -105,6 +108,8 @@ impl ImapMachine {
             modseq: 0,
             failure: None,
             choice: Some(choice),
+            makes_keys: false,
+            made: None,
         }));
         None
     }
@@ -119,6 +124,7 @@ impl ImapMachine {
         match std::mem::replace(&mut searching.step, Step::Asked) {
             Step::NextRow => Some(ImapEvent::NextRow),
             Step::Find => Some(ImapEvent::FindText(searching.texts.keys.clone())),
+            Step::Keys => Some(ImapEvent::Keys { uid }),
             Step::Header => {
                 let whole = searching.test.needs_whole_header(&searching.texts);
                 Some(ImapEvent::Header { uid, whole })
@@ -141,8 +147,8 @@ impl ImapMachine {
         let State::Searching(searching) = &mut self.state else { return };
         match row {
             Ok(Some(row)) => {
-                searching.row = row;
-                searching.decide(&Mail::Row, Step::Header);
+                (searching.row, searching.makes_keys, searching.made) = (row, false, None);
+                searching.decide(&Mail::Row, Step::Keys);
                 let is_too_much = |order: &Order| order.bytes() > self.config.limits.order_bytes;
                 if searching.order.as_ref().is_some_and(is_too_much) {
                     self.give_up_search();
@@ -163,19 +169,45 @@ impl ImapMachine {
     pub fn text_found(&mut self, answers: Vec<Option<TextAnswer>>) {
         let State::Searching(searching) = &mut self.state else { panic!("texts in {:?}", self.state) };
         searching.texts.answer(answers);
-        searching.decide(&Mail::Row, Step::Header);
+        searching.decide(&Mail::Row, Step::Keys);
+    }
+
+    /// Answers [`ImapEvent::Keys`]; `None`: nothing is known of the message.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn keys(&mut self, kept: Option<&[u8]>) {
+        let State::Searching(searching) = &mut self.state else { panic!("values of a header in {:?}", self.state) };
+        match kept.and_then(MailKeys::decode) {
+            Some(keys) => searching.decide(&Mail::Keys(&keys), Step::Header),
+            None => (searching.makes_keys, searching.step) = (true, Step::Header),
+        }
+    }
+
+    /// The UID of the last row's message, and the values of its header, if they are worth keeping: for [`keys`](Self::keys) when they are asked for again.
+    pub fn made_keys(&mut self) -> Option<(u32, Vec<u8>)> {
+        let State::Searching(searching) = &mut self.state else { return None };
+        Some((searching.row.uid, searching.made.take()?))
     }
 
     pub(super) fn searched_header(&mut self, answer: Result<&[u8], MailRefusal>) {
         let State::Searching(searching) = &mut self.state else { return };
         match answer {
             Ok(header) => {
+                if std::mem::take(&mut searching.makes_keys) {
+                    let keys = MailKeys::of_header(header);
+                    searching.made = keys.encode();
+                    searching.decide(&Mail::Keys(&keys), Step::Header);
+                    if searching.step != Step::Header {
+                        return;
+                    }
+                }
                 let text = searching.text_of(|| MailText::of_header(header, &|field| searching.texts.names(field)));
                 searching.decide(&Mail::Header(Header::new(header), &text), Step::Open);
             }
             // One message that is damaged is no reason for a list without it.
             Err(_) if searching.test.of(&searching.row, &Mail::Row, &searching.texts) == Some(true) => {
-                searching.decide(&Mail::Header(Header::new(b""), &MailText::default()), Step::NextRow);
+                searching.decide(&Mail::Keys(&MailKeys::default()), Step::NextRow);
             }
             Err(why) => searching.pass(why),
         }
@@ -238,133 +270,6 @@ impl ImapMachine {
         }
     }
 
-    fn end_search(&mut self) {
-        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        if let Some(order) = &mut searching.order {
-            order.finish();
-            let name = order.name();
-            searching.step = Step::TellOrder(0);
-            self.state = State::Searching(searching);
-            return self.text(&format!("* {name}"));
-        }
-        match searching.returns {
-            Some(returns) if returns.is_silent() => self.finish_search(*searching),
-            None => {
-                // An empty answer is one, too (decision 35).
-                self.text("* SEARCH");
-                searching.step = Step::Tell { range: 0, from: 0 };
-                self.state = State::Searching(searching);
-            }
-            Some(returns) => {
-                self.text("* ESEARCH (TAG ");
-                write::string(&mut self.out, searching.tag.as_bytes());
-                self.text(if searching.uid { ") UID" } else { ")" });
-                let found = &searching.found;
-                let end = |wanted: bool, name: &str, number: Option<u64>| match number.filter(|_| wanted) {
-                    Some(number) => format!(" {name} {number}"),
-                    None => String::new(),
-                };
-                let text = end(returns.min, "MIN", found.first().map(u64::from))
-                    + &end(returns.max, "MAX", found.last().map(u64::from))
-                    + &end(returns.count, "COUNT", Some(found.len()));
-                self.text(&text);
-                if returns.all && !found.is_empty() {
-                    self.text(" ALL ");
-                    searching.step = Step::Tell { range: 0, from: 0 };
-                    self.state = State::Searching(searching);
-                    return;
-                }
-                self.finish_search(*searching);
-            }
-        }
-    }
-
-    /// Tells some of the numbers: each by itself, or as ranges in an extended answer.
-    fn tell_numbers(&mut self, mut range: usize, mut from: u32) {
-        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        let ranges = searching.found.ranges();
-        for _ in 0..NUMBERS_MAX {
-            let Some(next) = ranges.get(range) else { break };
-            if searching.returns.is_some() {
-                if range > 0 {
-                    self.out.push(b',');
-                }
-                let (first, last) = (next.start(), next.end());
-                self.text(&if first == last { first.to_string() } else { format!("{first}:{last}") });
-                range += 1;
-                continue;
-            }
-            let number = from.max(*next.start());
-            write_number(&mut self.out, number);
-            if number == *next.end() {
-                range += 1;
-            }
-            from = number.saturating_add(1);
-        }
-        if range < ranges.len() {
-            searching.step = Step::Tell { range, from };
-            self.state = State::Searching(searching);
-            return;
-        }
-        self.finish_search(*searching);
-    }
-
-    fn tell_order(&mut self, mut told: usize) {
-        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        let is_done = match searching.order.as_ref().expect("it has an order") {
-            Order::Sorted(numbers) => {
-                let next = &numbers[told..numbers.len().min(told + NUMBERS_MAX)];
-                next.iter().for_each(|number| write_number(&mut self.out, *number));
-                told += next.len();
-                told == numbers.len()
-            }
-            Order::Threaded(threads) => self.tell_threads(threads, &mut told),
-            order => unreachable!("{} is not finished", order.name()),
-        };
-        if is_done {
-            return self.finish_search(*searching);
-        }
-        searching.step = Step::TellOrder(told);
-        self.state = State::Searching(searching);
-    }
-
-    fn tell_threads(&mut self, threads: &Threads, told: &mut usize) -> bool {
-        if *told == 0 && !threads.roots.is_empty() {
-            self.out.push(b' ');
-        }
-        for &root in threads.roots.iter().skip(*told).take(NUMBERS_MAX) {
-            threads.write(root, &mut self.out);
-            *told += 1;
-        }
-        *told == threads.roots.len()
-    }
-
-    fn finish_search(&mut self, searching: Searching) {
-        if searching.returns.is_some_and(|returns| returns.save) {
-            // After a search that failed there is nothing (RFC 5182 section 2.1).
-            self.saved = match searching.failure.and_then(unread) {
-                None => searching.saved_uids(),
-                Some(_) => NumberSet::default(),
-            };
-        }
-        // RFC 7162 sections 3.1.5 and 3.1.6.
-        let tells_modseq = searching.test.has_modseq() && searching.modseq > 0;
-        if !searching.returns.is_some_and(|returns| returns.is_silent()) {
-            self.line(&match tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
-                true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
-                true => format!(" (MODSEQ {})", searching.modseq),
-                false => String::new(),
-            });
-        }
-        let name = searching.order.as_ref().map_or("SEARCH", Order::name);
-        let uid = if searching.uid { "UID " } else { "" };
-        let text = match searching.failure.and_then(unread) {
-            Some(text) => text.into(),
-            None => format!("OK {uid}{name} completed"),
-        };
-        self.finish_with(searching.tag, text, searching.uid);
-    }
-
     /// Answers [`ImapEvent::NextRow`]; `None` at the end.
     ///
     /// # Panics
@@ -424,12 +329,6 @@ impl ImapMachine {
     }
 }
 
-/// A blank and a number.
-fn write_number(out: &mut Vec<u8>, number: u32) {
-    out.push(b' ');
-    write::number(out, number.into());
-}
-
 impl Searching {
     /// With MIN or MAX alone, only those are saved (RFC 5182 section 2.4).
     fn saved_uids(&self) -> NumberSet {
@@ -446,15 +345,20 @@ impl Searching {
         if self.texts.keys.is_empty() { MailText::default() } else { read() }
     }
 
-    /// Counts the row if what is known decides it, else goes on with `next`.
+    /// Counts the row if what is known decides it, else goes on with `next`, or with what comes after that if it says nothing.
     fn decide(&mut self, mail: &Mail<'_>, next: Step) {
         self.step = match self.test.of(&self.row, mail, &self.texts) {
             Some(true) => self.found(mail),
             Some(false) => Step::NextRow,
-            None if next == Step::Header && self.texts.are_open() && self.read >= READ_FIRST => Step::Find,
+            None if next == Step::Keys && self.texts.are_open() && self.read >= READ_FIRST => Step::Find,
             None => {
-                self.read += u32::from(next == Step::Header);
-                if next == Step::Header && !self.test.needs_header(&self.texts) { Step::Open } else { next }
+                self.read += u32::from(next == Step::Keys);
+                match next {
+                    Step::Keys if self.test.may_need_keys(&self.texts) => Step::Keys,
+                    Step::Keys | Step::Header if self.test.needs_header(&self.texts) => Step::Header,
+                    Step::Keys | Step::Header => Step::Open,
+                    next => next,
+                }
             }
         };
     }
@@ -462,9 +366,12 @@ impl Searching {
     fn found(&mut self, mail: &Mail<'_>) -> Step {
         let number = if self.uid { self.row.uid } else { self.row.number };
         match (&mut self.order, mail) {
-            (Some(order), Mail::Row) if order.needs_header() => return Step::Header,
-            (Some(order), Mail::Row) => order.add(number, &self.row, &Header::new(b"")),
-            (Some(order), Mail::Header(header, _) | Mail::Message(header, _)) => order.add(number, &self.row, header),
+            (Some(order), Mail::Row) if order.needs_keys() => return Step::Keys,
+            (Some(order), Mail::Row) => order.add(number, &self.row, &MailKeys::default()),
+            (Some(order), Mail::Keys(keys)) => order.add(number, &self.row, keys),
+            (Some(order), Mail::Header(header, _) | Mail::Message(header, _)) => {
+                order.add(number, &self.row, &MailKeys::of_fields(header));
+            }
             (None, _) => self.found.push(number),
         }
         if self.returns.is_some_and(|returns| returns.save) {

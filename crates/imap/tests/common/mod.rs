@@ -18,7 +18,7 @@ use posthaste_imap::session::{
 };
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
-    FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
+    FakeMessage, FakeStore, KeptKind, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
     MessageFlags, MessageRow, MessageWriter, NamePattern, QuotaLimits, QuotaUse, RowOptions, SelectMode, Uid,
 };
 use posthaste_scram::{ScramFirst, ScramKeys, ScramProof, ScramSecret, ScramServer};
@@ -153,8 +153,8 @@ impl Host {
     /// Keeps for a message what was kept of another one.
     pub fn mix_up_structures(&mut self, uid: u32, other: u32) {
         let (view, uid) = (self.view.as_deref().unwrap(), Uid::new(uid).unwrap());
-        let kept = now(view.structures(&[Uid::new(other).unwrap()])).unwrap().remove(0);
-        view.keep_structure(uid, &kept.unwrap().unwrap());
+        let kept = now(view.kept(KeptKind::Structure, &[Uid::new(other).unwrap()])).unwrap().remove(0);
+        view.keep(KeptKind::Structure, uid, &kept.unwrap().unwrap());
     }
 
     fn flush(&mut self) {
@@ -302,9 +302,16 @@ impl Host {
                 self.reads += 1;
                 let header = now(view.header(Uid::new(uid).unwrap())).map_err(refused);
                 self.machine.header(header.as_deref().map_err(|why| *why));
+                if let Some((uid, made)) = self.machine.made_keys() {
+                    view.keep(KeptKind::Keys, Uid::new(uid).unwrap(), &made);
+                }
+            }
+            ImapEvent::Keys { uid } => {
+                let kept = now(view.kept(KeptKind::Keys, &[Uid::new(uid).unwrap()])).unwrap().pop();
+                self.machine.keys(kept.and_then(Result::ok).flatten().as_deref());
             }
             ImapEvent::Structure { uid } => {
-                let kept = now(view.structures(&[Uid::new(uid).unwrap()])).unwrap().pop();
+                let kept = now(view.kept(KeptKind::Structure, &[Uid::new(uid).unwrap()])).unwrap().pop();
                 self.machine.structure(kept.and_then(Result::ok).flatten().as_deref());
             }
             ImapEvent::Open { uid } => {
@@ -325,7 +332,7 @@ impl Host {
                 self.parsed += 1;
                 self.machine.message(Ok(&whole));
                 if let Some((uid, made)) = self.machine.made_structure() {
-                    view.keep_structure(Uid::new(uid).unwrap(), &made);
+                    view.keep(KeptKind::Structure, Uid::new(uid).unwrap(), &made);
                 }
             }
             ImapEvent::Send(range) => {

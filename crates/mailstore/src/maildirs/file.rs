@@ -108,6 +108,11 @@ impl MailFile {
         self.facts.get().copied().unwrap_or_default()
     }
 
+    /// Facts of the file with the content that the UID belongs to, if it was looked at since the start.
+    pub fn content_facts(&self) -> Option<FileFacts> {
+        self.facts.get().copied().filter(|_| self.awaited().is_none())
+    }
+
     /// The order in which files that were found together get their UIDs: time and name.
     pub fn age_order(&self) -> (i64, &str) {
         (self.known_facts().mtime_ns, &self.name)

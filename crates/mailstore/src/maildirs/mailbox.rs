@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
-use posthaste_maildir::tree::FileFacts;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -28,12 +27,12 @@ use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
 use crate::error::MailstoreError;
-use crate::mail_body::MailBody;
+use crate::mail_body::{MailBody, first_bodies, first_fields};
 use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
-use crate::snapshot::{Source, first_bodies, first_fields, first_structures};
-use crate::store::Asked;
+use crate::snapshot::Source;
+use crate::store::{Asked, KeptKind};
 
 /// Time for which a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
@@ -372,32 +371,23 @@ impl Source for MaildirMailbox {
         })
     }
 
-    fn structures(
+    fn kept(
         &self,
+        kind: KeptKind,
         messages: Vec<Message<Arc<MailFile>>>,
     ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
             core.listed().await;
-            let work = move || {
-                let reader = core.reader().ok();
-                let mut cached = core.shared.header_cache.reader();
-                let messages = messages.iter().map(|message| core.as_listed(message));
-                first_structures(messages.map(|message| {
-                    let (_, facts) = core.looked_at(reader.as_ref(), &message.file).unzip();
-                    Ok(facts.and_then(|facts| cached.structure(message.email_id, &facts)))
-                }))
-            };
-            spawn_blocking(work).await.map_err(ended)
+            spawn_blocking(move || core.kept(kind, &messages)).await.map_err(ended)
         })
     }
 
-    fn keep_structure(&self, message: &Message<Arc<MailFile>>, structure: &[u8]) {
+    fn keep(&self, kind: KeptKind, message: &Message<Arc<MailFile>>, made: &[u8]) {
         let Message { file, email_id, .. } = self.0.as_listed(message);
         // Those of the file that was opened: without them it was read from the spool.
-        let facts = file.known_facts();
-        if file.awaited().is_none() && facts != FileFacts::default() {
-            self.0.shared.header_cache.put_structure(email_id, &facts, structure);
+        if let Some(facts) = file.content_facts() {
+            self.0.shared.header_cache.keep(kind, email_id, &facts, made);
             commit_cache(&self.0);
         }
     }

@@ -14,9 +14,9 @@ use super::core::MailboxCore;
 use super::file::MailFile;
 use super::header_cache::HeaderReader;
 use crate::error::MailstoreError;
-use crate::mail_body::MailBody;
+use crate::mail_body::{MailBody, first_fields, first_kept};
 use crate::message_list::Message;
-use crate::snapshot::first_fields;
+use crate::store::KeptKind;
 
 impl MailboxCore {
     /// The facts of a message's file, unless it is another one or yet to be made.
@@ -27,7 +27,27 @@ impl MailboxCore {
     ) -> Option<(&'r MaildirReader, FileFacts)> {
         let reader = reader.filter(|_| file.awaited().is_none())?;
         let facts = reader.facts(file.subdir, &file.name).ok().flatten()?;
-        file.is(&facts).then_some((reader, facts))
+        if !file.is(&facts) {
+            return None;
+        }
+        file.saw(facts);
+        Some((reader, facts))
+    }
+
+    /// What is kept of the first of some messages.
+    pub fn kept(
+        &self,
+        kind: KeptKind,
+        messages: &[Message<Arc<MailFile>>],
+    ) -> Vec<Result<Option<Bytes>, MailstoreError>> {
+        let reader = self.reader().ok();
+        let mut cached = self.shared.header_cache.reader();
+        first_kept(messages.iter().map(|message| {
+            let message = self.as_listed(message);
+            let known = message.file.content_facts().filter(|_| kind == KeptKind::Keys);
+            let facts = known.or_else(|| self.looked_at(reader.as_ref(), &message.file).map(|(_, facts)| facts));
+            Ok(facts.and_then(|facts| cached.kept(kind, message.email_id, &facts)))
+        }))
     }
 
     pub fn header(&self, reader: Option<&MaildirReader>, uid: u32, file: &MailFile) -> Result<Bytes, MailstoreError> {

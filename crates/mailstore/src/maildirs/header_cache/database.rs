@@ -11,15 +11,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use redb::backends::FileBackend;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, RepairSession, StorageBackend, TableDefinition};
+use redb::{
+    AccessGuard, Database, Range, ReadOnlyTable, ReadableDatabase, ReadableTable, RepairSession, StorageBackend, Table,
+    TableDefinition,
+};
 
-use super::entry::{Key, value_of};
+use super::entry::{CachedKind, Key, value_of};
 use crate::maildirs::boot::boot_id;
 
 /// Octets of pages that the database keeps in memory.
 const PAGES_BYTES: usize = 16 << 20;
 
-/// Batch and number of a body, and a kind (big-endian) → facts of the file, fields or structure, CRC-32C over key and value.
+/// A kind, batch and number of a body (big-endian) → facts of the file, what is cached, CRC-32C over key and value.
 const HEADERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("headers");
 /// The boot for which the entries count, and octets of all of them.
 pub(super) const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
@@ -32,7 +35,9 @@ pub(super) struct CacheDatabase(Option<Database>);
 
 /// One state of the database, for many reads.
 pub(super) struct CacheRead {
-    table: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    /// Where the last entry stood. Outlived by the table, as that is by the database.
+    cursor: Option<Cursor>,
+    table: CacheTable,
     /// Outlives the table.
     database: Arc<CacheDatabase>,
 }
@@ -93,8 +98,8 @@ impl CacheDatabase {
                 }
                 let bytes_max = bytes_max(bytes);
                 while bytes > bytes_max {
-                    let Some(oldest) = table.pop_first()? else { break };
-                    bytes = bytes.saturating_sub(oldest.1.value().len() as u64);
+                    let Some(removed) = remove_oldest(&mut table)? else { break };
+                    bytes = bytes.saturating_sub(removed);
                 }
                 let mut state = transaction.open_table(STATE)?;
                 state.insert("boot", boot_id().as_bytes())?;
@@ -108,7 +113,7 @@ impl CacheDatabase {
     pub fn read(self: &Arc<Self>) -> Result<CacheRead, CacheError> {
         guarded(|| {
             let table = self.redb().begin_read()?.open_table(HEADERS)?;
-            Ok(CacheRead { table, database: Arc::clone(self) })
+            Ok(CacheRead { cursor: None, table, database: Arc::clone(self) })
         })
     }
 }
@@ -123,14 +128,81 @@ impl Drop for CacheDatabase {
     }
 }
 
+type CacheTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
+type CacheOctets = AccessGuard<'static, &'static [u8]>;
+
+/// Entries from one on. The next message's entry is near in most cases: to go on costs less than to begin at the root.
+struct Cursor {
+    entries: Range<'static, &'static [u8], &'static [u8]>,
+    next: Option<(CacheOctets, CacheOctets)>,
+    /// No entry lies between this key and `next`.
+    from: Key,
+}
+
+/// Entries that are passed over before the cursor is set anew.
+const PASSED_MAX: usize = 8;
+
+impl Cursor {
+    fn at(table: &CacheTable, key: &Key) -> Result<Self, CacheError> {
+        let mut entries = table.range(&key[..]..)?;
+        let next = entries.next().transpose()?;
+        Ok(Self { entries, next, from: *key })
+    }
+
+    /// Goes on to the first entry that is not below `key`; false if it is far.
+    fn go_to(&mut self, key: &Key) -> Result<bool, CacheError> {
+        if *key < self.from {
+            return Ok(false);
+        }
+        for _ in 0..PASSED_MAX {
+            match &self.next {
+                Some((found, _)) if found.value() < &key[..] => self.next = self.entries.next().transpose()?,
+                _ => {
+                    self.from = *key;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl CacheRead {
-    pub fn get(&self, key: &Key, facts: &FileFacts) -> Result<Option<Bytes>, CacheError> {
-        guarded(|| Ok(self.table.get(&key[..])?.and_then(|entry| value_of(key, entry.value(), facts))))
+    /// Cheapest in the order of keys.
+    pub fn get(&mut self, key: &Key, facts: &FileFacts) -> Result<Option<Bytes>, CacheError> {
+        guarded(|| {
+            let mut cursor = match self.cursor.take() {
+                Some(cursor) => cursor,
+                None => Cursor::at(&self.table, key)?,
+            };
+            if !cursor.go_to(key)? {
+                cursor = Cursor::at(&self.table, key)?;
+            }
+            let found = cursor.next.as_ref().filter(|(found, _)| found.value() == &key[..]);
+            let value = found.and_then(|(_, entry)| value_of(key, entry.value(), facts));
+            self.cursor = Some(cursor);
+            Ok(value)
+        })
     }
 
     pub fn database(&self) -> &Arc<CacheDatabase> {
         &self.database
     }
+}
+
+/// Removes an entry of the oldest mail, and says how many octets it had; `None`: there is none.
+fn remove_oldest(table: &mut Table<'_, &'static [u8], &'static [u8]>) -> Result<Option<u64>, CacheError> {
+    let mut oldest: Option<Key> = None;
+    for kind in CachedKind::ALL {
+        let from = kind.first_key();
+        let found = table.range(&from[..]..)?.next().transpose()?;
+        let found = found.and_then(|(key, _)| Key::try_from(key.value()).ok()).filter(|key| key[0] == from[0]);
+        if let Some(key) = found.filter(|key| oldest.is_none_or(|known| key[1..] < known[1..])) {
+            oldest = Some(key);
+        }
+    }
+    let Some(oldest) = oldest else { return Ok(None) };
+    Ok(Some(table.remove(&oldest[..])?.map_or(0, |entry| entry.value().len() as u64)))
 }
 
 /// The reason why the file cannot be used, in words.

@@ -4,23 +4,45 @@ use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use posthaste_message::mime::{Header, is_listed_field};
 
-/// Batch and number of a body, big-endian, and a [`CachedKind`]: entries are in the order of mail.
+use crate::store::KeptKind;
+
+/// A [`CachedKind`], then batch and number of a body, big-endian: entries of a kind stand together, in the order of mail.
 pub(super) type Key = [u8; 11];
 
 /// Kinds of entries.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CachedKind {
     /// The listed fields of its header.
     Fields = 0,
     /// Structure of the message, in the form of the protocol that has made it.
     Structure = 1,
+    /// Values of its header that searches compare, likewise.
+    Keys = 2,
+}
+
+impl CachedKind {
+    pub const ALL: [Self; 3] = [Self::Fields, Self::Structure, Self::Keys];
+
+    /// The lowest key of the kind.
+    pub fn first_key(self) -> Key {
+        key_of((0, 0), self)
+    }
+}
+
+impl From<KeptKind> for CachedKind {
+    fn from(kind: KeptKind) -> Self {
+        match kind {
+            KeptKind::Structure => Self::Structure,
+            KeptKind::Keys => Self::Keys,
+        }
+    }
 }
 
 pub(super) fn key_of((lsn, target): (u64, u16), kind: CachedKind) -> Key {
     let mut key = [0; 11];
-    key[..8].copy_from_slice(&lsn.to_be_bytes());
-    key[8..10].copy_from_slice(&target.to_be_bytes());
-    key[10] = kind as u8;
+    key[0] = kind as u8;
+    key[1..9].copy_from_slice(&lsn.to_be_bytes());
+    key[9..].copy_from_slice(&target.to_be_bytes());
     key
 }
 

@@ -1,4 +1,5 @@
-//! The header fields that clients list, and the structure of messages, in a file of their own: ENVELOPE, SORT and BODYSTRUCTURE open no message.
+//! The header fields that clients list, the structure of messages, and values that searches compare, in a file of their own: ENVELOPE, SORT, THREAD, SEARCH of
+//! common fields and BODYSTRUCTURE open no message.
 //!
 //! The mail has all that is in it. The file is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
 //! An entry counts for the very file that it was made of (inode, size, time of change).
@@ -16,6 +17,7 @@ use posthaste_maildir::tree::FileFacts;
 
 use self::database::{CacheDatabase, CacheError, CacheRead, Entries};
 use self::entry::{CachedKind, Key, entry_of, key_of, listed_fields, value_of};
+use crate::store::KeptKind;
 
 /// The cache's file beside the table.
 pub const HEADER_CACHE_FILE: &str = "cache.redb";
@@ -114,10 +116,10 @@ impl HeaderCache {
         fields
     }
 
-    /// Remembers the structure of a message, in the form of the protocol that has made it. As with [`put`](Self::put), it may have to be committed.
-    pub fn put_structure(&self, body: (u64, u16), facts: &FileFacts, structure: &[u8]) {
+    /// Remembers something made of a message, in the form of the protocol that has made it. As with [`put`](Self::put), it may have to be committed.
+    pub fn keep(&self, kind: KeptKind, body: (u64, u16), facts: &FileFacts, made: &[u8]) {
         if self.file.is_some() {
-            self.add(key_of(body, CachedKind::Structure), facts, structure);
+            self.add(key_of(body, kind.into()), facts, made);
         }
     }
 
@@ -187,9 +189,9 @@ impl HeaderReader<'_> {
         self.find(&key_of(body, CachedKind::Fields), facts)
     }
 
-    /// Structure of a message, if it was made of this very file.
-    pub fn structure(&mut self, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
-        self.find(&key_of(body, CachedKind::Structure), facts)
+    /// What is kept of a message, if it was made of this very file.
+    pub fn kept(&mut self, kind: KeptKind, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
+        self.find(&key_of(body, kind.into()), facts)
     }
 
     fn find(&mut self, key: &Key, facts: &FileFacts) -> Option<Bytes> {
@@ -200,7 +202,7 @@ impl HeaderReader<'_> {
             }
             state.database.clone()?
         };
-        let found = match &self.read {
+        let found = match &mut self.read {
             Some(read) => read.get(key, facts),
             None => self.begin(&database).and_then(|read| read.get(key, facts)),
         };
@@ -211,7 +213,7 @@ impl HeaderReader<'_> {
         })
     }
 
-    fn begin(&mut self, database: &Arc<CacheDatabase>) -> Result<&CacheRead, CacheError> {
+    fn begin(&mut self, database: &Arc<CacheDatabase>) -> Result<&mut CacheRead, CacheError> {
         #[cfg(test)]
         self.cache.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(self.read.insert(database.read()?))

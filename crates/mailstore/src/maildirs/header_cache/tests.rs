@@ -18,7 +18,7 @@ use crate::maildirs::tests::open_ledger;
 use crate::name::MailboxName;
 use crate::row::Uid;
 use crate::snapshot::SnapshotView;
-use crate::store::{MailboxView, SelectMode};
+use crate::store::{KeptKind, MailboxView, SelectMode};
 
 const HEADER: &[u8] = b"Received: x\r\nSubject: one\r\n two\r\nX-Other: y\r\nTo: a@b\r\nto: c@d\r\n\r\n";
 const FIELDS: &[u8] = b"Subject: one\r\n two\r\nTo: a@b\r\nto: c@d\r\n\r\n";
@@ -74,12 +74,12 @@ fn a_structure_is_that_of_the_very_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(HEADER_CACHE_FILE);
     let cache = cache_of(&path, CACHE_BYTES_MIN);
-    cache.put_structure((1, 2), &FACTS, b"(parts)");
+    cache.keep(KeptKind::Structure, (1, 2), &FACTS, b"(parts)");
     assert_eq!(get(&cache, (1, 2), &FACTS), None);
     cache.put((1, 2), &FACTS, Bytes::from_static(HEADER));
-    cache.put_structure((1, 3), &FACTS, &[b'x'; ENTRY_BYTES_MAX + 1]);
+    cache.keep(KeptKind::Structure, (1, 3), &FACTS, &[b'x'; ENTRY_BYTES_MAX + 1]);
     let check = |cache: &HeaderCache| {
-        let structure = |body, facts: &FileFacts| cache.reader().structure(body, facts);
+        let structure = |body, facts: &FileFacts| cache.reader().kept(KeptKind::Structure, body, facts);
         assert_eq!(structure((1, 2), &FACTS).as_deref(), Some(&b"(parts)"[..]));
         assert_eq!(get(cache, (1, 2), &FACTS).as_deref(), Some(FIELDS));
         assert_eq!(structure((1, 2), &FileFacts { mtime_ns: 6, ..FACTS }), None);
@@ -89,8 +89,8 @@ fn a_structure_is_that_of_the_very_file() {
     drop(cache);
     check(&cache_of(&path, CACHE_BYTES_MIN));
     let none = HeaderCache::none();
-    none.put_structure((1, 2), &FACTS, b"(parts)");
-    assert_eq!(none.reader().structure((1, 2), &FACTS), None);
+    none.keep(KeptKind::Structure, (1, 2), &FACTS, b"(parts)");
+    assert_eq!(none.reader().kept(KeptKind::Structure, (1, 2), &FACTS), None);
 }
 
 #[test]
@@ -318,15 +318,15 @@ async fn a_structure_goes_with_the_file_that_it_was_made_of() {
     let (_store, mut view) = view_of(dir.path(), open_ledger(dir.path())).await;
     let uids: Vec<Uid> = (1..=4).map(|uid| Uid::new(uid).unwrap()).collect();
     let known = async |view: &dyn MailboxView| {
-        let found = view.structures(&uids).await.unwrap().into_iter();
+        let found = view.kept(KeptKind::Structure, &uids).await.unwrap().into_iter();
         found.map(|found| found.map(|kept| kept.map(|kept| kept.to_vec()))).collect::<Vec<_>>()
     };
     let gone = Err(crate::MailstoreError::Gone);
-    view.keep_structure(uids[3], b"gone");
+    view.keep(KeptKind::Structure, uids[3], b"gone");
     assert_eq!(known(&*view).await, [Ok(None), Ok(None), Ok(None), gone.clone()]);
     for uid in &uids[..3] {
         view.body(*uid).await.unwrap();
-        view.keep_structure(*uid, format!("({})", uid.get()).as_bytes());
+        view.keep(KeptKind::Structure, *uid, format!("({})", uid.get()).as_bytes());
     }
     let kept = |uid: u32| Ok(Some(format!("({uid})").into_bytes()));
     assert_eq!(known(&*view).await, [kept(1), kept(2), kept(3), gone]);
@@ -337,4 +337,80 @@ async fn a_structure_goes_with_the_file_that_it_was_made_of() {
     std::fs::File::options().write(true).open(path(2)).unwrap().set_modified(later).unwrap();
     view.advance(true).await.unwrap();
     assert_eq!(known(&*view).await[..3], [kept(1), Ok(None), kept(3)]);
+}
+
+/// A pass over all messages meets entries in their order, and sometimes none, or one of long before.
+#[test]
+fn entries_are_found_in_any_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(&dir.path().join(HEADER_CACHE_FILE), CACHE_BYTES_MIN);
+    let is_there = |n: u64| !n.is_multiple_of(3) && !(400..600).contains(&n);
+    let value = |n: u64| format!("value {n}").into_bytes();
+    for n in (0..1000).filter(|n| is_there(*n)) {
+        cache.keep(KeptKind::Keys, (n, 1), &FACTS, &value(n));
+        cache.keep(KeptKind::Structure, (n, 1), &FACTS, b"(parts)");
+    }
+    cache.commit();
+    let check = |numbers: &mut dyn Iterator<Item = u64>| {
+        let mut reader = cache.reader();
+        for n in numbers {
+            let found = reader.kept(KeptKind::Keys, (n, 1), &FACTS);
+            assert_eq!(found.as_deref(), is_there(n).then(|| value(n)).as_deref(), "{n}");
+            assert_eq!(reader.kept(KeptKind::Keys, (n, 0), &FACTS), None);
+        }
+    };
+    check(&mut (0..1100));
+    check(&mut (0..1100).rev());
+    check(&mut (0..1100).step_by(7));
+    let mut random = posthaste_random::Random::new(1);
+    check(&mut std::iter::repeat_with(|| random.below(1100)).take(2000));
+    check(&mut [5, 5, 4, 5, 999, 1, 401, 401, 599, 601].into_iter());
+}
+
+#[test]
+fn mail_goes_with_all_that_is_kept_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(HEADER_CACHE_FILE);
+    let cache = cache_of(&path, 5000);
+    for n in 0..100 {
+        cache.put((n, 0), &FACTS, header_of(100));
+        cache.keep(KeptKind::Structure, (n, 0), &FACTS, &[b'x'; 100]);
+        cache.keep(KeptKind::Keys, (n, 0), &FACTS, &[b'x'; 100]);
+    }
+    cache.commit();
+    let mut reader = cache.reader();
+    let mut left = |n| {
+        let kept = [KeptKind::Structure, KeptKind::Keys].map(|kind| reader.kept(kind, (n, 0), &FACTS).is_some());
+        [reader.get((n, 0), &FACTS).is_some(), kept[0], kept[1]]
+    };
+    let whole: Vec<u64> = (0..100).filter(|n| left(*n) == [true; 3]).collect();
+    assert!((10..20).contains(&whole.len()) && *whole.last().unwrap() == 99, "{whole:?}");
+    // Of one message at most a part is left.
+    assert!((0..whole[0].saturating_sub(1)).all(|n| left(n) == [false; 3]), "{whole:?}");
+}
+
+/// Values of headers need no look at files: what was looked at is the content that the UID belongs to.
+#[tokio::test]
+async fn values_of_a_header_are_had_without_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(posthaste_maildir::Maildir::open_or_create(dir.path().join("Maildir")).unwrap());
+    let path = |n: u32| dir.path().join(format!("Maildir/cur/{n}.a.h:2,S"));
+    (1..=2).for_each(|n| std::fs::write(path(n), format!("Subject: {n}\n\nbody\n")).unwrap());
+    let (store, view) = view_of(dir.path(), open_ledger(dir.path())).await;
+    let uids: Vec<Uid> = (1..=2).map(|uid| Uid::new(uid).unwrap()).collect();
+    let known = async |view: &dyn MailboxView, kind: KeptKind| {
+        let found = view.kept(kind, &uids).await.unwrap().into_iter();
+        found.map(|found| found.unwrap().map(|kept| kept.to_vec())).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&*view, KeptKind::Keys).await, [None, None]);
+    for uid in &uids {
+        view.keep(KeptKind::Structure, *uid, b"(parts)");
+        view.keep(KeptKind::Keys, *uid, b"values");
+    }
+    let (parts, values) = (|| Some(b"(parts)".to_vec()), || Some(b"values".to_vec()));
+    assert_eq!(known(&*view, KeptKind::Structure).await, [parts(), parts()]);
+    std::fs::remove_file(path(1)).unwrap();
+    assert_eq!(known(&*view, KeptKind::Structure).await, [None, parts()]);
+    assert_eq!(known(&*view, KeptKind::Keys).await, [values(), values()]);
+    drop(store);
 }
