@@ -405,6 +405,29 @@ with_curl_by_pop3() {
 with_curl_by_pop3_and_a_wrong_password() {
     ! curl -sS --max-time 30 -u dave@example.org:wrong "pop3://127.0.0.1:$pop3/1"
 }
+with_poplib() {
+    PORT=$pop3 CERT=$dir/cert.pem python3 - <<'PY'
+import os, poplib, ssl
+pop = poplib.POP3("127.0.0.1", int(os.environ["PORT"]), timeout=60)
+assert {"UIDL", "TOP", "STLS"} <= set(pop.capa())
+pop.stls(ssl.create_default_context(cafile=os.environ["CERT"]))
+pop.user("dave@example.org")
+pop.pass_("secret")
+count, octets = pop.stat()
+sizes = [int(line.split()[1]) for line in pop.list()[1]]
+assert len(sizes) == count and sum(sizes) == octets, (count, octets, sizes)
+assert len({line.split()[1] for line in pop.uidl()[1]}) == count
+for number, size in enumerate(sizes, 1):
+    _, lines, read = pop.retr(number)
+    assert read == size, (read, size)
+    top = pop.top(number, 0)[1]
+    assert top == lines[: len(top)] and top[-1] == b"", top
+assert b"to dave" in pop.retr(1)[1]
+pop.dele(1)
+pop.rset()
+pop.quit()
+PY
+}
 # fetchmail remembers by UIDL what it has.
 with_fetchmail() {
     cat >"$dir/fetchmailrc" <<RC
@@ -626,6 +649,7 @@ check "offlineimap syncs both ways, then has nothing to do" with_offlineimap
 check "neomutt marks and deletes" with_neomutt_changes
 check "curl reads by POP3, also behind STLS and with implicit TLS" with_curl_by_pop3
 check "curl is refused a wrong password by POP3" with_curl_by_pop3_and_a_wrong_password
+check "poplib reads by POP3 behind STLS" with_poplib
 check "fetchmail reads by POP3, and nothing twice" with_fetchmail
 check "mpop reads by POP3, and nothing twice" with_mpop
 check "mpop logs in by SCRAM-SHA-256" with_mpop_by_scram_alone

@@ -23,7 +23,8 @@ fn answered(host: &mut Host, command: &str) -> (String, usize) {
     (String::from_utf8_lossy(&host.output).into_owned(), host.reads)
 }
 
-/// Commands, and what they read of known messages: one of the three has octets in its header that only its body may explain, so a text is looked for in both.
+/// Commands, and how often they read known messages. The header of one of the three has octets that only its body may
+/// explain: a text is looked for in both.
 const COMMANDS: [(&str, usize); 12] = [
     ("SORT (DATE) UTF-8 ALL", 0),
     ("SORT (REVERSE SUBJECT FROM) UTF-8 ALL", 0),

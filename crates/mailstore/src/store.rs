@@ -345,7 +345,7 @@ pub trait MailboxView: Send + Sync {
     /// As [`headers`](Self::headers).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// What [`keep`](Self::keep) was given of messages that have the same octets still. It may be forgotten at any time. In the order of the UIDs; of the first of them, up
+    /// Octets that [`keep`](Self::keep) was given, of messages that are unchanged. They may be forgotten at any time. In the order of the UIDs; of the first of them, up
     /// to the one with which they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors

@@ -167,7 +167,7 @@ impl<'v, 's> Messages<'v, 's> {
         line.machine.keys(kept.as_deref());
     }
 
-    /// What is kept of a message; asked for together with the next messages.
+    /// Octets that are kept of a message. Those of the next messages are asked for with them.
     async fn kept(
         view: &dyn MailboxView,
         kind: KeptKind,

@@ -36,7 +36,7 @@ pub(super) struct Searching {
     modseq: u64,
     failure: Option<MailRefusal>,
     choice: Option<MessageChoice>,
-    /// Nothing is kept of the row's header: values that are made of it are to be kept.
+    /// True if the values of the row's header are yet to be made and kept.
     makes_keys: bool,
     /// These values.
     made: Option<Vec<u8>>,

@@ -20,6 +20,8 @@ mod cuts;
 mod folders;
 #[path = "gathered_tests.rs"]
 mod gathered;
+#[path = "arrival_renames_tests.rs"]
+mod renames;
 
 const INBOX: &str = "me/Maildir";
 const NONCE: u32 = 7;
@@ -111,16 +113,20 @@ impl World {
         account.select(id, SelectMode::Writable).await.unwrap()
     }
 
-    /// Makes the file of a message, as delivery does.
+    /// Makes the file of a message in INBOX, as delivery does.
     fn deliver(&self, mail: &Path, receipt: &Receipt, text: &str) {
-        let maildir = Maildir::open_or_create(mail.join(INBOX)).unwrap();
+        self.deliver_to(&mail.join(INBOX), receipt, text);
+    }
+
+    fn deliver_to(&self, path: &Path, receipt: &Receipt, text: &str) {
+        let maildir = Maildir::open_or_create(path).unwrap();
         let wire = wire(text);
         let stored = wire.replace("\r\n", "\n");
         let unique = format!("J{:x}R{NONCE:08x}T0", receipt.lsn.get());
         let (disk, sent) = (stored.len() as u64, wire.len() as u64);
         let name = UniqueName::new(1_700_000_000, &unique, &Host::new("mx"), disk, sent);
         maildir.write_tmp(name.as_str(), &[std::io::IoSlice::new(stored.as_bytes())]).unwrap();
-        let tmp = std::fs::File::open(mail.join(INBOX).join("tmp").join(name.as_str())).unwrap();
+        let tmp = std::fs::File::open(path.join("tmp").join(name.as_str())).unwrap();
         posthaste_fsops::fsync(tmp).unwrap();
         maildir.publish(name.as_str()).unwrap();
         maildir.sync_message(Subdir::New, name.as_str()).unwrap();

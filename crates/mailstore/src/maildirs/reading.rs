@@ -34,7 +34,7 @@ impl MailboxCore {
         Some((reader, facts))
     }
 
-    /// What is kept of the first of some messages.
+    /// Octets that are kept of messages: of the first, as many as fit.
     pub fn kept(
         &self,
         kind: KeptKind,

@@ -189,7 +189,7 @@ impl HeaderReader<'_> {
         self.find(&key_of(body, CachedKind::Fields), facts)
     }
 
-    /// What is kept of a message, if it was made of this very file.
+    /// Octets that are kept of a message, if they were made of this very file.
     pub fn kept(&mut self, kind: KeptKind, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
         self.find(&key_of(body, kind.into()), facts)
     }
