@@ -15,6 +15,8 @@ pub struct Addresses {
     /// Of any family, also of one that is not used.
     ours: Arc<[OwnPort]>,
     valid_until: Instant,
+    is_secure: bool,
+    alias: Option<Arc<str>>,
 }
 
 impl Addresses {
@@ -38,7 +40,28 @@ impl Addresses {
             *count += 1;
             *count <= IN_FAMILY_MAX
         });
-        (!ordered.is_empty()).then(|| Addresses { ordered: ordered.into(), ours, valid_until })
+        (!ordered.is_empty()).then(|| Addresses {
+            ordered: ordered.into(),
+            ours,
+            valid_until,
+            is_secure: false,
+            alias: None,
+        })
+    }
+
+    /// Looked up in DNS: `is_secure` as [`is_secure`](Self::is_secure), and the end of the alias if the name is one.
+    pub(super) fn found(self, is_secure: bool, alias: Option<Arc<str>>) -> Self {
+        Addresses { is_secure, alias, ..self }
+    }
+
+    /// True if they are authenticated by DNSSEC, aliases included. Never without [`Settings::trust_ad`](super::Settings::trust_ad).
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    /// The name that the host's name is an alias of.
+    pub fn alias(&self) -> Option<&Arc<str>> {
+        self.alias.as_ref()
     }
 
     /// All addresses, ordered by family as the strategy has it, then by number.

@@ -2,21 +2,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::authentic::AskingProvider;
 use super::meters::{DnsMeters, Outcome};
 use super::slots::Slots;
 use super::{Settings, SetupError, Slot};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError as Negative, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
-use hickory_resolver::{TokioResolver, system_conf};
+use hickory_resolver::{Resolver, system_conf};
 use tokio::time::Instant;
 
 /// Asks the resolvers. Keeps nothing.
 pub(super) struct Client {
-    resolver: TokioResolver,
+    resolver: Resolver<AskingProvider>,
+    /// The bit AD is believed.
+    trusts_ad: bool,
+    pub(super) servers: Vec<SocketAddr>,
     slots: Arc<Slots>,
     time: Duration,
     pub(super) meters: Arc<DnsMeters>,
@@ -26,6 +29,10 @@ pub(super) struct Client {
 pub(super) struct Records {
     pub(super) data: Vec<RData>,
     pub(super) ttl_secs: u32,
+    /// The end of the alias, if the name is one.
+    pub(super) alias: Option<Name>,
+    /// The resolver has validated all of it, and is believed.
+    pub(super) is_secure: bool,
 }
 
 /// Why there are no records.
@@ -75,10 +82,26 @@ impl Client {
         options.use_hosts_file = ResolveHosts::Never;
         options.max_active_requests = settings.questions_max;
         options.preserve_intermediates = true;
+        let address =
+            |server: &NameServerConfig| SocketAddr::new(server.ip, server.connections.first().map_or(53, |to| to.port));
+        let addresses = servers.iter().map(address).collect();
         let config = ResolverConfig::from_name_servers(servers);
-        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let builder = Resolver::builder_with_config(config, AskingProvider::new(settings.trust_ad));
         let resolver = builder.with_options(options).build().map_err(system)?;
-        Ok(Client { resolver, slots: Slots::new(settings.questions_max), time, meters: Arc::default() })
+        let trusts_ad = settings.trust_ad;
+        Ok(Client {
+            resolver,
+            trusts_ad,
+            servers: addresses,
+            slots: Slots::new(settings.questions_max),
+            time,
+            meters: Arc::default(),
+        })
+    }
+
+    /// True if the bit AD is asked for and believed.
+    pub(super) fn trusts_ad(&self) -> bool {
+        self.trusts_ad
     }
 
     pub(super) fn slots(&self) -> &Arc<Slots> {
@@ -107,6 +130,7 @@ impl Client {
             Ok(Ok(lookup)) => {
                 // Records that are not the ones asked for, or without content.
                 let found = Some(records(&lookup, name, kind)).filter(|found| !found.data.is_empty());
+                let found = found.map(|found| Records { is_secure: found.is_secure && self.trusts_ad, ..found });
                 found.ok_or_else(|| Failure::Unanswered("an answer without the records".to_owned()))
             }
             Ok(Err(error)) => Err(failure(error)),
@@ -128,6 +152,10 @@ fn server(address: &SocketAddr) -> NameServerConfig {
 /// The records of the name, or of the end of its CNAME chain. Others in the answer are ignored.
 fn records(lookup: &Lookup, mut owner: Name, kind: RecordType) -> Records {
     let answers = lookup.answers();
+    // The bit holds for the whole message. Where hickory has followed an alias by a second question, only that one's
+    // message is left.
+    let is_secure = lookup.message().metadata.authentic_data && *lookup.query().name() == owner;
+    let mut alias = None;
     let mut ttl_secs = u32::MAX;
     // A chain has no more links than the answer has records.
     for _ in 0..answers.len() {
@@ -136,12 +164,13 @@ fn records(lookup: &Lookup, mut owner: Name, kind: RecordType) -> Records {
             _ => None,
         });
         let Some((target, ttl)) = link else { break };
-        owner = target;
+        owner = target.clone();
+        alias = Some(target);
         ttl_secs = ttl_secs.min(ttl);
     }
     let found = answers.iter().filter(|record| record.name == owner && record.record_type() == kind);
     let data = found.inspect(|record| ttl_secs = ttl_secs.min(record.ttl)).map(|record| record.data.clone()).collect();
-    Records { data, ttl_secs }
+    Records { data, ttl_secs, alias, is_secure }
 }
 
 fn failure(error: NetError) -> Failure {

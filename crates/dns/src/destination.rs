@@ -66,6 +66,9 @@ pub struct Destination {
     pub site: Site,
     /// The domain has no MX records, and is its own host (RFC 5321 section 5.1).
     pub implicit: bool,
+    /// Its list of hosts is authenticated by DNSSEC. Without MX records the addresses of the domain decide (RFC 7672
+    /// section 2.2.2). Never without [`Settings::trust_ad`](super::Settings::trust_ad).
+    pub is_secure: bool,
     /// An operator has named its hosts, which may be on this machine.
     pub fixed: bool,
     /// From then on it has to be looked up again.

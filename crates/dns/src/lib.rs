@@ -3,7 +3,8 @@
 //! For every program that sends mail or judges it: all that ask through one resolver share its cache, its bound of questions and its memory of failures.
 //!
 //! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a time. Resolvers that are asked should be
-//! caching ones, best on this machine: they walk down from the root. [`OwnServers`] asks the servers of a domain themselves. DNSSEC is not validated.
+//! caching ones, best on this machine: they walk down from the root. [`OwnServers`] asks the servers of a domain themselves. DNSSEC is not
+//! validated here: with [`Settings::trust_ad`] the resolvers are believed that they have done so.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,8 +25,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod ad_trust;
 mod addresses;
 mod attempt;
+mod authentic;
 mod cache;
 mod client;
 mod destination;
@@ -41,9 +44,11 @@ mod section;
 mod slots;
 mod source;
 mod spf_merge;
+mod tlsa;
 mod wanted;
 mod zone_reply;
 
+pub use ad_trust::UnprovenAd;
 pub use addresses::Addresses;
 pub use attempt::Attempt;
 pub use cache::Cache;
@@ -58,6 +63,7 @@ pub use section::{IpStrategy, Settings};
 pub use slots::{Pace, Slot};
 pub use source::RecordSource;
 pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
+pub use tlsa::TlsaRecord;
 pub use wanted::{FoundRecord, OwnDomain, WEB_NAMES, WantedRecord};
 
 use std::future::Future;

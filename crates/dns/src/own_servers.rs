@@ -38,7 +38,7 @@ struct Zone {
 
 /// No answer of one server.
 #[derive(Debug)]
-enum NoReply {
+pub(crate) enum NoReply {
     /// No answer in time: another try may help.
     Silence,
     /// The server does not answer for this zone, or not in DNS.
@@ -220,7 +220,7 @@ fn query(name: &str, kind: RecordType) -> Result<Message, String> {
     Ok(query)
 }
 
-async fn over_udp(server: SocketAddr, octets: &[u8], query: &Message) -> Result<Message, NoReply> {
+pub(crate) async fn over_udp(server: SocketAddr, octets: &[u8], query: &Message) -> Result<Message, NoReply> {
     let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
     let socket = UdpSocket::bind(any).await?;
     // Connected: the kernel drops what comes from elsewhere, and tells of a closed port.

@@ -19,7 +19,7 @@ use super::own::OwnListeners;
 use super::plain::{ANSWERS_MAX, PlainLookup};
 use super::slots::Asker;
 use super::zone_reply::name_text;
-use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
+use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot, TlsaRecord};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
 ///
@@ -34,6 +34,7 @@ pub struct Resolver {
     addresses: Cache<Result<Addresses, DnsError>>,
     /// By type and name.
     pub(super) plain: Cache<Result<Arc<[String]>, DnsError>>,
+    pub(super) tlsa: Cache<Result<Arc<[TlsaRecord]>, DnsError>>,
 }
 
 impl Resolver {
@@ -50,6 +51,7 @@ impl Resolver {
             destinations: Cache::new(settings.domains_max),
             addresses: Cache::new(settings.hosts_max),
             plain: Cache::new(settings.domains_max.min(ANSWERS_MAX)),
+            tlsa: Cache::new(settings.hosts_max.min(ANSWERS_MAX)),
             settings: settings.clone(),
         })
     }
@@ -193,6 +195,12 @@ impl Resolver {
         self.hosts.get(domain).is_some()
     }
 
+    /// Resolvers beyond this machine whose bit AD is believed: on the way anybody can set it.
+    pub fn believed_from_afar(&self) -> impl Iterator<Item = IpAddr> {
+        let servers = self.client.servers.iter().map(|server| server.ip().to_canonical());
+        servers.filter(move |ip| self.client.trusts_ad() && !ip.is_loopback())
+    }
+
     /// Records as DNS has them.
     pub fn plain(&self) -> PlainLookup<'_> {
         PlainLookup(self, Asker::Connection)
@@ -252,7 +260,11 @@ impl Resolver {
         let found = match answer {
             Ok(records) => self.of_mx(domain, &records, until),
             // RFC 5321 section 5.1: an implicit MX.
-            Err(Failure::NoData { .. }) => self.itself(domain, until),
+            // A signed zone cannot be robbed of its MX records unseen, and in another the addresses are not secure.
+            Err(Failure::NoData { .. }) => {
+                let itself = self.itself(domain, until);
+                itself.map(|itself| Destination { is_secure: self.client.trusts_ad(), ..itself })
+            }
             Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(domain.to_owned())),
             Err(failure) => {
                 let why = failure.unanswered().unwrap_or_default();
@@ -277,7 +289,8 @@ impl Resolver {
         if hosts.is_empty() {
             return Err(DnsError::NoAddress(domain.to_owned()));
         }
-        self.destination_of(domain, hosts, false, until)
+        let found = self.destination_of(domain, hosts, false, until)?;
+        Ok(Destination { is_secure: records.is_secure, ..found })
     }
 
     /// The domain as its own and only host.
@@ -296,7 +309,8 @@ impl Resolver {
         if site.hosts().is_empty() {
             return Err(DnsError::Loop(domain.to_owned()));
         }
-        Ok(Destination { domain: domain.to_owned(), site, implicit, fixed: false, valid_until })
+        let domain = domain.to_owned();
+        Ok(Destination { domain, site, implicit, is_secure: false, fixed: false, valid_until })
     }
 
     async fn look_up_addresses(&self, pace: Pace, host: &str) -> (Result<Addresses, DnsError>, Instant) {
@@ -313,7 +327,7 @@ impl Resolver {
             self.client.ask(host, *kind, self.client.slots().slot(pace, Asker::Connection).await).await
         };
         let answers = super::join_all(kinds.iter().map(ask)).await;
-        let (mut found, mut unanswered) = (Vec::new(), None);
+        let (mut found, mut unanswered, mut secure, mut alias) = (Vec::new(), None, Vec::new(), None);
         // The first that has to be looked up again decides; a type that the host lacks may come later.
         let mut until = self.until(self.settings.ttl_max_secs);
         for answer in answers {
@@ -321,6 +335,8 @@ impl Resolver {
                 Ok(records) => {
                     until = until.min(self.positive_until(records.ttl_secs));
                     found.extend(records.data.iter().filter_map(address));
+                    secure.push(records.is_secure);
+                    alias = alias.or(records.alias.as_ref().and_then(name_text));
                 }
                 Err(failure) => {
                     until = until.min(self.negative_until(&failure));
@@ -330,7 +346,10 @@ impl Resolver {
         }
         let addresses = match (self.usable(host, found, until), unanswered) {
             (Err(_), Some(why)) => Err(DnsError::Unanswered { name: host.to_owned(), why }),
-            (addresses, _) => addresses,
+            (addresses, _) => {
+                let is_secure = !secure.is_empty() && secure.iter().all(|is_secure| *is_secure);
+                addresses.map(|addresses| addresses.found(is_secure, alias.map(Into::into)))
+            }
         };
         (addresses, until)
     }

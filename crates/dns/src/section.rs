@@ -18,6 +18,8 @@ pub struct Settings {
     pub hosts_file: Option<PathBuf>,
     /// Addresses of names, such as `{ "mx.example.org" = ["192.0.2.1"] }`; these count before the file.
     pub hosts: BTreeMap<String, Vec<IpAddr>>,
+    /// `true`: the bit AD of answers is believed, and [DANE](relay.md#dane) is in force. Only for resolvers on this machine that validate DNSSEC.
+    pub trust_ad: bool,
     /// Addresses that are used: `ipv6-first`, `ipv4-first`, `ipv4-only` or `ipv6-only`.
     pub ip: IpStrategy,
     /// Time for a question, repetitions included.
@@ -81,6 +83,7 @@ impl Default for Settings {
             servers: Vec::new(),
             hosts_file: None,
             hosts: BTreeMap::new(),
+            trust_ad: false,
             ip: IpStrategy::default(),
             timeout_secs: 10,
             questions_max: 256,

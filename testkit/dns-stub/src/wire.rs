@@ -13,6 +13,8 @@ pub enum Kind {
     Mx,
     /// A text.
     Txt,
+    /// A certificate of a server (RFC 6698).
+    Tlsa,
     /// Any other type, by number.
     Other(u16),
 }
@@ -25,6 +27,7 @@ impl Kind {
             15 => Kind::Mx,
             16 => Kind::Txt,
             28 => Kind::Aaaa,
+            52 => Kind::Tlsa,
             other => Kind::Other(other),
         }
     }
@@ -36,6 +39,7 @@ impl Kind {
             Kind::Mx => 15,
             Kind::Txt => 16,
             Kind::Aaaa => 28,
+            Kind::Tlsa => 52,
             Kind::Other(number) => number,
         }
     }
@@ -55,8 +59,11 @@ pub struct Question {
     /// In the client's spelling, for the answer.
     name: Labels,
     pub kind: Kind,
+    class: [u8; 2],
     /// Maximum octets of an answer over UDP.
     pub udp_bytes_max: usize,
+    /// The bit AD is set: the client wants to know of it (RFC 6840 section 5.7).
+    wants_ad: bool,
 }
 
 impl Question {
@@ -65,9 +72,10 @@ impl Question {
         let mut at = 12;
         let name = read_name(message, &mut at)?;
         let kind = Kind::of(read_u16(message, at)?);
+        let class = message.get(at + 2..at + 4)?.try_into().ok()?;
         at += 4;
-        let mut question =
-            Question { id: message.get(..2)?.try_into().ok()?, name, kind, udp_bytes_max: UDP_BYTES_WITHOUT_EDNS };
+        let (id, wants_ad) = (message.get(..2)?.try_into().ok()?, message.get(3)? & AD != 0);
+        let mut question = Question { id, name, kind, class, udp_bytes_max: UDP_BYTES_WITHOUT_EDNS, wants_ad };
         if read_u16(message, 4)? != 1 || message[2] & 0x80 != 0 {
             return None;
         }
@@ -89,7 +97,7 @@ impl Question {
         out.extend(self.id);
         // Response, authoritative, recursion desired; recursion available.
         out.push(0x81 | if answer.truncated { 0x02 } else { 0 } | if answer.is_foreign { 0 } else { 0x04 });
-        out.push(0x80 | answer.code);
+        out.push(0x80 | answer.code | if answer.is_signed && self.wants_ad { AD } else { 0 });
         let authority = answer.authority.len() + usize::from(answer.soa_ttl.is_some());
         let counts = [1, answer.records.len(), authority, answer.additional.len()];
         for count in counts {
@@ -97,7 +105,7 @@ impl Question {
         }
         write_name(&mut out, &self.name);
         out.extend(self.kind.number().to_be_bytes());
-        out.extend([0, 1]);
+        out.extend(self.class);
         for record in answer.records.iter().chain(&answer.authority) {
             write_record(&mut out, &record.owner, record.kind.number(), record.ttl, &record.data);
         }
@@ -132,12 +140,16 @@ pub struct Answer {
     pub additional: Vec<Record>,
     /// True to leave out the bit AA.
     pub is_foreign: bool,
+    /// True to set the bit AD, if the question has it.
+    pub is_signed: bool,
     /// Octets sent instead of a message.
     pub raw: Option<Vec<u8>>,
     /// TTL of the SOA in negative answers.
     pub soa_ttl: Option<u32>,
 }
 
+/// Authentic data (RFC 4035 section 3.2.3), in the fourth octet.
+const AD: u8 = 0x20;
 pub const SERVFAIL: u8 = 2;
 pub const NXDOMAIN: u8 = 3;
 const SOA: u16 = 6;

@@ -17,6 +17,8 @@ pub struct Zone {
     delegated: Vec<(Labels, Record, Option<Record>)>,
     raw: HashMap<Labels, Vec<u8>>,
     is_foreign: bool,
+    /// Zones whose names are signed.
+    signed: Vec<Labels>,
 }
 
 impl Default for Zone {
@@ -32,6 +34,7 @@ impl Default for Zone {
             delegated: vec![],
             raw: HashMap::new(),
             is_foreign: false,
+            signed: vec![],
         }
     }
 }
@@ -114,6 +117,23 @@ impl Zone {
         self.with(name, Kind::Other(PTR), name_data(host))
     }
 
+    /// A certificate of a server, by usage, selector and matching type (RFC 6698 section 2.1).
+    pub fn tlsa(self, name: &str, numbers: [u8; 3], data: &[u8]) -> Self {
+        self.with(name, Kind::Tlsa, [&numbers, data].concat())
+    }
+
+    /// A record of a certificate with these octets.
+    pub fn tlsa_octets(self, name: &str, octets: &[u8]) -> Self {
+        self.with(name, Kind::Tlsa, octets.to_vec())
+    }
+
+    /// Answers for `name` and the names below it have the bit AD, as those of a resolver that has validated them. An
+    /// answer over an alias has it only if both names are signed.
+    pub fn signed(mut self, name: &str) -> Self {
+        self.signed.push(labels(name));
+        self
+    }
+
     /// Refers questions for `name`, and for names below it, to the server `host`, with its address if given.
     pub fn delegate(mut self, name: &str, host: &str, address: Option<Ipv4Addr>) -> Self {
         let ttl = self.ttl;
@@ -188,10 +208,11 @@ impl Zone {
         if let Some(referral) = self.referral(name) {
             return Some(referral);
         }
-        let (mut records, mut owner, mut code) = (Vec::new(), name.clone(), 0);
+        let (mut records, mut owner, mut code, mut is_signed) = (Vec::new(), name.clone(), 0, true);
         // A chain that comes back to where it was ends there.
         let mut seen: Vec<Labels> = Vec::new();
         let found = loop {
+            is_signed &= self.signed.iter().any(|zone| owner.ends_with(zone));
             let Some(here) = self.records.get(&owner) else {
                 code = NXDOMAIN;
                 break false;
@@ -211,7 +232,7 @@ impl Zone {
         };
         records.extend(self.strays.iter().filter(|(with, _)| with == name).map(|(_, record)| record.clone()));
         let soa_ttl = (!found).then_some(self.ttl);
-        Some(Answer { code, records, soa_ttl, is_foreign: self.is_foreign, ..Answer::default() })
+        Some(Answer { code, records, soa_ttl, is_foreign: self.is_foreign, is_signed, ..Answer::default() })
     }
 
     fn referral(&self, name: &Labels) -> Option<Answer> {

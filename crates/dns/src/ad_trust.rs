@@ -1,0 +1,153 @@
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hickory_resolver::proto::op::{Message, Query};
+use hickory_resolver::proto::rr::{DNSClass, Name, RecordType};
+use tokio::time::timeout;
+
+use crate::client::Failure;
+use crate::own_servers::over_udp;
+use crate::resolver::text;
+use crate::slots::Asker;
+use crate::{Pace, Resolver, Settings, SetupError};
+
+/// Why the bit AD of the resolvers is not to be believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnprovenAd {
+    /// The resolvers are not known.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// On the way to it anybody can set the bit.
+    #[error("the resolver {0} is not on this machine: its answers can be forged on the way")]
+    Far(IpAddr),
+    /// It passes on what others say, if it is so told.
+    #[error("the resolver {0} is {1}: it may pass on what others say")]
+    Forwarder(IpAddr, &'static str),
+    /// A name that is signed, without the bit AD.
+    #[error("the resolver {0} does not say that `{name}` is signed: it does not validate DNSSEC", name = SIGNED)]
+    NotSigned(IpAddr),
+    /// A name whose signature is broken, with an answer.
+    #[error("the resolver {0} does not validate DNSSEC: {name} has a broken signature, and an answer", name = BROKEN)]
+    NotValidated(IpAddr),
+    /// No answer to a test.
+    #[error("the resolver {server} has no answer for `{name}`: {why}")]
+    Unanswered {
+        /// The resolver.
+        server: IpAddr,
+        /// The name that it was asked for.
+        name: &'static str,
+        /// Its error.
+        why: String,
+    },
+}
+
+impl Settings {
+    /// Proves that the bit AD of the resolvers can be believed, and returns them. Each must be on this machine, and be
+    /// none that passes on what others say. It must know a signed name as such, and have no answer for a name with a
+    /// broken signature.
+    ///
+    /// # Errors
+    /// [`UnprovenAd`]: [`trust_ad`](Self::trust_ad) has to stay off.
+    pub async fn prove_ad(&self) -> Result<Vec<SocketAddr>, UnprovenAd> {
+        let servers = Resolver::new(self)?.client.servers.clone();
+        for server in &servers {
+            if !server.ip().to_canonical().is_loopback() {
+                return Err(UnprovenAd::Far(server.ip()));
+            }
+            // The two stubs of systemd-resolved(8).
+            if ["127.0.0.53", "127.0.0.54"].iter().any(|stub| server.ip().to_string() == *stub) {
+                return Err(UnprovenAd::Forwarder(server.ip(), "systemd-resolved"));
+            }
+            if is_dnsmasq(*server, Duration::from_secs(self.timeout_secs) / 3).await {
+                return Err(UnprovenAd::Forwarder(server.ip(), "dnsmasq"));
+            }
+            self.prove_one(*server).await?;
+        }
+        Ok(servers)
+    }
+
+    async fn prove_one(&self, server: SocketAddr) -> Result<(), UnprovenAd> {
+        // Alone: of several, each has to prove it.
+        let resolver = Resolver::new(&Settings { servers: vec![server], trust_ad: true, ..self.clone() })?;
+        let (client, server) = (&resolver.client, server.ip());
+        let ask = async |name: &'static str, kind| {
+            client.ask(name, kind, client.slots().slot(Pace::Quick, Asker::Connection).await).await
+        };
+        let unanswered = |name, why: String| UnprovenAd::Unanswered { server, name, why };
+        match ask(SIGNED, RecordType::NS).await {
+            Ok(records) if records.is_secure => {}
+            Ok(_) | Err(Failure::NoSuchName { .. } | Failure::NoData { .. }) => {
+                return Err(UnprovenAd::NotSigned(server));
+            }
+            Err(failure) => return Err(unanswered(SIGNED, failure.unanswered().unwrap_or_default())),
+        }
+        match ask(BROKEN, RecordType::A).await {
+            // SERVFAIL: what is wanted.
+            Err(Failure::Unanswered(_)) => Ok(()),
+            Err(Failure::Timeout(why)) => Err(unanswered(BROKEN, why.to_owned())),
+            _ => Err(UnprovenAd::NotValidated(server)),
+        }
+    }
+}
+
+/// True if it calls itself so. Others answer otherwise, or not at all.
+async fn is_dnsmasq(server: SocketAddr, time: Duration) -> bool {
+    let mut question = Query::query(Name::from_ascii("version.bind.").expect("a name"), RecordType::TXT);
+    question.set_query_class(DNSClass::CH);
+    let mut query = Message::query();
+    query.add_query(question);
+    let Ok(octets) = query.to_vec() else { return false };
+    let Ok(Ok(answer)) = timeout(time, over_udp(server, &octets, &query)).await else { return false };
+    answer.answers.iter().filter_map(|record| text(&record.data)).any(|version| version.starts_with("dnsmasq"))
+}
+
+/// A zone that has been signed since 2009.
+const SIGNED: &str = "org";
+/// Kept with a broken signature, for such tests.
+const BROKEN: &str = "www.dnssec-failed.org";
+
+#[cfg(test)]
+mod tests {
+    use posthaste_dns_stub::{Kind, Server, Zone};
+
+    use super::*;
+
+    fn zone() -> Zone {
+        Zone::default().ns("org", "a.nic.example").a(BROKEN, "192.0.2.1".parse().unwrap())
+    }
+
+    async fn prove(servers: &[SocketAddr]) -> Result<usize, String> {
+        let settings = Settings { servers: servers.to_vec(), timeout_secs: 90, ..Settings::default() };
+        settings.prove_ad().await.map(|found| found.len()).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_knows_signed_and_forged_names_is_proven() {
+        let validating = || Server::start(zone().signed("org").fails_for(BROKEN, Kind::A));
+        let (one, other) = (validating(), validating());
+        assert_eq!(prove(&[one.address(), other.address()]).await, Ok(2));
+    }
+
+    #[tokio::test]
+    async fn others_are_not_and_it_is_said_why() {
+        let signed = || zone().signed("org").fails_for(BROKEN, Kind::A);
+        for (zone, why) in [
+            (zone().fails_for(BROKEN, Kind::A), "does not say that `org` is signed"),
+            (zone().signed("org"), "www.dnssec-failed.org has a broken signature, and an answer"),
+            (Zone::default().signed("org"), "does not say that `org` is signed"),
+            (signed().txt("version.bind", "dnsmasq-2.90"), "is dnsmasq"),
+            (signed().fails_for("org", Kind::Other(2)), "has no answer for `org`"),
+        ] {
+            let server = Server::start(zone);
+            let told = prove(&[server.address()]).await.unwrap_err();
+            assert!(told.contains(why), "{why}: {told}");
+        }
+        let good = Server::start(signed().txt("version.bind", "unbound 1.17.1"));
+        assert_eq!(prove(&[good.address()]).await, Ok(1));
+        let far = prove(&[good.address(), "192.0.2.53:53".parse().unwrap()]).await.unwrap_err();
+        assert!(far.contains("192.0.2.53 is not on this machine"), "{far}");
+        let stub = prove(&["127.0.0.53:53".parse().unwrap()]).await.unwrap_err();
+        assert!(stub.contains("systemd-resolved"), "{stub}");
+    }
+}

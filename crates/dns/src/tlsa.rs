@@ -1,0 +1,172 @@
+use std::sync::Arc;
+
+use hickory_resolver::proto::rr::{RData, RecordType};
+use tokio::time::Instant;
+
+use super::client::Failure;
+use super::plain::ANSWER_BYTES_MAX;
+use super::resolver::Resolver;
+use super::slots::Asker;
+use super::{DnsError, Pace};
+
+/// A TLSA record (RFC 6698 section 2.1), with its numbers as they came.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TlsaRecord {
+    /// Certificate usage.
+    pub usage: u8,
+    /// Selector.
+    pub selector: u8,
+    /// Matching type.
+    pub matching: u8,
+    /// Certificate association data.
+    pub data: Box<[u8]>,
+}
+
+impl Resolver {
+    /// The TLSA records of a host's TCP port, sorted. None if it has none, or if DNSSEC does not authenticate them. Ask
+    /// only for hosts whose addresses are [secure](super::Addresses::is_secure): others may not answer for such names
+    /// (RFC 7672 section 2.1.2).
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: nobody knows, or the resolver found the answer forged. The host must not be used then
+    /// (RFC 7672 section 2.1). An answer of more than 8 KiB counts as none.
+    pub async fn tlsa(&self, host: &str, port: u16) -> Result<Arc<[TlsaRecord]>, DnsError> {
+        let name = format!("_{port}._tcp.{host}");
+        let pace = self.looked_up(self.tlsa.last(&name));
+        self.tlsa.get(&name, Instant::now(), self.look_up_tlsa(pace, &name)).await
+    }
+
+    async fn look_up_tlsa(&self, pace: Pace, name: &str) -> (Result<Arc<[TlsaRecord]>, DnsError>, Instant) {
+        let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
+        let slot = self.client.slots().slot(pace, Asker::Connection).await;
+        match self.client.ask(name, RecordType::TLSA, slot).await {
+            Ok(records) => {
+                let until = self.positive_until(records.ttl_secs);
+                let mut found: Vec<TlsaRecord> = match records.is_secure {
+                    true => records.data.iter().filter_map(record).collect(),
+                    false => Vec::new(),
+                };
+                if found.iter().map(|record| record.data.len()).sum::<usize>() > ANSWER_BYTES_MAX {
+                    return (unanswered(format!("an answer of more than {ANSWER_BYTES_MAX} octets")), until);
+                }
+                // DNS has no order, and whoever compares two answers wants the same.
+                found.sort_unstable();
+                found.dedup();
+                (Ok(found.into()), until)
+            }
+            Err(failure) => {
+                let until = self.negative_until(&failure);
+                // In a signed zone the resolver has seen the proof that there are none.
+                let is_none = matches!(failure, Failure::NoData { .. } | Failure::NoSuchName { .. });
+                let found =
+                    if is_none { Ok(Arc::default()) } else { unanswered(failure.unanswered().unwrap_or_default()) };
+                (found, until)
+            }
+        }
+    }
+}
+
+fn record(data: &RData) -> Option<TlsaRecord> {
+    let RData::TLSA(tlsa) = data else { return None };
+    let (usage, selector, matching) = (tlsa.cert_usage.into(), tlsa.selector.into(), tlsa.matching.into());
+    Some(TlsaRecord { usage, selector, matching, data: tlsa.cert_data.clone().into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_dns_stub::{Kind, Server, Zone};
+
+    use super::*;
+    use crate::Settings;
+
+    const MX: &str = "mx.signed.example";
+    const NAME: &str = "_25._tcp.mx.signed.example";
+
+    fn zone() -> Zone {
+        let address = "192.0.2.1".parse().unwrap();
+        Zone::default()
+            .signed("signed.example")
+            .mx("signed.example", 10, MX)
+            .a(MX, address)
+            .mx("plain.example", 10, MX)
+            .a("mx.plain.example", address)
+            .a("bare.signed.example", address)
+            .cname("alias.signed.example", MX)
+            .cname("out.signed.example", "mx.plain.example")
+            .cname("in.plain.example", MX)
+    }
+
+    fn resolver(server: &Server, trust_ad: bool) -> Resolver {
+        let settings = Settings { servers: vec![server.address()], trust_ad, timeout_secs: 90, ..Settings::default() };
+        Resolver::new(&settings).unwrap()
+    }
+
+    #[tokio::test]
+    async fn hosts_and_addresses_are_secure_only_if_all_names_on_the_way_are() {
+        let server = Server::start(zone());
+        let (trusting, other) = (resolver(&server, true), resolver(&server, false));
+        for (domain, expected) in [("signed.example", true), ("plain.example", false), ("bare.signed.example", true)] {
+            assert_eq!(trusting.destination(domain).await.unwrap().is_secure, expected, "{domain}");
+            assert!(!other.destination(domain).await.unwrap().is_secure, "{domain}");
+        }
+        for (host, expected, alias) in [
+            (MX, true, None),
+            ("mx.plain.example", false, None),
+            ("alias.signed.example", true, Some(MX)),
+            ("out.signed.example", false, Some("mx.plain.example")),
+            ("in.plain.example", false, Some(MX)),
+        ] {
+            let found = trusting.addresses(host).await.unwrap();
+            assert_eq!((found.is_secure(), found.alias().map(|alias| &**alias)), (expected, alias), "{host}");
+            assert!(!other.addresses(host).await.unwrap().is_secure(), "{host}");
+        }
+        assert!(!trusting.destination("[192.0.2.1]").await.unwrap().is_secure);
+        assert!(!trusting.fixed(MX).unwrap().is_secure);
+    }
+
+    #[tokio::test]
+    async fn records_come_once_in_one_order_and_only_if_they_are_secure() {
+        let zone = zone()
+            .tlsa(NAME, [3, 1, 1], &[7; 32])
+            .tlsa(NAME, [2, 0, 2], &[8; 64])
+            .tlsa(NAME, [255, 9, 77], &[])
+            .tlsa(NAME, [3, 1, 1], &[7; 32])
+            .tlsa("_25._tcp.mx.plain.example", [3, 1, 1], &[7; 32]);
+        let server = Server::start(zone);
+        let resolver = resolver(&server, true);
+        for _ in 0..2 {
+            let found = resolver.tlsa(MX, 25).await.unwrap();
+            let numbers: Vec<_> = found.iter().map(|of| (of.usage, of.selector, of.matching, of.data.len())).collect();
+            assert_eq!(numbers, [(2, 0, 2, 64), (3, 1, 1, 32), (255, 9, 77, 0)]);
+        }
+        assert_eq!(server.asked(NAME, Kind::Tlsa), 1);
+        assert_eq!(resolver.tlsa(MX, 465).await.unwrap().len(), 0, "another port");
+        assert_eq!(resolver.tlsa("mx.plain.example", 25).await.unwrap().len(), 0, "nobody has validated them");
+    }
+
+    #[tokio::test]
+    async fn resolvers_beyond_this_machine_are_told_if_they_are_believed() {
+        let servers = ["127.0.0.1:53", "192.0.2.53:53", "[::1]:53", "[::ffff:127.0.0.1]:53"];
+        let servers: Vec<_> = servers.iter().map(|server| server.parse().unwrap()).collect();
+        for (trust_ad, expected) in [(true, vec!["192.0.2.53"]), (false, vec![])] {
+            let settings = Settings { servers: servers.clone(), trust_ad, ..Settings::default() };
+            let resolver = Resolver::new(&settings).unwrap();
+            let far: Vec<_> = resolver.believed_from_afar().map(|server| server.to_string()).collect();
+            assert_eq!(far, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_had_or_read_is_no_lack_of_records() {
+        for zone in [
+            zone().fails_for(NAME, Kind::Tlsa),
+            zone().tlsa_octets(NAME, &[]),
+            zone().tlsa_octets(NAME, &[3, 1]),
+            zone().tlsa(NAME, [3, 0, 0], &vec![1; ANSWER_BYTES_MAX + 1]),
+        ] {
+            let server = Server::start(zone);
+            let found = resolver(&server, true).tlsa(MX, 25).await;
+            assert!(matches!(&found, Err(DnsError::Unanswered { name, .. }) if name == NAME), "{found:?}");
+        }
+    }
+}
