@@ -57,7 +57,7 @@ fn ca_file() -> PathBuf {
 }
 
 /// Every event that the log can have.
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
     "received",
     "delivered",
     "deferred",
@@ -74,6 +74,7 @@ const EVENTS: [&str; 18] = [
     "login",
     "refused",
     "aborted",
+    "tls_failed",
     "left_out",
     "unreadable",
 ];

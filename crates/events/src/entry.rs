@@ -11,7 +11,7 @@ use posthaste_intake::ArrivalFacts;
 use posthaste_spool::{Fields, put_text};
 
 use crate::event::{
-    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, Login, OfTransport, Received, Refused, Stage, Target,
+    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, Login, OfTransport, Received, Refused, Stage, Target, TlsFailed,
     TransportTarget, Waiting,
 };
 
@@ -28,6 +28,7 @@ const OF_RELAY: u8 = 8;
 const ADMIN: u8 = 9;
 const FEEDBACK: u8 = 10;
 const LOGIN: u8 = 11;
+const TLS_FAILED: u8 = 12;
 
 /// Bytes of one text: longer ones are cut off.
 pub(crate) const TEXT_MAX: usize = 1000;
@@ -53,6 +54,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         Kind::Admin(_) => ADMIN,
         Kind::Feedback(_) => FEEDBACK,
         Kind::Login(_) => LOGIN,
+        Kind::TlsFailed(_) => TLS_FAILED,
     };
     out.put_u8(kind);
     let at = out.len();
@@ -66,7 +68,8 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             put_list(out, &received.facts.recipients, received.facts.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
             let facts = &received.facts;
-            [&facts.tls, &facts.user, &received.tenant, &facts.auth].into_iter().for_each(|text| put_short(out, text));
+            let rest = [&facts.tls, &facts.user, &received.tenant, &facts.auth, &facts.junk];
+            rest.into_iter().for_each(|text| put_short(out, text));
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
@@ -97,6 +100,9 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         Kind::Login(login) => {
             let Login { peer, helo, listener, tls, mechanism, user, reply, why } = login;
             [peer, helo, listener, tls, mechanism, user, reply, why].into_iter().for_each(|text| put_short(out, text));
+        }
+        Kind::TlsFailed(TlsFailed { host, site, demand, result, error }) => {
+            [host, site, demand, result, error].into_iter().for_each(|text| put_short(out, text));
         }
         Kind::LeftOut(LeftOut { refused, others }) => {
             out.put_u64_le(*refused);
@@ -172,7 +178,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
-            let (tls, user, tenant, auth) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+            let (tls, user, tenant, auth, junk) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?, text(rest)?);
             let facts = ArrivalFacts {
                 id,
                 peer,
@@ -186,6 +192,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
                 bytes,
                 message_id,
                 auth,
+                junk,
             };
             Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
         }
@@ -237,6 +244,13 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             user: text(rest)?,
             reply: text(rest)?,
             why: text(rest)?,
+        }),
+        TLS_FAILED => Kind::TlsFailed(TlsFailed {
+            host: text(rest)?,
+            site: text(rest)?,
+            demand: text(rest)?,
+            result: text(rest)?,
+            error: text(rest)?,
         }),
         OF_RELAY => Kind::Relay(relay::of_relay(rest)?),
         ADMIN => Kind::Admin(relay::admin(rest)?),

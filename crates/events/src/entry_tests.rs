@@ -101,9 +101,14 @@ fn feedback() -> impl Strategy<Value = Kind> {
 
 fn kind() -> impl Strategy<Value = Kind> {
     let texts = [text(), text(), text(), text(), text(), text(), text(), text()];
-    let texts = (texts, text(), text());
+    let texts = (texts, [text(), text(), text()]);
     let received = (texts, any::<u64>(), list(), list()).prop_map(
-        |(([id, peer, helo, with, tls, user, sender, message_id], tenant, auth), bytes, recipients, mailboxes)| {
+        |(
+            ([id, peer, helo, with, tls, user, sender, message_id], [tenant, auth, junk]),
+            bytes,
+            recipients,
+            mailboxes,
+        )| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
             let facts = ArrivalFacts {
@@ -119,6 +124,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 bytes,
                 message_id,
                 auth,
+                junk,
             };
             Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
         },
@@ -134,10 +140,15 @@ fn kind() -> impl Strategy<Value = Kind> {
         let [peer, helo, listener, tls, mechanism, user, reply, why] = texts.try_into().expect("eight");
         Kind::Login(Login { peer, helo, listener, tls, mechanism, user, reply, why })
     });
+    let tls_failed = prop::collection::vec(text(), 5).prop_map(|texts| {
+        let [host, site, demand, result, error] = texts.try_into().expect("five");
+        Kind::TlsFailed(TlsFailed { host, site, demand, result, error })
+    });
     prop_oneof![
         received,
         refused,
         login,
+        tls_failed,
         prop::collection::vec(target(), 0..4).prop_map(|targets| Kind::Delivered(Delivered { targets })),
         (target(), text()).prop_map(|(target, error)| Kind::Waiting(Waiting { target, error })),
         (target(), text()).prop_map(|(target, error)| Kind::GivenUp(Waiting { target, error })),
@@ -186,7 +197,7 @@ proptest! {
     ) {
         let mut bytes = bytes;
         if let (true, [version, kind, len @ ..]) = (known, &mut bytes[..]) {
-            (*version, *kind) = (VERSION, *kind % (LOGIN + 1));
+            (*version, *kind) = (VERSION, *kind % (TLS_FAILED + 1));
             let left = len.len().saturating_sub(4) as u32;
             if let Some(len) = len.first_chunk_mut() {
                 *len = left.to_le_bytes();

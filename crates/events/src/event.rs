@@ -29,14 +29,14 @@ impl Event {
             Kind::Transport(of) => of.targets.len() as u64,
             Kind::Admin(admin) => admin.targets.len().max(1) as u64,
             Kind::Received(_) | Kind::Waiting(_) | Kind::GivenUp(_) | Kind::Relay(_) => 1,
-            Kind::Feedback(_) | Kind::Refused(_) | Kind::Login(_) | Kind::LeftOut(_) => 1,
+            Kind::Feedback(_) | Kind::Refused(_) | Kind::Login(_) | Kind::TlsFailed(_) | Kind::LeftOut(_) => 1,
         }
     }
 
-    /// True for a refusal, which anybody can bring about.
+    /// True for a refusal and the like, which anybody can bring about.
     pub(crate) fn is_refusal(&self) -> bool {
         match &self.kind {
-            Kind::Refused(_) => true,
+            Kind::Refused(_) | Kind::TlsFailed(_) => true,
             Kind::Login(login) => !login.reply.is_empty(),
             _ => false,
         }
@@ -66,6 +66,8 @@ pub enum Kind {
     Refused(Refused),
     /// A client has logged in, or was refused.
     Login(Login),
+    /// TLS with another host was lacking or wrong.
+    TlsFailed(TlsFailed),
     /// Events are missing here.
     LeftOut(LeftOut),
 }
@@ -330,6 +332,21 @@ pub struct Login {
     pub reply: Arc<str>,
     /// The reason that it was not told.
     pub why: Arc<str>,
+}
+
+/// A session with another host that was not opened for lack of TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFailed {
+    /// The name of the host.
+    pub host: Arc<str>,
+    /// Its site.
+    pub site: Arc<str>,
+    /// The demand, such as `dane`.
+    pub demand: Arc<str>,
+    /// The result, such as `certificate`.
+    pub result: Arc<str>,
+    /// The error.
+    pub error: Arc<str>,
 }
 
 /// Events that there was no room for.

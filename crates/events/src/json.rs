@@ -10,7 +10,7 @@ use posthaste_spool::Lsn;
 use crate::entry;
 use crate::event::{
     Admin, Event, Fate, Feedback, Kind, LeftOut, Login, OfRelay, OfTransport, Received, Refused, RelayFate, Stage,
-    Target, TransportTarget, Waiting,
+    Target, TlsFailed, TransportTarget, Waiting,
 };
 
 /// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
@@ -54,6 +54,7 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
         Kind::Feedback(of) => write_feedback(Object::begin(out, lsn, at_us, "feedback"), of),
         Kind::Refused(refused) => write_refused(out, lsn, at_us, refused),
         Kind::Login(login) => write_login(out, lsn, at_us, login),
+        Kind::TlsFailed(failed) => write_tls_failed(out, lsn, at_us, failed),
         Kind::LeftOut(LeftOut { refused, others }) => {
             Object::begin(out, lsn, at_us, "left_out").number("refused", *refused).number("others", *others).end();
         }
@@ -76,6 +77,7 @@ fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
         .number("recipients", facts.recipient_count.into())
         .number("bytes", facts.bytes)
         .text("message_id", &facts.message_id)
+        .text("junk", &facts.junk)
         .list("mailboxes", &received.mailboxes)
         .number("mailbox_count", received.mailbox_count.into())
         .text("tenant", &received.tenant)
@@ -211,6 +213,16 @@ fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &Login) {
         .text("user", &login.user)
         .text("reply", &login.reply)
         .text("why", &login.why)
+        .end();
+}
+
+fn write_tls_failed(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, failed: &TlsFailed) {
+    Object::begin(out, lsn, at_us, "tls_failed")
+        .text("host", &failed.host)
+        .text("site", &failed.site)
+        .text("demand", &failed.demand)
+        .text("result", &failed.result)
+        .text("error", &failed.error)
         .end();
 }
 
@@ -389,6 +401,13 @@ mod tests {
             }),
             Kind::Login(login("")),
             Kind::Login(login("535 5.7.8 no")),
+            Kind::TlsFailed(TlsFailed {
+                host: "mx.example".into(),
+                site: "10 mx.example dnssec".into(),
+                demand: "dane".into(),
+                result: "certificate".into(),
+                error: "no match".into(),
+            }),
         ];
         for kind in kinds {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
@@ -406,6 +425,7 @@ mod tests {
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":"3","message":"2","relay_target":0,"recipient":"ann@there.example"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"refused","stage":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org","reply":"535 5.7.8 no"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"tls_failed","host":"mx.example","site":"10 mx.example dnssec","demand":"dane","result":"certificate","error":"no match"}
 {"lsn":"4","event":"unreadable"}
 "#;
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);

@@ -29,7 +29,7 @@ mod writer;
 pub use config::{Config, Notice, Stats};
 pub use event::{
     Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, Login, OfRelay, OfTransport,
-    Received, Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
+    Received, Refused, RelayFate, Stage, Target, TlsFailed, TransportTarget, Waiting,
 };
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;

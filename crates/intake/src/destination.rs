@@ -228,6 +228,8 @@ pub struct ArrivalFacts {
     pub message_id: Arc<str>,
     /// Results of the checks of its sender, such as `spf=pass dkim=pass dmarc=pass`; empty if there were none.
     pub auth: Arc<str>,
+    /// Why they put it into Junk; empty: they did not.
+    pub junk: Arc<str>,
 }
 
 /// Unfinished messages of a destination, which the next start continues.

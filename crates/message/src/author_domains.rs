@@ -6,8 +6,8 @@ use crate::mime::{RawAddress, RawAddresses};
 ///
 /// Two readings must agree: that of [`mime`](crate::mime), which clients see in IMAP's ENVELOPE, and a simple one by
 /// brackets and the last `@`. A name may have unquoted specials; quotes, comments and brackets must end.
-/// [`sole_mailbox`](crate::sole_mailbox) is the strict form. Returns at most [`AUTHOR_DOMAINS_MAX`], and none for a
-/// value of more than 8 KiB.
+/// [`sole_mailbox`](crate::sole_mailbox) is the strict form. None are returned for a value with more than
+/// [`AUTHOR_DOMAINS_MAX`] domains, or of more than 8 KiB.
 ///
 /// ```
 /// use posthaste_message::author_domains;
@@ -29,26 +29,33 @@ pub fn author_domains(value: &[u8]) -> Vec<String> {
             if memchr::memmem::find(&address, b"=?").is_some() || domain.contains(NO_NAME) {
                 return Vec::new();
             }
-            add(&mut domains, domain);
+            if !add(&mut domains, domain) {
+                return Vec::new();
+            }
         }
     }
     if simply_read(value).is_some_and(|simple| simple == domains) { domains } else { Vec::new() }
 }
 
-fn add(domains: &mut Vec<String>, domain: String) {
-    if !domains.contains(&domain) && domains.len() < AUTHOR_DOMAINS_MAX {
+/// Adds a domain that is new. False: there are too many. To cut the list would hide a difference between two readings.
+fn add(domains: &mut Vec<String>, domain: String) -> bool {
+    if !domains.contains(&domain) {
         domains.push(domain);
     }
+    domains.len() <= AUTHOR_DOMAINS_MAX
 }
 
-/// The domains by brackets, or without brackets by the last `@`. `None`: a quote, a comment or a bracket does not end.
+/// The domains by brackets, or without brackets by the last `@`. `None`: they are too many, or a quote, a comment or a
+/// bracket does not end.
 fn simply_read(value: &[u8]) -> Option<Vec<String>> {
     let mut domains = Vec::new();
     let (mut rest, mut entry) = (value, Entry::default());
     loop {
         match rest.first() {
             Some(b',' | b';') | None => {
-                std::mem::take(&mut entry).domains().for_each(|domain| add(&mut domains, domain));
+                if !std::mem::take(&mut entry).domains().all(|domain| add(&mut domains, domain)) {
+                    return None;
+                }
                 if rest.is_empty() {
                     return Some(domains);
                 }
@@ -142,7 +149,8 @@ mod tests {
             ("\"a, b\"@x.example", &["x.example"]),
             ("us: a@x.example, b@x.example;", &["x.example"]),
             ("us: a@x.example, b@y.example;", &["x.example", "y.example"]),
-            ("<a@x.example>, <b@y.example>, <c@z.example>", &["x.example", "y.example"]),
+            ("<a@x.example>, <b@y.example>, <c@X.example>", &["x.example", "y.example"]),
+            ("<a@x.example>, <b@y.example>, <c@z.example>", &[]),
             ("a@b\u{fc}cher.example", &["b\u{fc}cher.example"]),
             ("a@x.example <b@", &[]),
             ("=?utf-8?q?ceo=40bank.example?= <a@x.example>", &["x.example"]),

@@ -167,6 +167,8 @@ fn details(event: &Value) -> String {
     part("", text("transport"));
     part("", format!("{} {}", text("scope"), text("name")).trim().to_owned());
     part("", text("reply").replace('\n', " "));
+    part("", text("auth"));
+    part("Junk: ", text("junk"));
     part("", text("error"));
     part("", text("why"));
     part("", text("text"));

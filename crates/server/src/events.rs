@@ -142,6 +142,7 @@ impl Arrival for Origin<'_> {
             bytes: line.bytes,
             message_id: line.message_id.as_deref().unwrap_or_default().into(),
             auth: line.results.as_deref().unwrap_or_default().into(),
+            junk: line.junk.as_deref().unwrap_or_default().into(),
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct LogLine {
     pub abandoned: bool,
     /// Results of the checks of a stranger's message.
     pub results: Option<String>,
+    /// Why they put it into Junk.
+    pub junk: Option<String>,
     pub why: Option<String>,
     /// The trouble of ours that kept it out, if it was that.
     pub trouble: Option<Kind>,
@@ -134,6 +136,7 @@ impl LogLine {
                     bytes = self.bytes,
                     message_id = self.message_id.as_deref().unwrap_or_default(),
                     auth = self.results.as_deref(),
+                    junk = self.junk.as_deref(),
                     ms = begun.elapsed().as_millis() as u64,
                     reply,
                     why = self.why.as_deref().unwrap_or_default(),

@@ -98,7 +98,7 @@ impl Observer for RelayLog {
             recipient_count: message.queued.recipients.len() as u32,
             bytes,
             message_id: message_id.into(),
-            auth: "".into(),
+            ..ArrivalFacts::default()
         };
         let tenant = Arc::clone(&message.queued.tenant);
         let received = Received { facts, tenant, ..Received::default() };

@@ -240,7 +240,7 @@ function row(event, parts) {
 }
 
 const LABELS = [
-  ["action", ""], ["kind", ""], ["stage", ""], ["from", "from "], ["to", "to "], ["recipient", ""], ["mailbox", "into "], ["peer", "from client "], ["user", "user "], ["tls", ""], ["auth", ""],
+  ["action", ""], ["kind", ""], ["stage", ""], ["from", "from "], ["to", "to "], ["recipient", ""], ["mailbox", "into "], ["peer", "from client "], ["user", "user "], ["tls", ""], ["auth", ""], ["junk", "Junk: "],
   ["transport", "transport "], ["host", ""], ["reply", ""], ["why", ""], ["error", ""], ["text", ""], ["scope", ""], ["name", ""], ["reason", "reason: "], ["token", "token "],
   ["campaign", "campaign "], ["tenant", "tenant "], ["source", "source "], ["bytes", ""], ["attempts", "attempt "], ["next", "next "],
 ];

@@ -273,12 +273,25 @@ fn surely_forged_mail_is_refused_and_the_rest_goes_into_junk() {
     let (code, text) = rig.reply(BAD, "l@list.example", &["ann@example.org", "postmaster@example.org"], &broken);
     assert_eq!(code, 250, "{text}");
     assert!(rig.wait_for_junk("ann").contains("from the list"));
+    let line = rig.server.wait_for_log("junk=");
+    assert!(line.contains("junk=\"DMARC of pass.example: reject\""), "{line}");
+    let id = line.split("id=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     rig.server.wait_for_mail("example.org", "postmaster", 1);
     assert!(rig.server.mailbox("example.org", "ann").is_empty());
     // Without Junk it goes into INBOX.
     let soft = rig.arrived(BAD, "x@none.example", "bob", "From: a@soft.example\r\n\r\nx\r\n");
     assert_eq!(results(&soft)[2], "dmarc=fail header.from=soft.example");
+    let dir = rig.dir.path();
     rig.server.stop();
+    let events = crate::relay_events::lines(dir);
+    let of = |from: &str| events.iter().find(|line| line["event"] == "received" && line["from"] == from).unwrap();
+    let junk = of("<l@list.example>");
+    assert_eq!((&junk["message"], &junk["junk"]), (&id.as_str().into(), &"DMARC of pass.example: reject".into()));
+    assert_eq!(junk["auth"], "spf=none dkim=fail dmarc=fail");
+    assert_eq!(of("<x@none.example>")["junk"], serde_json::Value::Null, "it went into INBOX");
+    let output = crate::support::command(dir, &["trace", &id]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(", spf=none dkim=fail dmarc=fail, Junk: DMARC of pass.example: reject"), "{text}");
 }
 
 #[test]

@@ -182,6 +182,8 @@ pub(super) struct ReadMessage<'a> {
     pub sender_check: Option<(SenderCheck, Box<Verifier>)>,
     /// Results of these checks, for the log.
     pub results: Option<String>,
+    /// Why they put it into Junk.
+    pub junk: Option<String>,
     pub body: &'a StoredBody,
     /// Its recipients.
     pub transaction: &'a mut Transaction,

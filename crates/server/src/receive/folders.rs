@@ -39,8 +39,9 @@ impl Check for FolderLookup {
     }
 }
 
-/// Mail for the Maildirs of recipients goes into the folder `name`, where there is one; that for postmaster and abuse stays.
-pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) {
+/// Mail for the Maildirs of recipients goes into the folder `name`, where there is one; that for postmaster and abuse stays. True if any is to go there.
+pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) -> bool {
+    let mut is_sorted = false;
     for index in 0..transaction.recipients() {
         let (address, mailboxes) = transaction.recipient(index);
         if is_exempt_address(address) {
@@ -55,11 +56,14 @@ pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: 
                 look_up(root, name.to_owned(), mailbox).await;
                 if mailbox.place == inbox {
                     mailbox.place = folder;
+                } else {
+                    is_sorted = true;
                 }
             }
         }
         transaction.set_mailboxes(index, found);
     }
+    is_sorted
 }
 
 /// The Maildir that a folder of it belongs to.

@@ -33,6 +33,8 @@ struct Checked {
     verdict: Result<(Mail<'static>, Option<ReturnedMail>), Stop>,
     /// Results of a stranger's message, for the log.
     results: Option<String>,
+    /// Why they put it into Junk.
+    junk: Option<String>,
     /// The Message-ID that was added.
     new_message_id: Option<String>,
 }
@@ -76,6 +78,7 @@ impl Receiver {
             draft: said.draft,
             sender_check: sender_check.zip(said.verifier),
             results: None,
+            junk: None,
             body: &gathered.body,
             transaction: &mut transaction,
             mail: Mail::default(),
@@ -84,8 +87,8 @@ impl Receiver {
             front: Vec::new(),
             new_message_id: None,
         };
-        let Checked { verdict, results, new_message_id } = self.check_message(message, body).await;
-        (log.results, log.message_id) = (results, new_message_id.or(log.message_id.take()));
+        let Checked { verdict, results, junk, new_message_id } = self.check_message(message, body).await;
+        (log.results, log.junk, log.message_id) = (results, junk, new_message_id.or(log.message_id.take()));
         let (said, complaint) = match verdict {
             Ok(checked) => checked,
             Err(stop) => return stopped(stop, log).into(),
@@ -141,7 +144,7 @@ impl Receiver {
             let work = pin!(checks.message(&mut message));
             client.within(checks.patience, work).await
         };
-        let ReadMessage { mut mail, complaint, front, new_message_id, results, .. } = message;
+        let ReadMessage { mut mail, complaint, front, new_message_id, results, junk, .. } = message;
         let verdict = match checked {
             Some(Ok(())) => match FrontFields::new(front) {
                 Ok(front) => {
@@ -160,7 +163,7 @@ impl Receiver {
                 Err(Stop { kind: Some(Kind::Slow), ..Stop::because(reply, why) })
             }
         };
-        Checked { verdict, results, new_message_id }
+        Checked { verdict, results, junk, new_message_id }
     }
 
     /// Makes a message durable, and tells those who are to hear of it.

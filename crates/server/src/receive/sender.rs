@@ -49,7 +49,10 @@ async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Resu
     let is_exempt = message.envelope.recipients.iter().all(is_exempt);
     match message.settings.treatment.treatment(findings, is_exempt) {
         Treatment::Take => {}
-        Treatment::Junk => sort_into(message.transaction, &message.settings.mail, JUNK).await,
+        Treatment::Junk(why) => {
+            let is_sorted = sort_into(message.transaction, &message.settings.mail, JUNK).await;
+            message.junk = is_sorted.then_some(why);
+        }
         Treatment::Refuse(reply) => return Err(Stop::because(reply, findings.summary())),
     }
     Ok(())

@@ -11,8 +11,8 @@ use super::SenderFindings;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Treatment {
     Take,
-    /// Into the mailbox Junk.
-    Junk,
+    /// Into the mailbox Junk, for this reason.
+    Junk(String),
     Refuse(Reply),
 }
 
@@ -42,8 +42,17 @@ impl TreatmentRules {
         if let Some(reply) = self.refusal(findings, is_exempt) {
             return Treatment::Refuse(reply);
         }
-        match &findings.dmarc {
-            Some(dmarc) if dmarc.result == DmarcResult::Fail && dmarc.policy >= Policy::Quarantine => Treatment::Junk,
+        // Else a second address in From would free the mail from the policy of the first.
+        let Some((author, dmarc)) = findings.author.as_deref().zip(findings.dmarc.as_ref()) else {
+            return Treatment::Junk(NO_AUTHOR.to_owned());
+        };
+        let asked = match dmarc.policy {
+            Policy::None => return Treatment::Take,
+            Policy::Quarantine => "quarantine",
+            Policy::Reject => "reject",
+        };
+        match dmarc.result {
+            DmarcResult::Fail => Treatment::Junk(format!("DMARC of {author}: {asked}")),
             _ => Treatment::Take,
         }
     }
@@ -84,6 +93,9 @@ impl TreatmentRules {
             || passed.any(|signature| self.forwarder_domains.contains(&signature.domain))
     }
 }
+
+/// Why a message without an author is suspect.
+const NO_AUTHOR: &str = "it has not one From field with addresses of one domain";
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +161,8 @@ mod tests {
         [Enforce::None, Enforce::Junk, Enforce::Reject, Enforce::Always].map(|enforce| {
             match rules(enforce).treatment(&findings, is_exempt) {
                 Treatment::Refuse(reply) => reply.to_string().chars().take(10).collect(),
-                other => format!("{other:?}"),
+                Treatment::Junk(_) => "Junk".to_owned(),
+                Treatment::Take => "Take".to_owned(),
             }
         })
     }
@@ -157,7 +170,7 @@ mod tests {
     #[test]
     fn only_surely_forged_mail_is_refused_by_default() {
         const REFUSED: &str = "550 5.7.26";
-        let dmarc_none = SenderFindings { author: None, dmarc: None, ..forged() };
+        let dmarc_none = || SenderFindings { author: None, dmarc: None, ..forged() };
         let nothing_known = SenderFindings { is_foreign_client: false, ..forged() };
         let never = Verdict { sends_nothing: true, result: SpfResult::Fail, ..forged().spf };
         let sends_nothing = SenderFindings { spf: never, ..asks_for(Policy::None) };
@@ -187,11 +200,23 @@ mod tests {
             ("forwarders", forged(), "::ffff:198.51.100.9", false, ["Take"; 4]),
             ("its domain", signed("list.example", DkimResult::Pass), CLIENT, false, ["Take"; 4]),
             ("not proven", signed("list.example", DkimResult::Fail), CLIENT, false, ["Take", "Junk", REFUSED, REFUSED]),
-            ("no author", dmarc_none, CLIENT, false, ["Take", "Take", "550 5.7.1 ", "550 5.7.1 "]),
+            ("no author", dmarc_none(), CLIENT, false, ["Take", "Junk", "550 5.7.1 ", "550 5.7.1 "]),
+            ("no author, for postmaster alone", dmarc_none(), CLIENT, true, ["Take", "Junk", "Junk", "Junk"]),
             ("sends nothing", sends_nothing, CLIENT, true, ["Take", "Take", "550 5.7.23", "550 5.7.23"]),
         ] {
             assert_eq!(acts(findings, client, is_exempt), expected, "{of}");
         }
+    }
+
+    #[test]
+    fn the_reason_for_junk_names_the_domain_and_its_wish() {
+        let why = |findings: &SenderFindings| match rules(Enforce::Junk).treatment(findings, false) {
+            Treatment::Junk(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(&forged()), "DMARC of bank.example: reject");
+        assert_eq!(why(&asks_for(Policy::Quarantine)), "DMARC of bank.example: quarantine");
+        assert_eq!(why(&SenderFindings { author: None, dmarc: None, ..forged() }), NO_AUTHOR);
     }
 
     #[test]
