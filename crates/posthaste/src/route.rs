@@ -209,7 +209,12 @@ fn lines_of_hop(name: &str, hop: &HopPreview, line: &mut dyn FnMut(&str, &str)) 
         let problem = host.problem.as_ref().map_or_else(String::new, |problem| format!("   ({problem})"));
         let (preference, name, port) = (host.preference, &host.name, hop.port);
         let preference = if hop.mx_of.is_some() { format!("{preference} ") } else { String::new() };
-        line("host", &format!("{preference}{name}, port {port}: {}{problem}", addresses.join(", ")));
+        let dane = match host.dane {
+            None => "",
+            Some("verified") => ", DANE: verified by TLSA records",
+            Some(_) => ", DANE: encrypted, no TLSA record is usable",
+        };
+        line("host", &format!("{preference}{name}, port {port}: {}{dane}{problem}", addresses.join(", ")));
     }
     if let Some(problem) = &hop.problem {
         line("problem", problem);

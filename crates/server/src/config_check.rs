@@ -162,6 +162,13 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));
     warnings.extend(config.webhooks.iter().filter_map(crate::webhooks::unusable));
+    if config.dns.trust_ad
+        && let Ok(resolver) = crate::relay::resolver(config)
+    {
+        warnings.extend(resolver.believed_from_afar().map(|server| {
+            format!("dns.trust_ad: the resolver {server} is not on this machine: its answers can be forged on the way")
+        }));
+    }
     if config.lets_clients_relay()
         && let Err(why @ SetupError::System(_)) = crate::relay::resolver(config)
     {
@@ -392,6 +399,14 @@ mod tests {
         assert!(!said.contains("error: listener"), "{said}");
         let said = check_of(&text("/var/no-such-dir/lmtp.sock"));
         assert!(said.contains("error: listener /var/no-such-dir/lmtp.sock: /var/no-such-dir: No such file"), "{said}");
+    }
+
+    #[test]
+    fn a_check_warns_of_a_resolver_that_is_believed_from_afar() {
+        let said = |servers: &str| check_of(&format!("[dns]\ntrust_ad = true\nservers = {servers}\n"));
+        let text = said("['192.0.2.53']");
+        assert!(text.contains("warning: dns.trust_ad: the resolver 192.0.2.53 is not on this machine"), "{text}");
+        assert!(!said("['127.0.0.1', '[::1]:53']").contains("trust_ad"));
     }
 
     #[test]

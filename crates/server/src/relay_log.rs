@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use posthaste_events::{Admin, AdminTarget, Event, EventRecorder, Kind, LIST_MAX, OfRelay, Received, RelayFate};
+use posthaste_events::{
+    Admin, AdminTarget, Event, EventRecorder, Kind, LIST_MAX, OfRelay, Received, RelayFate, TlsFailed,
+};
 use posthaste_intake::ArrivalFacts;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
-use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState};
+use posthaste_relay::sender::{
+    ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, TlsFailure,
+};
 use posthaste_spool::{Entry, Lsn};
 
 use crate::meters::Meters;
@@ -122,6 +126,18 @@ impl Observer for RelayLog {
                 tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
             }
             SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
+        }
+    }
+
+    fn tls_failed(&self, failure: &TlsFailure<'_>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(&Event::now(Kind::TlsFailed(TlsFailed {
+                host: failure.host.into(),
+                site: failure.site.into(),
+                demand: failure.demand.into(),
+                result: failure.result.into(),
+                error: failure.error.into(),
+            })));
         }
     }
 

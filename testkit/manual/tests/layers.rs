@@ -30,7 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["consumer"],
     &["spool"],
     &["ring"],
-    &["smtp", "acme", "mta-sts"],
+    &["smtp", "acme", "mta-sts", "dane"],
     &["dns"],
     &["net"],
     &["maildir"],

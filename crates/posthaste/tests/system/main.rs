@@ -15,6 +15,7 @@ mod completions;
 mod config_check;
 mod corpus;
 mod crash;
+mod dane;
 mod detail_folders;
 mod dkim;
 mod dns;

@@ -264,6 +264,13 @@ impl Shared {
         let mut error = String::from("it has no host");
         while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {
             let asked = Asked { plan, source, host: &host.name };
+            let demanding = match self.demand_of(&plan.manner, &host, &addresses).await {
+                Ok(demanding) => demanding,
+                Err(failed) => {
+                    error = format!("{}: {failed}", host.name);
+                    continue;
+                }
+            };
             for address in addresses.order(&mut random) {
                 let said = |what: &dyn std::fmt::Display| format!("{} ({address}): {what}", host.name);
                 let Some(local) = source.local(address) else {
@@ -271,7 +278,7 @@ impl Shared {
                     continue;
                 };
                 let endpoint = Endpoint::Tcp((address, plan.manner.port).into());
-                let settings = settings_for(self, source, &plan.manner, &host, &endpoint, local);
+                let settings = settings_for(self, source, &plan.manner, &demanding, &endpoint, local);
                 match self.ask_host(&asked, hop, &endpoint, settings, recipient).await {
                     Ok(verdict) => return Ok(verdict),
                     Err(failed) => error = said(&failed),
@@ -294,6 +301,7 @@ impl Shared {
         let mut settings = settings?;
         // Leaves time to ask another host.
         settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
+        let may_retry_in_clear = settings.is_opportunistic();
         loop {
             let mut session = match self.open_to_ask(asked, endpoint, &settings).await {
                 Err(error) if error.may_retry_in_clear() => {
@@ -308,7 +316,7 @@ impl Shared {
                     hop.put(session, asked, &self.runtime);
                     return Ok(verdict);
                 }
-                Err(loss) if session.is_useless_tls(&loss) && asked.plan.manner.is_opportunistic() => {
+                Err(loss) if session.is_useless_tls(&loss) && may_retry_in_clear => {
                     self.tls_failed(asked.host, &loss.to_string());
                     settings.tls = None;
                 }

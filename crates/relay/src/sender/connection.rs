@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::broken_tls;
 use super::dial::DialPermit;
-use super::observer::SiteState;
+use super::observer::{SiteState, TlsFailure};
+use super::replies::shortened;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
 use super::shape::Permit;
@@ -23,7 +24,8 @@ use super::source::Egress;
 use super::standing::Pause;
 use super::traffic::Mail;
 use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
-use posthaste_dns::Host;
+use posthaste_dane::Demand;
+use posthaste_dns::{Addresses, DnsError, Host};
 
 /// Counts the connection while its task runs, whatever ends it.
 pub(super) struct Counted {
@@ -102,6 +104,7 @@ impl Counted {
             self.site.state().reached();
         }
         let (shared, site) = (self.shared.clone(), self.site.clone());
+        let is_opportunistic = key.is_opportunistic();
         let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
         let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
         let end = session.run(&mut mail).await;
@@ -113,7 +116,7 @@ impl Counted {
                 if let (Some((step, reply)), false) = (loss.last_words(), mail.has_told()) {
                     self.shared.ended_early(&self.site, &host.name, step, reply);
                 }
-                if session.is_useless_tls(&loss) && self.site.manner.is_opportunistic() {
+                if session.is_useless_tls(&loss) && is_opportunistic {
                     return Served::UselessTls(loss.to_string());
                 }
                 if !mail.is_excused() {
@@ -160,6 +163,31 @@ impl Counted {
     }
 }
 
+/// A mail host, and what its TLSA records demand.
+pub(super) struct DemandingHost<'a> {
+    pub host: &'a Host,
+    pub demand: Demand,
+}
+
+impl Shared {
+    /// Looks up the demand of a host, if the settings have DNSSEC authenticate it.
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: it must not be connected to now.
+    pub(super) async fn demand_of<'a>(
+        &self,
+        manner: &Manner,
+        host: &'a Host,
+        addresses: &Addresses,
+    ) -> Result<DemandingHost<'a>, DnsError> {
+        let demand = match manner.has_dane {
+            true => self.dane.demand(&self.resolver(), &host.name, manner.port, addresses).await?,
+            false => Demand::Nothing,
+        };
+        Ok(DemandingHost { host, demand })
+    }
+}
+
 /// Session settings for a host of a site.
 ///
 /// # Errors
@@ -167,7 +195,7 @@ impl Counted {
 pub(super) fn settings_of(
     shared: &Shared,
     site: &Site,
-    host: &Host,
+    host: &DemandingHost<'_>,
     endpoint: &Endpoint,
     local: Option<IpAddr>,
     pulse: &Pulse,
@@ -212,6 +240,14 @@ impl Shared {
         }
     }
 
+    /// Reports a session that was not opened for lack of TLS. The error is cut as replies are.
+    pub(super) fn observe_tls_failure(&self, site: &Site, host: &str, [demand, result]: [&str; 2], error: &str) {
+        if let Some(observer) = &self.config.observer {
+            let error = shortened(error);
+            observer.tls_failed(&TlsFailure { host, site: &site.name, demand, result, error: &error });
+        }
+    }
+
     /// Notes a failure of TLS, waits for a permit for one more connection, and switches `settings` to cleartext.
     async fn permit_in_clear(
         &self,
@@ -235,7 +271,7 @@ pub(super) fn settings_for(
     shared: &Shared,
     source: &Egress,
     manner: &Manner,
-    host: &Host,
+    DemandingHost { host, demand }: &DemandingHost<'_>,
     endpoint: &Endpoint,
     local: Option<IpAddr>,
 ) -> Result<Settings, OpenError> {
@@ -251,17 +287,28 @@ pub(super) fn settings_for(
     if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {
         settings.witness = witnesses.session(&host.name, address.ip());
     }
-    let policy = manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy);
+    let is_at_least_encrypted = matches!(demand, Demand::Encrypted);
+    let policy = match manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy) {
+        TlsPolicy::Opportunistic if is_at_least_encrypted => TlsPolicy::Required,
+        policy => policy,
+    };
     let is_given_up = policy == TlsPolicy::Opportunistic && shared.broken_tls.has(&host.name);
     if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
         let name = tls.name.as_deref().unwrap_or(&host.name);
         let name = name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
         let (is_implicit, config) = (tls.is_implicit, tls.config.clone());
         match rustls::pki_types::ServerName::try_from(name.to_owned()) {
-            Ok(name) => settings.tls = Some(Tls { policy, is_implicit, config, name }),
+            Ok(name) => {
+                let is_dane = is_at_least_encrypted && policy == TlsPolicy::Required;
+                settings.tls = Some(Tls { policy, is_implicit, config, name, is_dane });
+            }
             Err(_) if policy == TlsPolicy::Opportunistic => {}
             Err(_) => return Err(OpenError::NoStartTls),
         }
+    }
+    if let Demand::Verified { config, name } = demand {
+        let (policy, config, name) = (TlsPolicy::Verified, config.clone(), name.clone());
+        settings.tls = Some(Tls { policy, is_implicit: false, config, name, is_dane: true });
     }
     settings.protocol = manner.protocol;
     let needs = match (&manner.tls, policy) {

@@ -30,10 +30,13 @@ impl DialPermit {
         settings: &Settings,
     ) -> Result<(Session, Self), OpenError> {
         let opened = Session::open(endpoint, settings).await;
-        shared.tls_counts.count(&self.site.manner, &opened);
+        let failed = shared.tls_counts.count(&self.site.manner, settings, &opened);
         match opened {
             Ok(session) => Ok((session, self)),
             Err(error) => {
+                if let Some(counted) = failed {
+                    shared.observe_tls_failure(&self.site, host, counted, &error.to_string());
+                }
                 self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));
                 if let Some((step, reply)) = error.last_words() {
                     shared.ended_early(&self.site, host, step, reply);

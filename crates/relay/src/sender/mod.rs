@@ -92,7 +92,9 @@ pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};
-pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, Stats};
+pub use observer::{
+    ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, Stats, TlsFailure,
+};
 pub use preview::{
     HopPreview, HostPreview, HostSettings, MtaStsPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview,
 };

@@ -68,7 +68,8 @@ pub(super) struct MailHosts {
 
 impl MailHosts {
     /// Looks up the hosts and the policy of a domain: each has its own policy, even if it shares hosts. An operator's
-    /// rule for the domain precedes its policy, and so do addresses that the configuration gives it.
+    /// rule for the domain precedes its policy and the TLSA records of its hosts, and so do addresses that the
+    /// configuration gives it.
     ///
     /// # Errors
     /// There are no hosts, or the policy permits none: [`DnsError::NotPermitted`].
@@ -80,17 +81,26 @@ impl MailHosts {
     ) -> Result<Self, DnsError> {
         let destination = resolver.destination(domain).await?;
         let manner = Arc::clone(routes.manner(domain));
-        let (Some(mta_sts), Some(enforced), None) = (mta_sts, routes.enforced(), routes.rule_number(domain)) else {
-            return Ok(Self { destination, manner, found: FoundPolicy::default() });
-        };
-        if resolver.has_fixed_hosts(&destination.domain) {
+        if routes.rule_number(domain).is_some() || resolver.has_fixed_hosts(&destination.domain) {
             return Ok(Self { destination, manner, found: FoundPolicy::default() });
         }
-        let found = mta_sts.policies.of(resolver, &destination.domain).await;
+        let is_secure = is_secure(&destination, resolver).await;
+        let manner = |is_enforced| Arc::clone(routes.manner_of_hosts(is_enforced, is_secure));
+        let found = match mta_sts {
+            Some(mta_sts) => mta_sts.policies.of(resolver, &destination.domain).await,
+            None => FoundPolicy::default(),
+        };
         let policy = found.policy.as_ref().filter(|policy| policy.mode == Mode::Enforce);
-        let Some(policy) = policy else { return Ok(Self { destination, manner, found }) };
+        let Some(policy) = policy else { return Ok(Self { manner: manner(false), destination, found }) };
         let permitted = destination.only(|host| policy.permits(host));
         let permitted = permitted.ok_or_else(|| DnsError::NotPermitted(destination.domain.clone()))?;
-        Ok(Self { destination: Arc::new(permitted), manner: Arc::clone(enforced), found })
+        Ok(Self { destination: Arc::new(permitted), manner: manner(true), found })
     }
+}
+
+/// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed anyway.
+async fn is_secure(destination: &Destination, resolver: &Resolver) -> bool {
+    destination.is_secure
+        && (!destination.implicit
+            || resolver.addresses(&destination.domain).await.is_ok_and(|addresses| addresses.is_secure()))
 }

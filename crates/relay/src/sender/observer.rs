@@ -27,6 +27,9 @@ pub trait Observer: Send + Sync {
     /// A site has become unreachable, or reachable again.
     fn site(&self, state: &SiteState<'_>);
 
+    /// A session was not opened for lack of TLS. Must not block.
+    fn tls_failed(&self, failure: &TlsFailure<'_>);
+
     /// TLS with a host has failed several times: under an opportunistic policy its mail goes in the clear for `secs`
     /// seconds.
     fn tls_avoided(&self, host: &str, error: &str, secs: u64);
@@ -43,6 +46,21 @@ pub trait Observer: Send + Sync {
     /// A warning about the queue or about the message of this batch: it cannot be read, or its sender cannot be
     /// notified.
     fn warn(&self, batch: Lsn, what: &str);
+}
+
+/// TLS with a host that was lacking or wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsFailure<'a> {
+    /// The host's name.
+    pub host: &'a str,
+    /// Its site.
+    pub site: &'a str,
+    /// The demand, as [`Relay::tls_counts`](super::Relay::tls_counts) has it.
+    pub demand: &'a str,
+    /// The result, as there.
+    pub result: &'a str,
+    /// The error.
+    pub error: &'a str,
 }
 
 /// The outcome of a recipient.

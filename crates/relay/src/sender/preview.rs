@@ -12,6 +12,7 @@ use super::route::{Manner, Route, RouteTls};
 use super::routing::{Member, NextHop, Routes};
 use crate::queue::QueueName;
 use crate::session::TlsPolicy;
+use posthaste_dane::{Dane, Demand};
 use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
 use posthaste_mta_sts::{FoundPolicy, Mode};
 
@@ -80,6 +81,10 @@ pub struct HostPreview {
     pub name: String,
     /// Its addresses, in the order of the families of `[dns]`.
     pub addresses: Vec<IpAddr>,
+    /// TLS by its TLSA records (RFC 7672): `verified`, or `encrypted` if none of them is usable. `None`: it has none, or
+    /// DNSSEC does not authenticate them and all on the way to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dane: Option<&'static str>,
     /// The reason for not using it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -187,7 +192,7 @@ async fn hop(
     let of_route = route.and_then(|route: &Arc<Route>| route.pool.as_deref());
     let (is_implicit_mx, hosts, problem) = match found {
         Ok(destination) => {
-            let hosts = hosts(resolver, &destination, manner.port).await;
+            let hosts = hosts(resolver, &destination, &manner).await;
             let is_usable = hosts.iter().any(|host| host.problem.is_none());
             let problem = (!is_usable).then(|| "none of the hosts can be used".to_owned());
             (mx_of.is_some() && destination.implicit, hosts, problem)
@@ -212,23 +217,36 @@ async fn hop(
 }
 
 /// The hosts that an attempt would use: those from this server itself on are skipped (RFC 5321 section 5.1).
-async fn hosts(resolver: &Resolver, destination: &Destination, port: u16) -> Vec<HostPreview> {
-    let hosts = destination.site.hosts();
+async fn hosts(resolver: &Resolver, destination: &Destination, manner: &Manner) -> Vec<HostPreview> {
+    let (hosts, port) = (destination.site.hosts(), manner.port);
     let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;
     let is_ours = |found: &Result<posthaste_dns::Addresses, DnsError>| {
         found.as_ref().is_ok_and(|addresses| addresses.are_ours(port, destination.fixed))
     };
     let of_ours = hosts.iter().zip(&found).find(|(_, found)| is_ours(found)).map(|(host, _)| host.preference);
-    let preview = |(host, found): (&Host, Result<posthaste_dns::Addresses, DnsError>)| {
+    let dane = Dane::default();
+    let demand = async |(host, found): (&Host, &Result<posthaste_dns::Addresses, DnsError>)| match found {
+        Ok(addresses) if manner.has_dane => dane.demand(resolver, &host.name, port, addresses).await,
+        _ => Ok(Demand::Nothing),
+    };
+    let demands = join_all(hosts.iter().zip(&found).map(demand)).await;
+    type Found = (Result<posthaste_dns::Addresses, DnsError>, Result<Demand, DnsError>);
+    let preview = |(host, (found, demand)): (&Host, Found)| {
         let ours = of_ours.filter(|ours| host.preference >= *ours);
         let ours = ours.map(|_| "this server listens there, or at a better host".to_owned());
         let (addresses, problem) = match found {
             Ok(addresses) => (addresses.all().to_vec(), ours),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        HostPreview { preference: host.preference, name: host.name.to_string(), addresses, problem }
+        let (dane, problem) = match demand {
+            Ok(Demand::Nothing) => (None, problem),
+            Ok(Demand::Encrypted) => (Some("encrypted"), problem),
+            Ok(Demand::Verified { .. }) => (Some("verified"), problem),
+            Err(error) => (None, problem.or(Some(error.to_string()))),
+        };
+        HostPreview { preference: host.preference, name: host.name.to_string(), addresses, dane, problem }
     };
-    hosts.iter().zip(found).map(preview).collect()
+    hosts.iter().zip(found.into_iter().zip(demands)).map(preview).collect()
 }
 
 impl TlsPreview {

@@ -25,7 +25,7 @@ use super::shape::{OpenLimit, Permit};
 use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
-use crate::session::{Auth, Session, Settings, Tls};
+use crate::session::{Auth, Session, Settings, Tls, TlsPolicy};
 
 /// The common part of two connections that could swap their sessions.
 #[derive(Debug, Clone)]
@@ -51,6 +51,11 @@ impl Key {
             tls: tls.clone(),
             auth: auth.clone(),
         }
+    }
+
+    /// True if mail goes in the clear where TLS fails.
+    pub fn is_opportunistic(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
     }
 }
 
@@ -295,7 +300,7 @@ mod tests {
     use super::super::opportunistic_tls;
     use super::super::source::Source;
     use super::*;
-    use crate::session::{Channel, TlsPolicy};
+    use crate::session::Channel;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -319,7 +324,7 @@ mod tests {
         };
         let tls = |policy, name: &str| {
             let name = ServerName::try_from(name.to_owned()).unwrap();
-            let tls = Tls { policy, is_implicit: false, config: config.clone(), name };
+            let tls = Tls { policy, is_implicit: false, config: config.clone(), name, is_dane: false };
             with(&|settings| settings.tls = Some(tls.clone()))
         };
         let auth = |user: &str, password: &str| {
@@ -343,7 +348,7 @@ mod tests {
         let other_authorities = with(&|settings| {
             let name = ServerName::try_from(one).unwrap();
             let config = opportunistic_tls().unwrap();
-            settings.tls = Some(Tls { policy: Verified, is_implicit: false, config, name });
+            settings.tls = Some(Tls { policy: Verified, is_implicit: false, config, name, is_dane: false });
         });
         assert!(other_authorities != tls(Verified, one));
         assert!(auth("a", "x") == auth("a", "x") && auth("a", "x") != auth("a", "y") && auth("a", "x") != key(&source));

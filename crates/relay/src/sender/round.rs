@@ -12,7 +12,7 @@ use posthaste_smtp::client::Step;
 use posthaste_watch::Worker;
 use tokio::time::{Instant, timeout};
 
-use super::connection::{Counted, Served, open, settings_of};
+use super::connection::{Counted, DemandingHost, Served, open, settings_of};
 use super::ended::ReplyPlace;
 use super::last_words::LastWords;
 use super::reuse::{Handed, Key};
@@ -125,9 +125,21 @@ impl Round {
 
     /// Tries the addresses of a host. Breaks once the connection has been served.
     async fn try_host(&mut self, host: &Host, addresses: &Addresses) -> ControlFlow<()> {
+        let shared = self.counted.shared.clone();
+        let demanding = match shared.demand_of(&self.counted.site.manner, host, addresses).await {
+            Ok(demanding) => demanding,
+            Err(error) => {
+                // Not in the clear either: who forges these records may stand between.
+                let counted = shared.tls_counts.count_unanswered();
+                shared.observe_tls_failure(&self.counted.site, &host.name, counted, &error.to_string());
+                self.words.put(&host.name, format!("{}: {error}", host.name));
+                self.takes_none = TakesNone::No;
+                return ControlFlow::Continue(());
+            }
+        };
         let mut was_dialed = false;
         for address in addresses.order(&mut self.random) {
-            was_dialed |= self.try_address(host, address).await?;
+            was_dialed |= self.try_address(&demanding, address).await?;
         }
         if was_dialed {
             // The next connections begin with the other hosts.
@@ -139,7 +151,8 @@ impl Round {
     }
 
     /// Tries one address. Continues with true if it was connected to in vain.
-    async fn try_address(&mut self, host: &Host, address: IpAddr) -> ControlFlow<(), bool> {
+    async fn try_address(&mut self, demanding: &DemandingHost<'_>, address: IpAddr) -> ControlFlow<(), bool> {
+        let host = demanding.host;
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
         // Each address of a name is a host of its own.
         let who: Arc<str> = format!("{} ({address})", host.name).into();
@@ -149,7 +162,7 @@ impl Round {
         };
         let at = SocketAddr::from((address, site.manner.port));
         let endpoint = Endpoint::Tcp(at);
-        let settings = settings_of(&shared, &site, host, &endpoint, local, self.worker.pulse());
+        let settings = settings_of(&shared, &site, demanding, &endpoint, local, self.worker.pulse());
         let mut settings = match settings {
             Ok(settings) => settings,
             Err(failed) => {

@@ -67,7 +67,7 @@ impl RouteTls {
 }
 
 /// Transport settings for the hosts of a site. Equal hosts with different settings are different sites.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Manner {
     pub port: u16,
     pub protocol: Protocol,
@@ -75,6 +75,8 @@ pub(super) struct Manner {
     pub auth: Option<Credentials>,
     /// Demanded by the domain's policy (RFC 8461).
     pub is_mta_sts: bool,
+    /// DNSSEC authenticates the list of hosts: the TLSA records of each count (RFC 7672), and go before the rest.
+    pub has_dane: bool,
     /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,
 }
@@ -86,18 +88,27 @@ impl Manner {
             (Some(one), Some(other)) => one.is_as(other),
             _ => false,
         };
-        let rest = |of: &Self| (of.port, of.protocol, of.is_mta_sts);
+        let rest = |of: &Self| (of.port, of.protocol, of.is_mta_sts, of.has_dane);
         is_tls && rest(self) == rest(other) && self.auth == other.auth
-    }
-
-    /// True if mail goes in the clear where TLS fails.
-    pub fn is_opportunistic(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
     }
 
     /// Settings for hosts found by MX records.
     pub fn of_hosts(port: u16, tls: Option<RouteTls>) -> Self {
-        Manner { port, protocol: Protocol::Smtp, tls, auth: None, is_mta_sts: false, text: port_text(port) }
+        Manner {
+            port,
+            protocol: Protocol::Smtp,
+            tls,
+            auth: None,
+            is_mta_sts: false,
+            has_dane: false,
+            text: port_text(port),
+        }
+    }
+
+    /// These settings for a list of hosts that DNSSEC authenticates. `None`: without TLS, records demand nothing.
+    pub fn with_dane(&self) -> Option<Self> {
+        let text = format!("{} dnssec", self.text);
+        self.tls.is_some().then(|| Self { has_dane: true, text, ..self.clone() })
     }
 
     /// Settings for hosts of a domain with a rule.
@@ -113,6 +124,7 @@ impl Manner {
             tls: route.tls.clone(),
             auth: route.auth.clone(),
             is_mta_sts: false,
+            has_dane: false,
             text: port_text(route.port) + &route.manner(),
         }
     }

@@ -30,6 +30,8 @@ pub(super) struct Routes {
     manner: Arc<Manner>,
     /// For hosts whose domain enforces MTA-STS.
     enforced: Option<Arc<Manner>>,
+    /// Both for lists of hosts that DNSSEC authenticates.
+    with_dane: [Option<Arc<Manner>>; 2],
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
@@ -106,6 +108,7 @@ impl Routes {
         let (port, tls) = (hosts.port, hosts.tls.clone());
         let manner = manners.take(hosts);
         let enforced = enforced.map(|enforced| manners.take(enforced));
+        let with_dane = [Some(&manner), enforced.as_ref()].map(|of| of?.with_dane().map(|manner| manners.take(manner)));
         let rule = |rule: &TlsRule| (rule.domain.clone(), manners.take(Manner::of_rule(port, rule)));
         let rules = routing.tls.iter().map(rule).collect();
         let route = |route: &Arc<Route>| (route.clone(), manners.take(Manner::of_route(route)));
@@ -124,6 +127,7 @@ impl Routes {
             rules,
             manner,
             enforced,
+            with_dane,
             pools,
             sources,
             default,
@@ -137,7 +141,8 @@ impl Routes {
         let rules = self.rules.iter().map(|(_, manner)| manner);
         let routes = self.routes.iter().map(|(_, manner)| manner);
         let diversions = self.diversions.iter().map(|(_, (_, manner))| manner);
-        std::iter::once(&self.manner).chain(&self.enforced).chain(rules).chain(routes).chain(diversions).collect()
+        let of_hosts = std::iter::once(&self.manner).chain(&self.enforced).chain(self.with_dane.iter().flatten());
+        of_hosts.chain(rules).chain(routes).chain(diversions).collect()
     }
 
     /// The sources in force.
@@ -178,9 +183,17 @@ impl Routes {
         self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
     }
 
-    /// Transport settings for the mail hosts of a domain that enforces MTA-STS.
-    pub fn enforced(&self) -> Option<&Arc<Manner>> {
-        self.enforced.as_ref()
+    /// Transport settings for the mail hosts of a domain without a rule. `is_enforced`: its MTA-STS policy is in force;
+    /// `is_secure`: DNSSEC authenticates the list of hosts.
+    pub fn manner_of_hosts(&self, is_enforced: bool, is_secure: bool) -> &Arc<Manner> {
+        let [usual, enforced] = &self.with_dane;
+        match (is_enforced, is_secure) {
+            (true, true) => enforced.as_ref().or(self.enforced.as_ref()),
+            (true, false) => self.enforced.as_ref(),
+            (false, true) => usual.as_ref(),
+            (false, false) => None,
+        }
+        .unwrap_or(&self.manner)
     }
 
     /// The pool for mail of a queue: its route's, else its own, else its tenant's.

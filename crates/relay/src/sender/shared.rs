@@ -34,6 +34,7 @@ use super::status::keys_of;
 use super::tls_counts::TlsCounts;
 use super::unrouted::Unrouted;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
+use posthaste_dane::Dane;
 use posthaste_dns::Resolver;
 
 pub(super) struct Shared {
@@ -80,6 +81,8 @@ pub(super) struct Shared {
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
     pub tls_counts: TlsCounts,
+    /// TLS by the TLSA records of hosts.
+    pub dane: Dane,
     /// Bounces that operators order for recipients in flight.
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: each first checks what was imported already.
@@ -151,6 +154,7 @@ impl Shared {
             snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
             tls_counts: TlsCounts::default(),
+            dane: Dane::default(),
             bounces_to_follow: BouncesToFollow::default(),
             importing: Mutex::default(),
             delivered: AtomicU64::new(0),

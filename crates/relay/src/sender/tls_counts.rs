@@ -3,15 +3,21 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::route::Manner;
-use crate::session::{Channel, OpenError, Session, TlsPolicy};
+use crate::session::{Channel, OpenError, Session, Settings, TlsPolicy};
 
 /// Counts since the start.
 #[derive(Debug, Default)]
 pub(super) struct TlsCounts([[AtomicU64; RESULTS.len()]; POLICIES.len()]);
 
 impl TlsCounts {
-    /// Counts a session, or its failure for lack of TLS. Other failures say nothing about TLS.
-    pub fn count(&self, manner: &Manner, opened: &Result<Session, OpenError>) {
+    /// Counts a session, or its failure for lack of TLS, and returns the demand and the result of a failure. Other
+    /// failures say nothing about TLS.
+    pub fn count(
+        &self,
+        manner: &Manner,
+        settings: &Settings,
+        opened: &Result<Session, OpenError>,
+    ) -> Option<[&'static str; 2]> {
         let result = match opened {
             Ok(session) => match session.channel() {
                 Channel::Clear => "clear",
@@ -21,10 +27,22 @@ impl TlsCounts {
             Err(OpenError::NoStartTls) => "not_offered",
             Err(OpenError::Handshake { error, .. }) if is_of_certificate(error) => "certificate",
             Err(OpenError::Handshake { .. } | OpenError::TlsLost(_)) => "handshake",
-            Err(_) => return,
+            Err(_) => return None,
         };
+        let demand = policy(manner, settings);
+        self.add(demand, result);
+        opened.is_err().then_some([demand, result])
+    }
+
+    /// Counts a host that could not be connected to: nobody has given its TLSA records. Returns demand and result.
+    pub fn count_unanswered(&self) -> [&'static str; 2] {
+        self.add(DANE, NO_ANSWER);
+        [DANE, NO_ANSWER]
+    }
+
+    fn add(&self, demand: &str, result: &str) {
         let at = |all: &[&str], name| all.iter().position(|known| *known == name).expect("it is in the table");
-        self.0[at(&POLICIES, policy(manner))][at(&RESULTS, result)].fetch_add(1, Ordering::Relaxed);
+        self.0[at(&POLICIES, demand)][at(&RESULTS, result)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Policy, result and count of each pair seen so far.
@@ -39,8 +57,9 @@ impl TlsCounts {
     }
 }
 
-fn policy(manner: &Manner) -> &'static str {
+fn policy(manner: &Manner, settings: &Settings) -> &'static str {
     match manner.tls.as_ref().map(|tls| tls.policy) {
+        _ if settings.tls.as_ref().is_some_and(|tls| tls.is_dane) => DANE,
         _ if manner.is_mta_sts => "mta-sts",
         None => "off",
         Some(TlsPolicy::Opportunistic) => "opportunistic",
@@ -54,5 +73,7 @@ fn is_of_certificate(error: &std::io::Error) -> bool {
     matches!(of_rustls, Some(rustls::Error::InvalidCertificate(_)))
 }
 
-const POLICIES: [&str; 5] = ["mta-sts", "verified", "required", "opportunistic", "off"];
-const RESULTS: [&str; 6] = ["verified", "encrypted", "clear", "not_offered", "certificate", "handshake"];
+const DANE: &str = "dane";
+const NO_ANSWER: &str = "no_answer";
+const POLICIES: [&str; 6] = [DANE, "mta-sts", "verified", "required", "opportunistic", "off"];
+const RESULTS: [&str; 7] = ["verified", "encrypted", "clear", "not_offered", "certificate", "handshake", NO_ANSWER];

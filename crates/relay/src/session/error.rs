@@ -4,6 +4,7 @@ use std::io;
 
 use posthaste_smtp::client::{ClientError, Step};
 use posthaste_smtp::{Reply, ShortReply};
+use rustls::{CertificateError, OtherError};
 
 use super::Channel;
 
@@ -44,6 +45,14 @@ pub enum Loss {
 fn what_happened(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// rustls has the errors of other verifiers in the form for programmers.
+fn what_failed(error: &io::Error) -> String {
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) => other.to_string(),
         _ => error.to_string(),
     }
 }
@@ -89,7 +98,7 @@ pub enum OpenError {
     #[error(transparent)]
     Lost(#[from] Loss),
     /// The TLS handshake failed.
-    #[error("TLS handshake: {error}")]
+    #[error("TLS handshake: {}", what_failed(.error))]
     Handshake {
         /// The TLS error.
         error: io::Error,

@@ -75,6 +75,11 @@ impl Settings {
         }
     }
 
+    /// True if the caller may go on in the clear where TLS fails.
+    pub fn is_opportunistic(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
+    }
+
     /// # Errors
     /// [`Loss::Halted`].
     pub(super) fn check_halt(&self) -> Result<(), Loss> {
@@ -116,6 +121,8 @@ pub struct Tls {
     pub config: Arc<ClientConfig>,
     /// The name for SNI, which a verified certificate must have.
     pub name: ServerName<'static>,
+    /// Demanded by TLSA records of the host (RFC 7672): `config` verifies by them, or none of them is usable.
+    pub is_dane: bool,
 }
 
 /// A session's demand on TLS.

@@ -7,6 +7,7 @@ mod backlog;
 mod bounces;
 mod changes;
 mod crowded;
+mod dane;
 mod dead_domains;
 mod failing;
 mod fallback;
@@ -44,7 +45,7 @@ use posthaste_notify::notify;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
-    RecordingState, Relay, RoomState, Route, RouteTls, SiteState, opportunistic_tls,
+    RecordingState, Relay, RoomState, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -141,6 +142,10 @@ impl Observer for Log {
             SiteState::Reached { site, .. } => format!("reached {site}"),
         };
         self.lines.lock().unwrap().push(said);
+    }
+
+    fn tls_failed(&self, TlsFailure { host, demand, result, error, .. }: &TlsFailure<'_>) {
+        self.lines.lock().unwrap().push(format!("TLS {demand} {result} {host}: {error}"));
     }
 
     fn tls_avoided(&self, host: &str, error: &str, secs: u64) {

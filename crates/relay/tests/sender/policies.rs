@@ -24,7 +24,7 @@ pub struct Came {
     pub recipient: String,
     pub is_encrypted: bool,
     /// The name in SNI.
-    name: Option<String>,
+    pub name: Option<String>,
     has_certificate: bool,
 }
 
@@ -39,10 +39,10 @@ pub struct TlsSink {
 
 /// The server's answer to a command, in the clear or within TLS; none: it closes the connection.
 #[derive(Debug, Clone, Copy)]
-struct Odd {
-    is_encrypted: bool,
-    command: &'static str,
-    reply: &'static str,
+pub struct Odd {
+    pub is_encrypted: bool,
+    pub command: &'static str,
+    pub reply: &'static str,
 }
 
 /// Files of a certificate and its key, which is its own authority.
@@ -72,6 +72,12 @@ impl Files {
         self.dir.path().join("key.pem").display().to_string()
     }
 
+    /// The SHA-256 of its public key, for a TLSA record with the numbers 1 and 1.
+    pub fn key_digest(&self) -> Vec<u8> {
+        let key = rcgen::PublicKeyData::subject_public_key_info(&self.made.signing_key);
+        ring::digest::digest(&ring::digest::SHA256, &key).as_ref().to_vec()
+    }
+
     fn roots(&self) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(self.made.cert.der().clone()).unwrap();
@@ -99,7 +105,7 @@ impl TlsSink {
         TlsSink::odd(address, config, None)
     }
 
-    fn odd(address: SocketAddr, config: Option<Arc<ServerConfig>>, odd: Option<Odd>) -> Self {
+    pub fn odd(address: SocketAddr, config: Option<Arc<ServerConfig>>, odd: Option<Odd>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let sink = TlsSink {
             address: listener.local_addr().unwrap(),
@@ -116,6 +122,16 @@ impl TlsSink {
             }
         });
         sink
+    }
+
+    /// All messages so far.
+    pub fn all(&self) -> Vec<Came> {
+        self.came.lock().unwrap().clone()
+    }
+
+    /// The number of connections so far.
+    pub fn connections(&self) -> usize {
+        *self.connections.lock().unwrap()
     }
 
     pub fn wait(&self, count: usize) -> Vec<Came> {

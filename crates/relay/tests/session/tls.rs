@@ -39,7 +39,7 @@ impl Site {
         let verified = policy == TlsPolicy::Verified;
         let config = if verified { Arc::clone(&self.authorities) } else { client_config(&TlsTrust::Anything).unwrap() };
         let name = ServerName::try_from("mx.example").unwrap();
-        Settings { tls: Some(Tls { policy, is_implicit: false, config, name }), ..settings() }
+        Settings { tls: Some(Tls { policy, is_implicit: false, config, name, is_dane: false }), ..settings() }
     }
 
     /// With TLS from the first octet on.

@@ -1,0 +1,187 @@
+use posthaste_dns::TlsaRecord;
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
+use rustls::pki_types::CertificateDer;
+
+use crate::PublicKeyInfo;
+
+/// A usable TLSA record: DANE-EE(3) or DANE-TA(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Association {
+    usage: Usage,
+    selector: Selector,
+    matching: Matching,
+    data: Box<[u8]>,
+}
+
+/// Certificate usage (RFC 6698 section 2.1.1, RFC 7218).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Usage {
+    /// DANE-TA(2).
+    Anchor,
+    /// DANE-EE(3).
+    Server,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Selector {
+    Certificate,
+    Key,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Matching {
+    Whole,
+    Sha256,
+    Sha512,
+}
+
+impl Association {
+    /// The usable ones of the records of a host. For SMTP the usages 0 and 1 are unusable (RFC 7672 section 3.1.3).
+    /// Unusable are also unknown numbers, digests of a wrong length, and data that is no certificate or key. Where a host has both digests of a kind, SHA-512 counts alone (RFC 7671 section 9).
+    pub fn usable(records: &[TlsaRecord]) -> Vec<Self> {
+        let all: Vec<Self> = records.iter().filter_map(Self::of).collect();
+        let is_outdone = |of: &Self| {
+            let by = |other: &Self| {
+                (other.usage, other.selector, other.matching) == (of.usage, of.selector, Matching::Sha512)
+            };
+            of.matching == Matching::Sha256 && all.iter().any(by)
+        };
+        all.iter().filter(|of| !is_outdone(of)).cloned().collect()
+    }
+
+    fn of(record: &TlsaRecord) -> Option<Self> {
+        let usage = match record.usage {
+            2 => Usage::Anchor,
+            3 => Usage::Server,
+            _ => return None,
+        };
+        let selector = match record.selector {
+            0 => Selector::Certificate,
+            1 => Selector::Key,
+            _ => return None,
+        };
+        let data = &record.data;
+        let (matching, is_well_formed) = match (record.matching, selector) {
+            (0, Selector::Certificate) => (Matching::Whole, PublicKeyInfo::of_certificate(data).is_some()),
+            (0, Selector::Key) => (Matching::Whole, PublicKeyInfo::read(data).is_some()),
+            (1, _) => (Matching::Sha256, data.len() == SHA256_OUTPUT_LEN),
+            (2, _) => (Matching::Sha512, data.len() == SHA512_OUTPUT_LEN),
+            _ => return None,
+        };
+        is_well_formed.then(|| Self { usage, selector, matching, data: data.clone() })
+    }
+
+    /// True if it names this certificate, or its key, as that of the server itself.
+    pub fn names_server(&self, certificate: &[u8]) -> bool {
+        self.usage == Usage::Server && self.matches(certificate)
+    }
+
+    /// True if it names this certificate, or its key, as one that has signed that of the server.
+    pub fn names_anchor(&self, certificate: &[u8]) -> bool {
+        self.usage == Usage::Anchor && self.matches(certificate)
+    }
+
+    /// The anchor that it has itself: a server need not send that (RFC 7671 section 5.2.2).
+    pub(crate) fn own_anchor(&self) -> Option<CertificateDer<'_>> {
+        let is_own =
+            (self.usage, self.selector, self.matching) == (Usage::Anchor, Selector::Certificate, Matching::Whole);
+        is_own.then(|| CertificateDer::from(&*self.data))
+    }
+
+    fn matches(&self, certificate: &[u8]) -> bool {
+        let selected = match self.selector {
+            Selector::Certificate => Some(certificate),
+            Selector::Key => PublicKeyInfo::of_certificate(certificate).map(|info| info.whole),
+        };
+        selected.is_some_and(|selected| match self.matching {
+            Matching::Whole => *self.data == *selected,
+            Matching::Sha256 => *self.data == *digest(&SHA256, selected).as_ref(),
+            Matching::Sha512 => *self.data == *digest(&SHA512, selected).as_ref(),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::verifier::tests::self_signed;
+
+    /// A record of a certificate.
+    pub fn record(usage: u8, selector: u8, matching: u8, certificate: &[u8]) -> TlsaRecord {
+        let selected = match selector {
+            0 => certificate,
+            _ => PublicKeyInfo::of_certificate(certificate).unwrap().whole,
+        };
+        let data = match matching {
+            0 => selected.to_vec(),
+            1 => digest(&SHA256, selected).as_ref().to_vec(),
+            _ => digest(&SHA512, selected).as_ref().to_vec(),
+        };
+        TlsaRecord { usage, selector, matching, data: data.into() }
+    }
+
+    #[test]
+    fn each_selector_and_matching_type_names_its_certificate_alone() {
+        let ((one, _), (other, _)) = (self_signed("mx.example"), self_signed("mx.example"));
+        for (selector, matching) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
+            let of = |usage| Association::usable(&[record(usage, selector, matching, &one)]).remove(0);
+            assert!(of(3).names_server(&one) && !of(3).names_server(&other), "3 {selector} {matching}");
+            assert!(of(2).names_anchor(&one) && !of(2).names_anchor(&other), "2 {selector} {matching}");
+            assert!(!of(3).names_anchor(&one) && !of(2).names_server(&one), "{selector} {matching}");
+        }
+    }
+
+    #[test]
+    fn records_that_smtp_does_not_know_are_unusable() {
+        let (certificate, _) = self_signed("mx.example");
+        for (usage, selector, matching) in [(0, 1, 1), (1, 1, 1), (4, 1, 1), (255, 1, 1)] {
+            let record = record(usage, selector, matching, &certificate);
+            assert_eq!(Association::usable(&[record]), [], "{usage} {selector} {matching}");
+        }
+        let good = record(3, 1, 1, &certificate);
+        for (selector, matching, octets) in [
+            (2, 1, 32),
+            (255, 1, 32),
+            (1, 3, 32),
+            (1, 1, 31),
+            (1, 1, 33),
+            (1, 1, 0),
+            (1, 2, 32),
+            (0, 0, 32),
+            (1, 0, 32),
+        ] {
+            let bad = TlsaRecord { usage: 3, selector, matching, data: vec![1; octets].into() };
+            assert_eq!(Association::usable(std::slice::from_ref(&bad)), [], "{selector} {matching} {octets}");
+            assert_eq!(Association::usable(&[bad, good.clone()]).len(), 1, "the good one counts");
+        }
+    }
+
+    #[test]
+    fn of_two_digests_the_stronger_counts() {
+        let ((old, _), (new, _)) = (self_signed("mx.example"), self_signed("mx.example"));
+        let of = |records: &[TlsaRecord]| Association::usable(records).iter().any(|of| of.names_server(&old));
+        let weak = record(3, 1, 1, &old);
+        assert!(of(std::slice::from_ref(&weak)));
+        assert!(!of(&[weak.clone(), record(3, 1, 2, &new)]));
+        for kept in [record(3, 0, 2, &new), record(2, 1, 2, &new), record(3, 1, 0, &new), record(1, 1, 2, &new)] {
+            assert!(of(&[weak.clone(), kept.clone()]), "{kept:?} is of another kind");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_and_any_certificate_do_no_harm(
+            numbers in any::<(u8, u8, u8)>(),
+            data in prop::collection::vec(any::<u8>(), 0..100),
+            certificate in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (usage, selector, matching) = (2 + numbers.0 % 2, numbers.1 % 3, numbers.2 % 4);
+            let record = TlsaRecord { usage, selector, matching, data: data.into() };
+            for of in Association::usable(&[record]) {
+                prop_assert!(!of.names_server(&certificate) && !of.names_anchor(&certificate));
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use posthaste_dns::{Addresses, DnsError, Resolver};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+use crate::{Association, Verifier};
+
+/// The demand of a host's TLSA records on connections to it (RFC 7672 section 2.2).
+#[derive(Debug, Clone)]
+pub enum Demand {
+    /// There are no records that DNSSEC authenticates.
+    Nothing,
+    /// TLS with any certificate: none of the records is usable.
+    Encrypted,
+    /// TLS with a certificate that the records name.
+    Verified {
+        /// It verifies by the records. The same for the same host and records.
+        config: Arc<ClientConfig>,
+        /// The name that has the records, for SNI.
+        name: ServerName<'static>,
+    },
+}
+
+/// Finds demands, and keeps the configuration of each host for as long as its records are the same.
+#[derive(Debug, Default)]
+pub struct Dane(Mutex<HashMap<String, Made>>);
+
+#[derive(Debug)]
+struct Made {
+    associations: Vec<Association>,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Dane {
+    /// The demand for connections to a port of a mail host, whose addresses were found to be these. The list of hosts
+    /// that names it must be [secure](posthaste_dns::Destination::is_secure), too.
+    ///
+    /// An alias has its records at the name that it stands for, or else at its own (RFC 7672 section 2.2.3).
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: the host must not be connected to now.
+    pub async fn demand(
+        &self,
+        resolver: &Resolver,
+        host: &str,
+        port: u16,
+        addresses: &Addresses,
+    ) -> Result<Demand, DnsError> {
+        if !addresses.is_secure() {
+            return Ok(Demand::Nothing);
+        }
+        let alias = addresses.alias().map(|alias| &**alias);
+        for base in alias.into_iter().chain([host]) {
+            let records = resolver.tlsa(base, port).await?;
+            if records.is_empty() {
+                continue;
+            }
+            let associations = Association::usable(&records);
+            if associations.is_empty() {
+                return Ok(Demand::Encrypted);
+            }
+            let name = ServerName::try_from(base.to_owned()).map_err(|error| {
+                let why = format!("no name for TLS, and it has TLSA records: {error}");
+                DnsError::Unanswered { name: base.to_owned(), why }
+            })?;
+            return Ok(self.verified(host, name, associations));
+        }
+        Ok(Demand::Nothing)
+    }
+
+    fn verified(&self, host: &str, name: ServerName<'static>, associations: Vec<Association>) -> Demand {
+        let mut made = self.0.lock().expect("no panic with the lock");
+        if let Some(made) = made.get(host).filter(|made| made.associations == associations && made.name == name) {
+            return Demand::Verified { config: Arc::clone(&made.config), name };
+        }
+        let of_host = ServerName::try_from(host.to_owned()).ok();
+        let names = of_host.into_iter().chain([name.clone()]).collect();
+        let config = Verifier::new(associations.clone(), names).into_config().expect("ring has the usual versions");
+        let config = Arc::new(config);
+        if made.len() >= HOSTS_MAX && !made.contains_key(host) {
+            // Hosts get theirs anew; open connections keep what they have.
+            made.clear();
+        }
+        made.insert(host.to_owned(), Made { associations, config: Arc::clone(&config), name: name.clone() });
+        Demand::Verified { config, name }
+    }
+}
+
+const HOSTS_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use posthaste_dns::Settings;
+    use posthaste_dns_stub::{Kind, Server, Zone};
+
+    use super::*;
+
+    const MX: &str = "mx.example";
+
+    fn resolver(server: &Server) -> Resolver {
+        // Records change at once.
+        let settings = Settings {
+            servers: vec![server.address()],
+            trust_ad: true,
+            ttl_min_secs: 0,
+            timeout_secs: 90,
+            ..Settings::default()
+        };
+        Resolver::new(&settings).unwrap()
+    }
+
+    fn zone() -> Zone {
+        Zone::default().ttl(0).signed("example").a(MX, "192.0.2.1".parse().unwrap()).cname("alias.example", MX)
+    }
+
+    async fn demand(dane: &Dane, resolver: &Resolver, host: &str) -> Result<Demand, DnsError> {
+        dane.demand(resolver, host, 25, &resolver.addresses(host).await.unwrap()).await
+    }
+
+    fn config(demand: Result<Demand, DnsError>) -> (Arc<ClientConfig>, String) {
+        match demand {
+            Ok(Demand::Verified { config, name }) => (config, name.to_str().into_owned()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ee(zone: Zone, name: &str, octet: u8) -> Zone {
+        zone.tlsa(&format!("_25._tcp.{name}"), [3, 1, 1], &[octet; 32])
+    }
+
+    #[tokio::test]
+    async fn equal_records_give_the_same_configuration_and_others_another() {
+        let server =
+            Server::start(ee(ee(zone(), MX, 1), "mx2.example", 1).a("mx2.example", "192.0.2.2".parse().unwrap()));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        let (first, name) = config(demand(&dane, &resolver, MX).await);
+        assert_eq!(name, MX);
+        assert!(Arc::ptr_eq(&first, &config(demand(&dane, &resolver, MX).await).0));
+        assert!(!Arc::ptr_eq(&first, &config(demand(&dane, &resolver, "mx2.example").await).0), "another host");
+        server.change(ee(zone(), MX, 2));
+        assert!(!Arc::ptr_eq(&first, &config(demand(&dane, &resolver, MX).await).0));
+        server.change(zone());
+        assert!(matches!(demand(&dane, &resolver, MX).await, Ok(Demand::Nothing)));
+    }
+
+    #[tokio::test]
+    async fn unusable_records_demand_tls_and_no_answer_forbids_the_host() {
+        let unusable = zone().tlsa("_25._tcp.mx.example", [1, 1, 1], &[1; 32]);
+        let server = Server::start(unusable.tlsa("_25._tcp.mx.example", [3, 1, 9], &[1; 32]));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        assert!(matches!(demand(&dane, &resolver, MX).await, Ok(Demand::Encrypted)));
+        server.change(zone().fails_for("_25._tcp.mx.example", Kind::Tlsa));
+        assert!(matches!(demand(&dane, &resolver, MX).await, Err(DnsError::Unanswered { .. })));
+    }
+
+    #[tokio::test]
+    async fn an_alias_has_the_records_of_its_end_and_else_its_own() {
+        let server = Server::start(ee(ee(zone(), MX, 1), "alias.example", 2));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        assert_eq!(config(demand(&dane, &resolver, "alias.example").await).1, MX);
+        server.change(ee(zone(), "alias.example", 2));
+        assert_eq!(config(demand(&dane, &resolver, "alias.example").await).1, "alias.example");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_dnssec_does_not_vouch_for_is_not_asked_for_records() {
+        let server = Server::start(ee(Zone::default().a(MX, "192.0.2.1".parse().unwrap()), MX, 1));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        assert!(matches!(demand(&dane, &resolver, MX).await, Ok(Demand::Nothing)));
+        assert_eq!(server.asked("_25._tcp.mx.example", Kind::Tlsa), 0);
+    }
+}
