@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
+use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, UnprovenAd, WantedRecord};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -86,6 +86,25 @@ pub fn look(wanted: &Wanted, place: &Place, is_running: bool) -> Result<Vec<Find
         Ok::<_, AnyError>(())
     })?;
     Ok(findings)
+}
+
+/// Checks the resolvers: if they prove that they validate DNSSEC, they are believed.
+///
+/// # Errors
+/// There is none.
+pub fn of_resolver(wanted: &mut Wanted, place: &Place) -> Result<Finding, AnyError> {
+    let settings = wanted.loaded(place)?.config.dns;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(match runtime.block_on(settings.prove_ad()) {
+        Ok(servers) => {
+            wanted.trust_ad = true;
+            let servers: Vec<String> = servers.iter().map(|server| server.ip().to_string()).collect();
+            let text = format!("{} validates DNSSEC: dns.trust_ad = true", servers.join(", "));
+            Finding::new("resolver", text, Verdict::Ok)
+        }
+        Err(UnprovenAd::Setup(error)) => return Err(error.into()),
+        Err(error) => Finding::new("resolver", format!("no DANE: {error}"), Verdict::Note),
+    })
 }
 
 async fn of_dns(own: &OwnDomain, source: RecordSource<'_>) -> Vec<Finding> {

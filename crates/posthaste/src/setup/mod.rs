@@ -124,7 +124,9 @@ impl Setup {
         let ports =
             Ports { smtp: port(25)?, submissions: port(465)?, submission: port(587)?, imaps: port(993)?, https };
         let resolvers = args.resolver.clone();
-        let mut wanted = Wanted { user, domain, host, ports, acme: !args.no_acme, any, resolvers };
+        let trust_ad = false;
+        let mut wanted = Wanted { user, domain, host, ports, acme: !args.no_acme, any, resolvers, trust_ad };
+        let resolver = look::of_resolver(&mut wanted, &place)?;
         wanted.keep_written(&place, usual_https);
         let mut steps = Vec::new();
         for step in Step::all(&place) {
@@ -132,7 +134,8 @@ impl Setup {
                 steps.push(step);
             }
         }
-        let findings = look(&wanted, &place, is_running)?;
+        let mut findings = look(&wanted, &place, is_running)?;
+        findings.insert(0, resolver);
         let interrupted = Arc::new(AtomicBool::new(false));
         // All that end a process: the terminal may go, too.
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {

@@ -24,6 +24,8 @@ pub struct Wanted {
     pub any: &'static str,
     /// Resolvers other than the machine's.
     pub resolvers: Vec<String>,
+    /// They have proven that they validate DNSSEC.
+    pub trust_ad: bool,
 }
 
 /// The ports of the listeners.
@@ -59,16 +61,18 @@ impl Wanted {
         format!("{user}@{}", self.domain)
     }
 
-    /// Keeps to the port for HTTPS, or to none, as it was when the configuration was written.
+    /// Keeps to the port for HTTPS, or to none, and to the trust in the resolvers, as it was when the configuration was
+    /// written.
     pub fn keep_written(&mut self, place: &Place, https: u16) {
-        let is_written =
-            |wanted: &Self| std::fs::read(place.config()).is_ok_and(|text| text == wanted.config(place).as_bytes());
-        let other = match self.ports.https {
-            Some(_) => None,
-            None => Some(https),
-        };
-        let other = Self { ports: Ports { https: other, ..self.ports }, ..self.clone() };
-        if !is_written(self) && is_written(&other) {
+        let written = std::fs::read(place.config()).unwrap_or_default();
+        let is_written = |wanted: &Self| written == wanted.config(place).as_bytes();
+        let others = [Some(https), None].into_iter().flat_map(|https| [true, false].map(|trust_ad| (https, trust_ad)));
+        let others: Vec<Self> = others
+            .map(|(https, trust_ad)| Self { ports: Ports { https, ..self.ports }, trust_ad, ..self.clone() })
+            .collect();
+        if !is_written(self)
+            && let Some(other) = others.into_iter().find(is_written)
+        {
             *self = other;
         }
     }
@@ -100,8 +104,14 @@ impl Wanted {
         if self.acme {
             let _ = writeln!(text, "[acme]\nenabled = true\ncontact = \"{}\"", self.address_of("postmaster"));
         }
+        if !self.resolvers.is_empty() || self.trust_ad {
+            text += "[dns]\n";
+        }
         if !self.resolvers.is_empty() {
-            let _ = writeln!(text, "[dns]\nservers = {:?}", self.resolvers);
+            let _ = writeln!(text, "servers = {:?}", self.resolvers);
+        }
+        if self.trust_ad {
+            text += "trust_ad = true\n";
         }
         let _ =
             writeln!(text, "[[domain]]\nname = \"{domain}\"\nusers = {:?}\naliases = {}", self.users(), self.aliases());
@@ -153,6 +163,7 @@ mod tests {
             acme: true,
             any: "[::]",
             resolvers: vec!["192.0.2.53".into()],
+            trust_ad: true,
         }
     }
 

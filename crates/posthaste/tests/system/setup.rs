@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use posthaste_dns_stub::{Server as Dns, Zone};
+use posthaste_dns_stub::{Kind, Server as Dns, Zone};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -94,6 +94,7 @@ fn a_plan_makes_nothing_and_says_what_is_there() {
     {
         assert!(out.contains(line), "{line}: {out}");
     }
+    assert!(out.contains("no DANE: the resolver 127.0.0.1 does not") && !out.contains("trust_ad"), "{out}");
     let said = rig.run(&[]);
     assert!(!said.status.success() && rig.is_empty() && text(&said.stderr).contains("--yes"), "{said:?}");
 }
@@ -121,6 +122,24 @@ fn a_server_is_made_once_and_sends_itself_a_signed_message() {
     let again = rig.run(&["--yes"]);
     assert!(again.status.success() && text(&again.stdout).ends_with("nothing to do\n"), "{again:?}");
     assert_eq!(std::fs::read(rig.path("etc/passwords")).unwrap(), before);
+}
+
+#[test]
+fn a_resolver_that_has_proven_to_validate_is_believed_for_good() {
+    let forged = "www.dnssec-failed.org";
+    let validating = zone().ns("org", "ns.example").signed("org").fails_for(forged, Kind::A);
+    let rig = Rig::new(validating);
+    let made = rig.json(&["--yes"]);
+    let finding = &made["findings"][0];
+    assert_eq!(finding["text"], "127.0.0.1 validates DNSSEC: dns.trust_ad = true", "{made:#}");
+    let config = std::fs::read_to_string(rig.path("etc/posthaste.toml")).unwrap();
+    assert!(config.contains("\ntrust_ad = true\n") && config.lines().count() <= 25, "{config}");
+    // A second run leaves the configuration as it is, and says what is wrong now.
+    rig.dns.change(zone());
+    let again = rig.run(&["--yes"]);
+    let out = text(&again.stdout);
+    assert!(again.status.success() && out.ends_with("nothing to do\n"), "{again:?}");
+    assert!(out.contains("no DANE: the resolver 127.0.0.1 does not"), "{out}");
 }
 
 #[test]
