@@ -479,7 +479,7 @@ the_first_minute() {
         [ "$(bash -euo pipefail "$3"3 | tr -d "\r" | grep -cx world)" = 3 ]
         bash -euo pipefail "$3"4 | grep -F hello
         script -qec "bash -euo pipefail ${3}5" /dev/null </dev/null | grep -F "http://127.0.0.1:8025/#k="
-        [ "$(cat "$3"1 | grep -c "^posthaste serve$")" = 1 ]
+        [ "$(cat "$3"1 | grep -c "^cargo run --release -- serve$")" = 1 ]
         password=$(cat posthaste-data/password)
         curl -sS "imap://127.0.0.1:1143/INBOX;MAILINDEX=1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
