@@ -15,6 +15,7 @@ use crate::entry::Place;
 use crate::hub::{Failure, Hub};
 use crate::local::LocalSpool;
 use crate::pipeline::{Pipeline, Work};
+use crate::queue::Ending;
 use crate::reader::{History, Invalid};
 use crate::record::{Content, Record};
 use crate::sender::End;
@@ -314,14 +315,19 @@ impl<L: LocalSpool> Applier<L> {
         self.settle_to(PIPELINE_MAX);
     }
 
-    /// Waits until fewer batches than that are on their way into the local spool.
+    /// Waits until fewer batches than that are on their way into the local spool. An order ends it early, unless all are waited for: the number of each decides then
+    /// what is released or forgotten, which is not done again.
     fn settle_to(&mut self, most: usize) {
         while self.pipeline.len() >= most {
             self.pipeline.wait();
             self.settle();
-            if self.retry_at.is_some() && self.hub.queue.pause(ROOM_PAUSE) {
+            if self.retry_at.is_none() || !self.hub.queue.pause(ROOM_PAUSE) {
+                continue;
+            }
+            if most > 1 || self.hub.queue.state().ending != Ending::Not {
                 return;
             }
+            std::thread::sleep(ROOM_PAUSE);
         }
     }
 

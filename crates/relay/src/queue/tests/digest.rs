@@ -15,6 +15,7 @@ fn some_change(random: &mut Random, now: Secs) -> What {
         5 => What::Held(if random.one_in(2) { HoldReason::Operator } else { HoldReason::Until(at) }),
         6 => What::Released { next: at, expires: 0 },
         7 => What::DelayTold,
+        8 if random.one_in(2) => What::GivenBack,
         _ => What::Begun { crashes: random.below(4) as u8 },
     }
 }
@@ -36,7 +37,8 @@ fn starts_and_snapshots_change_no_digest() {
                     let taken = world.route().first().and_then(|ready| world.queue.next(*ready, TAKE));
                     for key in taken.iter().flat_map(|it| it.recipients.iter().map(|one| (it.message, one.number))) {
                         let (message, number) = key;
-                        world.queue.finish(Key { message, number }, Outcome::Untried);
+                        let change = world.queue.finish(Key { message, number }, Outcome::Untried);
+                        change.into_iter().for_each(|change| world.change(change));
                     }
                 }
                 2 => {
