@@ -85,8 +85,9 @@ impl Line {
 /// damaged.
 fn is_cut_off(line: &[u8]) -> bool {
     if line.ends_with(b"\n") {
-        // A block that was never written reads as zeros; text has none.
-        return line.windows(UNWRITTEN.len()).any(|octets| octets == UNWRITTEN);
+        // A block that was never written reads as zeros; text has none. Few are in front if the line begins at the end
+        // of a block: no changed bit makes one there.
+        return line.starts_with(&[0]) || line.windows(UNWRITTEN.len()).any(|octets| octets == UNWRITTEN);
     }
     // With another line end it would be whole: an octet of it was changed.
     let with_line_end = [&line[..line.len().saturating_sub(1)], b"\n"].concat();
@@ -358,5 +359,9 @@ mod tests {
             drop(journal);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
         }
+        // Its first octets ended a block.
+        std::fs::write(&path, [first.as_bytes(), &[0; 3], &last.as_bytes()[3..]].concat()).unwrap();
+        assert!(open().unwrap().in_doubt.is_some());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
     }
 }
