@@ -174,8 +174,9 @@ pub(super) fn composed(
     }
     let mut mail = MailFrom::new(request.sender.clone());
     let schedule = request.schedule();
-    (mail.size, mail.hold, mail.expires) =
-        (Some(wire_bytes), schedule.first_attempt.map(Hold::Until), schedule.expires);
+    // A time that has passed holds nothing up, so mailboxes here can have it.
+    let hold = schedule.first_attempt.filter(|&first| first > now / 1_000_000).map(Hold::Until);
+    (mail.size, mail.hold, mail.expires) = (Some(wire_bytes), hold, schedule.expires);
     if !is_ascii {
         mail.body = BodyType::EightBitMime;
     }
