@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
-use std::path::Path;
 use std::sync::Once;
 
 use tantivy::TantivyError;
 
 use super::Result;
 use crate::error::text_error;
-use crate::text_index::check_files;
+use crate::state::Snapshot;
+use crate::text_index::{TextIndex, check_files};
 
 thread_local! {
     /// True within [`guarded`].
@@ -18,15 +18,15 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs work on the text index in `dir`. A panic becomes an error if one of its files is damaged. If none is, it is a
-/// bug, and goes on.
+/// Runs work on the text index of `snapshot`. A panic becomes an error if one of its files is damaged. If none is, it is
+/// a bug, and goes on.
 ///
 /// The files are compared with their checksums only then: reading all of them takes longer than most searches.
 ///
 /// # Errors
 /// Errors of the work, and [`IndexError::Text`](crate::IndexError::Text), which names the command that rebuilds the
 /// index.
-pub(super) fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn guarded<T>(snapshot: &Snapshot, work: impl FnOnce() -> Result<T>) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(keep_messages);
     let is_outermost = !GUARDED.replace(true);
@@ -35,15 +35,28 @@ pub(super) fn guarded<T>(dir: &Path, work: impl FnOnce() -> Result<T>) -> Result
         return done.unwrap_or_else(|panic| resume_unwind(panic));
     }
     let said = SAID.take();
-    let is_damaged = done.is_err() && !check_files(dir).is_empty();
+    // Who looks may be led astray, too.
+    let is_damaged = done.is_err() && catch_unwind(AssertUnwindSafe(|| is_text_damaged(snapshot))).unwrap_or(true);
     GUARDED.set(false);
     match done {
         Ok(done) => done,
-        Err(_) if is_damaged => Err(text_error(dir, TantivyError::InternalError(said))),
+        Err(_) if is_damaged => Err(text_error(&snapshot.text_dir(), TantivyError::InternalError(said))),
         // Another thread has said it.
         Err(panic) if said.is_empty() => resume_unwind(panic),
         Err(_) => panic!("{said}"),
     }
+}
+
+/// True if a file is not as it was written. `meta.json`, which has no checksum of its own, may be of a later commit.
+fn is_text_damaged(snapshot: &Snapshot) -> bool {
+    let (dir, written) = (snapshot.text_dir(), snapshot.directory());
+    if !check_files(&dir).is_empty() {
+        return true;
+    }
+    let found = TextIndex::open(&dir).and_then(|text| Ok((text.mark()?.commit, text.meta_crc()?)));
+    found.map_or(true, |(commit, crc)| {
+        commit == written.text_commit && written.text_crc.is_some_and(|written| written != crc)
+    })
 }
 
 /// Keeps the messages of panics within [`guarded`], which are not for people to read.
@@ -58,7 +71,7 @@ fn keep_messages() {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use super::*;
     use crate::query::parse;
@@ -142,14 +155,20 @@ mod tests {
     fn a_panic_over_a_sound_index_goes_on_with_its_message() {
         let world = World::new();
         update(&world.index(), &world.mail()).unwrap();
-        let text_dir = Searcher::open(&world.index()).unwrap().snapshot().text_dir();
+        let searcher = Searcher::open(&world.index()).unwrap();
+        let (snapshot, meta) = (searcher.snapshot(), searcher.snapshot().text_dir().join("meta.json"));
         let panic = || -> Result<()> { panic!("a bug of the tests") };
-        let nested = || guarded(&text_dir, || guarded(&text_dir, panic));
+        let nested = || guarded(snapshot, || guarded(snapshot, panic));
         let message = catch_unwind(AssertUnwindSafe(nested)).unwrap_err();
         let message = message.downcast_ref::<String>().unwrap();
         assert!(message.contains("guard.rs:") && message.contains("a bug of the tests"), "{message}");
-        fs::remove_file(text_dir.join("meta.json")).unwrap();
-        let said = guarded(&text_dir, panic).unwrap_err().to_string();
+        // It still says the same, in other octets.
+        let text = fs::read_to_string(&meta).unwrap();
+        fs::write(&meta, format!("{text} ")).unwrap();
+        let said = guarded(snapshot, panic).unwrap_err().to_string();
+        assert!(said.contains("`posthaste index rebuild`"), "{said}");
+        fs::remove_file(meta).unwrap();
+        let said = guarded(snapshot, panic).unwrap_err().to_string();
         assert!(said.contains("`posthaste index rebuild`"), "{said}");
     }
 }

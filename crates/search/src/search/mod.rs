@@ -80,7 +80,7 @@ impl Searcher {
         let mut snapshot = Snapshot::open(dir)?;
         loop {
             let text_dir = snapshot.text_dir();
-            match guarded(&text_dir, || open_text(&text_dir).map_err(|error| text_error(&text_dir, error))) {
+            match guarded(&snapshot, || open_text(&text_dir).map_err(|error| text_error(&text_dir, error))) {
                 Ok((text, segments)) => return Ok(Self { snapshot, text, segments, columns: Columns::default() }),
                 // A rebuild was completed meanwhile, and has removed what we were about to open.
                 Err(_) if snapshot.is_superseded() => snapshot = Snapshot::open(dir)?,
@@ -97,7 +97,7 @@ impl Searcher {
 
     /// Runs work that reads the text index.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        guarded(&self.snapshot.text_dir(), work)
+        guarded(&self.snapshot, work)
     }
 
     /// The indexed header fields besides the standard ones.
