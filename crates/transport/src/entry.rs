@@ -346,7 +346,7 @@ mod tests {
             &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0],
             &[2, 0, 0, 0],
             &[3, 0, 0, 0, 0, 0, 0, 0],
-            &[3, 0, b'|', b'/', b't', 2, 0, b'n', b'o'],
+            &[3, 0, b'|', b'/', b't', 4, 0, b'R', b'C', b'P', b'T', 2, 0, b'n', b'o'],
         ];
         assert_eq!(refused[..], expected.concat());
         let told = TransportEntry::Told(vec![(Lsn::new(5), 7)]).encode();
