@@ -49,10 +49,11 @@ impl Dane {
         port: u16,
         addresses: &Addresses,
     ) -> Result<Demand, DnsError> {
-        if !addresses.is_secure() {
+        if !addresses.may_have_tlsa() {
             return Ok(Demand::Nothing);
         }
-        let alias = addresses.alias().map(|alias| &**alias);
+        // The end of an alias counts only if all on the way to it is secure.
+        let alias = addresses.alias().filter(|_| addresses.is_secure()).map(|alias| &**alias);
         for base in alias.into_iter().chain([host]) {
             let records = resolver.tlsa(base, port).await?;
             if records.is_empty() {
@@ -163,6 +164,20 @@ mod tests {
         assert_eq!(config(demand(&dane, &resolver, "alias.example").await).1, MX);
         server.change(ee(zone(), "alias.example", 2));
         assert_eq!(config(demand(&dane, &resolver, "alias.example").await).1, "alias.example");
+    }
+
+    #[tokio::test]
+    async fn a_signed_alias_of_an_unsigned_name_has_its_own_records() {
+        let zone = Zone::default().ttl(0).signed("example").cname("out.example", "mx.plain.test");
+        let zone = zone.a("mx.plain.test", "192.0.2.1".parse().unwrap());
+        let server = Server::start(ee(ee(zone.clone(), "out.example", 1), "mx.plain.test", 2));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        assert_eq!(config(demand(&dane, &resolver, "out.example").await).1, "out.example");
+        assert_eq!(server.asked("_25._tcp.mx.plain.test", Kind::Tlsa), 0);
+        assert!(matches!(demand(&dane, &resolver, "mx.plain.test").await, Ok(Demand::Nothing)));
+        server.change(zone.fails_for("out.example", Kind::Cname));
+        let unknown = resolver.addresses("out.example").await;
+        assert!(matches!(unknown, Err(DnsError::Unanswered { .. })), "{unknown:?}");
     }
 
     #[tokio::test]

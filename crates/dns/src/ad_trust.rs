@@ -55,9 +55,8 @@ impl Settings {
             if !server.ip().to_canonical().is_loopback() {
                 return Err(UnprovenAd::Far(server.ip()));
             }
-            // The two stubs of systemd-resolved(8).
-            if ["127.0.0.53", "127.0.0.54"].iter().any(|stub| server.ip().to_string() == *stub) {
-                return Err(UnprovenAd::Forwarder(server.ip(), "systemd-resolved"));
+            if let Some(forwarder) = forwarder_at(server.ip().to_canonical()) {
+                return Err(UnprovenAd::Forwarder(server.ip(), forwarder));
             }
             if is_dnsmasq(*server, Duration::from_secs(self.timeout_secs) / 3).await {
                 return Err(UnprovenAd::Forwarder(server.ip(), "dnsmasq"));
@@ -88,6 +87,17 @@ impl Settings {
             Err(Failure::Timeout(why)) => Err(unanswered(BROKEN, why.to_owned())),
             _ => Err(UnprovenAd::NotValidated(server)),
         }
+    }
+}
+
+/// The forwarder that has this address by default.
+fn forwarder_at(ip: IpAddr) -> Option<&'static str> {
+    match ip.to_string().as_str() {
+        // The two stubs of systemd-resolved(8).
+        "127.0.0.53" | "127.0.0.54" => Some("systemd-resolved"),
+        // In the container, but it asks the servers of the host, and leaves AD as it comes.
+        "127.0.0.11" => Some("Docker's"),
+        _ => None,
     }
 }
 
@@ -147,7 +157,13 @@ mod tests {
         assert_eq!(prove(&[good.address()]).await, Ok(1));
         let far = prove(&[good.address(), "192.0.2.53:53".parse().unwrap()]).await.unwrap_err();
         assert!(far.contains("192.0.2.53 is not on this machine"), "{far}");
-        let stub = prove(&["127.0.0.53:53".parse().unwrap()]).await.unwrap_err();
-        assert!(stub.contains("systemd-resolved"), "{stub}");
+        for (stub, why) in [
+            ("127.0.0.53:53", "systemd-resolved"),
+            ("[::ffff:127.0.0.54]:53", "systemd-resolved"),
+            ("127.0.0.11:53", "Docker's"),
+        ] {
+            let told = prove(&[stub.parse().unwrap()]).await.unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
     }
 }

@@ -16,6 +16,7 @@ pub struct Addresses {
     ours: Arc<[OwnPort]>,
     valid_until: Instant,
     is_secure: bool,
+    is_secure_alias: bool,
     alias: Option<Arc<str>>,
 }
 
@@ -45,6 +46,7 @@ impl Addresses {
             ours,
             valid_until,
             is_secure: false,
+            is_secure_alias: false,
             alias: None,
         })
     }
@@ -54,9 +56,20 @@ impl Addresses {
         Addresses { is_secure, alias, ..self }
     }
 
+    /// `is_secure_alias`: DNSSEC authenticates the host's name as an alias, if not what it leads to.
+    pub(super) fn of_alias(self, is_secure_alias: bool) -> Self {
+        Addresses { is_secure_alias, ..self }
+    }
+
     /// True if they are authenticated by DNSSEC, aliases included. Never without [`Settings::trust_ad`](super::Settings::trust_ad).
     pub fn is_secure(&self) -> bool {
         self.is_secure
+    }
+
+    /// True if the host can have TLSA records: the addresses are [secure](Self::is_secure), or the host's name is at least a
+    /// secure alias, which has its records at its own name alone (RFC 7672 section 2.2.2).
+    pub fn may_have_tlsa(&self) -> bool {
+        self.is_secure || self.is_secure_alias
     }
 
     /// The name that the host's name is an alias of.

@@ -84,11 +84,13 @@ impl Client {
         options.preserve_intermediates = true;
         let address =
             |server: &NameServerConfig| SocketAddr::new(server.ip, server.connections.first().map_or(53, |to| to.port));
-        let addresses = servers.iter().map(address).collect();
+        let addresses: Vec<SocketAddr> = servers.iter().map(address).collect();
+        // Other programs change resolv.conf: servers from there are believed only on this machine.
+        let are_near = || addresses.iter().all(|server| server.ip().to_canonical().is_loopback());
+        let trusts_ad = settings.trust_ad && (!settings.servers.is_empty() || are_near());
         let config = ResolverConfig::from_name_servers(servers);
-        let builder = Resolver::builder_with_config(config, AskingProvider::new(settings.trust_ad));
+        let builder = Resolver::builder_with_config(config, AskingProvider::new(trusts_ad));
         let resolver = builder.with_options(options).build().map_err(system)?;
-        let trusts_ad = settings.trust_ad;
         Ok(Client {
             resolver,
             trusts_ad,
@@ -154,11 +156,13 @@ fn records(lookup: &Lookup, mut owner: Name, kind: RecordType) -> Records {
     let answers = lookup.answers();
     // The bit holds for the whole message. Where hickory has followed an alias by a second question, only that one's
     // message is left.
-    let is_secure = lookup.message().metadata.authentic_data && *lookup.query().name() == owner;
+    let asked = lookup.message().queries.first();
+    let is_secure = lookup.message().metadata.authentic_data && asked.is_some_and(|query| *query.name() == owner);
     let mut alias = None;
     let mut ttl_secs = u32::MAX;
-    // A chain has no more links than the answer has records.
-    for _ in 0..answers.len() {
+    // A chain has no more links than the answer has records. An alias that is asked for itself is not followed.
+    let links_max = if kind == RecordType::CNAME { 0 } else { answers.len() };
+    for _ in 0..links_max {
         let link = answers.iter().find_map(|record| match &record.data {
             RData::CNAME(target) if record.name == owner => Some((target.0.clone(), record.ttl)),
             _ => None,

@@ -195,10 +195,11 @@ impl Resolver {
         self.hosts.get(domain).is_some()
     }
 
-    /// Resolvers beyond this machine whose bit AD is believed: on the way anybody can set it.
+    /// Resolvers beyond this machine whose bit AD is to be believed: on the way anybody can set it. Where they come from
+    /// resolv.conf, none is.
     pub fn believed_from_afar(&self) -> impl Iterator<Item = IpAddr> {
         let servers = self.client.servers.iter().map(|server| server.ip().to_canonical());
-        servers.filter(move |ip| self.client.trusts_ad() && !ip.is_loopback())
+        servers.filter(move |ip| self.settings.trust_ad && !ip.is_loopback())
     }
 
     /// Records as DNS has them.
@@ -328,6 +329,7 @@ impl Resolver {
         };
         let answers = super::join_all(kinds.iter().map(ask)).await;
         let (mut found, mut unanswered, mut secure, mut alias) = (Vec::new(), None, Vec::new(), None);
+        let mut is_alias = false;
         // The first that has to be looked up again decides; a type that the host lacks may come later.
         let mut until = self.until(self.settings.ttl_max_secs);
         for answer in answers {
@@ -336,6 +338,7 @@ impl Resolver {
                     until = until.min(self.positive_until(records.ttl_secs));
                     found.extend(records.data.iter().filter_map(address));
                     secure.push(records.is_secure);
+                    is_alias |= records.alias.is_some();
                     alias = alias.or(records.alias.as_ref().and_then(name_text));
                 }
                 Err(failure) => {
@@ -351,7 +354,33 @@ impl Resolver {
                 addresses.map(|addresses| addresses.found(is_secure, alias.map(Into::into)))
             }
         };
-        (addresses, until)
+        match addresses {
+            Ok(addresses) if is_alias && self.client.trusts_ad() && !addresses.is_secure() => {
+                self.look_up_alias(pace, host, addresses, until).await
+            }
+            addresses => (addresses, until),
+        }
+    }
+
+    /// An alias that leads to an unsigned zone can be signed itself, and have TLSA records (RFC 7672 section 2.2.2).
+    async fn look_up_alias(
+        &self,
+        pace: Pace,
+        host: &str,
+        addresses: Addresses,
+        until: Instant,
+    ) -> (Result<Addresses, DnsError>, Instant) {
+        let slot = self.client.slots().slot(pace, Asker::Connection).await;
+        match self.client.ask(host, RecordType::CNAME, slot).await {
+            Ok(records) => {
+                let until = until.min(self.positive_until(records.ttl_secs));
+                (Ok(addresses.of_alias(records.is_secure)), until)
+            }
+            Err(failure) => match failure.unanswered() {
+                Some(why) => (Err(DnsError::Unanswered { name: host.to_owned(), why }), self.negative_until(&failure)),
+                None => (Ok(addresses), until),
+            },
+        }
     }
 
     fn usable(

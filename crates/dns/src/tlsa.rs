@@ -24,7 +24,7 @@ pub struct TlsaRecord {
 
 impl Resolver {
     /// The TLSA records of a host's TCP port, sorted. None if it has none, or if DNSSEC does not authenticate them. Ask
-    /// only for hosts whose addresses are [secure](super::Addresses::is_secure): others may not answer for such names
+    /// only for hosts that [may have some](super::Addresses::may_have_tlsa): others may not answer for such names
     /// (RFC 7672 section 2.1.2).
     ///
     /// # Errors
@@ -56,8 +56,10 @@ impl Resolver {
             }
             Err(failure) => {
                 let until = self.negative_until(&failure);
-                // In a signed zone the resolver has seen the proof that there are none.
-                let is_none = matches!(failure, Failure::NoData { .. } | Failure::NoSuchName { .. });
+                // In a signed zone the resolver has seen the proof that there are none. A host whose name leaves no room
+                // for the labels in front cannot have any.
+                let is_none =
+                    matches!(failure, Failure::NoData { .. } | Failure::NoSuchName { .. } | Failure::NotAName);
                 let found =
                     if is_none { Ok(Arc::default()) } else { unanswered(failure.unanswered().unwrap_or_default()) };
                 (found, until)
@@ -142,6 +144,8 @@ mod tests {
         assert_eq!(server.asked(NAME, Kind::Tlsa), 1);
         assert_eq!(resolver.tlsa(MX, 465).await.unwrap().len(), 0, "another port");
         assert_eq!(resolver.tlsa("mx.plain.example", 25).await.unwrap().len(), 0, "nobody has validated them");
+        let long = ["a".repeat(60).as_str(); 4].join(".") + ".example";
+        assert_eq!(resolver.tlsa(&long, 25).await.unwrap().len(), 0, "no such name can be");
     }
 
     #[tokio::test]

@@ -100,7 +100,12 @@ impl MailHosts {
 
 /// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed anyway.
 async fn is_secure(destination: &Destination, resolver: &Resolver) -> bool {
-    destination.is_secure
-        && (!destination.implicit
-            || resolver.addresses(&destination.domain).await.is_ok_and(|addresses| addresses.is_secure()))
+    if !destination.is_secure || !destination.implicit {
+        return destination.is_secure;
+    }
+    match resolver.addresses(&destination.domain).await {
+        Ok(addresses) => addresses.may_have_tlsa(),
+        // Not known is not unsigned: else a lost answer now means no DANE at the attempts that follow.
+        Err(_) => true,
+    }
 }

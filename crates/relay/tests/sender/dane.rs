@@ -128,6 +128,25 @@ fn a_domain_without_mx_records_is_judged_by_its_addresses() {
 }
 
 #[test]
+fn addresses_that_nobody_knows_yet_are_not_unsigned() {
+    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let sink = TlsSink::start(Some(host.server(&host)));
+    let name = format!("_{}._tcp.a.example", sink.address.port());
+    let bare = Zone::default().ttl(0).a("a.example", LOOPBACK).signed("example");
+    let bare = bare.tlsa(&name, [3, 1, 1], &other.key_digest());
+    let rig = rig(&sink, bare.clone().fails_for("a.example", Kind::A));
+    send(&rig);
+    wait_for_trouble(&rig, "a.example");
+    rig.dns.change(bare);
+    // The failure is remembered for a second.
+    wait("it is tried again", || {
+        rig.flush();
+        rig.log().iter().any(|line| line.contains("no certificate of the server matches"))
+    });
+    assert!(sink.all().is_empty());
+}
+
+#[test]
 fn unusable_records_demand_tls_with_any_certificate() {
     let host = Files::new("mx.example");
     let unusable = |sink: &TlsSink| zone().signed("example").tlsa(&tlsa_name(sink), [1, 1, 1], &[7; 32]);
