@@ -96,8 +96,10 @@ fn a_forged_record_holds_the_mail_and_an_unusable_one_demands_tls() {
     let deadline = std::time::Instant::now() + crate::support::PATIENCE;
     // The failure is remembered for a second.
     while next.mailbox("signed.example", "ann").is_empty() {
-        assert_eq!(queue(here.path(), &["flush", "--all"]).0, 0);
+        // Nothing may be left to flush.
+        queue(here.path(), &["flush", "--all"]);
         assert!(std::time::Instant::now() < deadline, "it is sent");
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert!(next.wait_for_mail("signed.example", "ann", 1)[0].text().contains(" with ESMTPS "));
     server.stop();
