@@ -125,6 +125,8 @@ impl World {
         let unique = format!("J{:x}R{NONCE:08x}T0", receipt.lsn.get());
         let (disk, sent) = (stored.len() as u64, wire.len() as u64);
         let name = UniqueName::new(1_700_000_000, &unique, &Host::new("mx"), disk, sent);
+        // A cut may have left it.
+        let _ = std::fs::remove_file(path.join("tmp").join(name.as_str()));
         maildir.write_tmp(name.as_str(), &[std::io::IoSlice::new(stored.as_bytes())]).unwrap();
         let tmp = std::fs::File::open(path.join("tmp").join(name.as_str())).unwrap();
         posthaste_fsops::fsync(tmp).unwrap();

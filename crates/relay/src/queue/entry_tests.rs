@@ -144,7 +144,7 @@ fn a_deferral_takes_20_bytes_and_a_delivery_15() {
 #[test]
 fn the_bytes_are_those_of_the_table() {
     let expected = [
-        &[1, 1, 1 | 8 | 16][..],
+        &[1, 1, 1 | 8][..],
         &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
         &[1, 0, b's', 1, 0, b'e', 1, 0, b't', 1, 0, b'c', 1, 0, b'p'],
         &[2, 0],
@@ -164,7 +164,7 @@ fn the_bytes_are_those_of_the_table() {
 #[test]
 fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
     let mut expected = queued().encode();
-    expected[2] |= 32;
+    expected[2] |= 16;
     // The NOTIFY of the second recipient, and the text after the pool.
     let second = expected.len() - 18;
     expected[second] |= 16;
@@ -173,7 +173,7 @@ fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
     assert_eq!(QueueEntry::Queued(queued.clone()).encode(), expected);
     assert_eq!((&**queued.leaves_from(4), &**queued.leaves_from(9)), ("s", "f"));
     // Without the flag the bit is unused.
-    expected[2] &= !32;
+    expected[2] &= !16;
     expected.drain(30..33);
     assert_eq!(QueueEntry::decode(&expected), Err(DecodeError::Unknown("NOTIFY")));
 }

@@ -344,7 +344,7 @@ async fn a_structure_goes_with_the_file_that_it_was_made_of() {
 fn entries_are_found_in_any_order() {
     let dir = tempfile::tempdir().unwrap();
     let cache = cache_of(&dir.path().join(HEADER_CACHE_FILE), CACHE_BYTES_MIN);
-    let is_there = |n: u64| !n.is_multiple_of(3) && !(400..600).contains(&n);
+    let is_there = |n: u64| n < 1000 && !n.is_multiple_of(3) && !(400..600).contains(&n);
     let value = |n: u64| format!("value {n}").into_bytes();
     for n in (0..1000).filter(|n| is_there(*n)) {
         cache.keep(KeptKind::Keys, (n, 1), &FACTS, &value(n));
