@@ -90,7 +90,7 @@ impl<L: LocalSpool> Follower<'_, L> {
                 && let Some((_, opened)) = wanted.take()
             {
                 let local = || End::Local { position: self.reader.position().next(), why: failure.why().to_string() };
-                let _ = opened.send(Err(self.stopped.clone().unwrap_or_else(local)));
+                let _ = opened.tell.send(Err(self.stopped.clone().unwrap_or_else(local)));
             }
             if self.parts.is_none() && wanted.is_some() {
                 return wanted;

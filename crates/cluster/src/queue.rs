@@ -47,8 +47,13 @@ pub(crate) enum Order {
     Demote(SyncSender<()>),
 }
 
-/// Told once the log is open, or why it is not.
-pub(crate) type Promoted = SyncSender<Result<(), End>>;
+/// Who waits for the opening of the log.
+pub(crate) struct Promoted {
+    /// Told once the log is open, or why it is not.
+    pub tell: SyncSender<Result<(), End>>,
+    /// Not before the local spool has all of the log, although it may have no room now.
+    pub waits_for_room: bool,
+}
 
 pub(crate) enum Item {
     Batch(Arc<Pending>),

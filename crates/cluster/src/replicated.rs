@@ -21,7 +21,7 @@ use crate::keeper::Keeper;
 use crate::local::LocalSpool;
 use crate::member::{Member, Translated};
 use crate::opening::{self, LOG_STREAM};
-use crate::queue::{Ending, Item, Order, Pending};
+use crate::queue::{Ending, Item, Order, Pending, Promoted};
 use crate::sender::{End, Identity};
 use crate::{Log, OpenError, Position, ReaderRules, SenderRules, WriterRules};
 
@@ -85,7 +85,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     pub fn open(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
         let identity = config.identity;
         let spool = Self::follow(local, log, config)?;
-        spool.promote(identity)?;
+        spool.promote_when(false, identity)?;
         Ok(spool)
     }
 
@@ -132,8 +132,13 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// # Errors
     /// See [`End`]; [`End::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other, call that.
     pub fn promote(&self, identity: Identity) -> Result<(), End> {
+        self.promote_when(true, identity)
+    }
+
+    fn promote_when(&self, waits_for_room: bool, identity: Identity) -> Result<(), End> {
         let (tell, opened) = sync_channel(1);
-        self.hub.queue.put(|state| state.orders.push_back(Order::Promote(identity, tell)));
+        let promoted = Promoted { tell, waits_for_room };
+        self.hub.queue.put(|state| state.orders.push_back(Order::Promote(identity, promoted)));
         opened.recv().unwrap_or(Err(End::GivenUp))
     }
 

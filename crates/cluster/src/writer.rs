@@ -137,14 +137,16 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// The log is open, and the local spool has all of it. An owner that acts before, while the ring is full, would repeat what the rest of the log says is done.
+    /// The log is open, and the local spool has all of it. A new owner that acts before, while the ring is full, would repeat what the rest of the log says is done. One
+    /// that opens its own spool does not wait for room: it makes room only by what it does.
     fn tell_opened(&mut self) {
+        let is_full = self.applier.retry_at.is_some();
+        let may_act = |opened: &mut Promoted| self.applier.is_settled() || is_full && !opened.waits_for_room;
         if self.sender.is_open()
-            && self.applier.is_settled()
-            && let Some(opened) = self.opened.take()
+            && let Some(opened) = self.opened.take_if(may_act)
         {
             self.hub.set_owner(true);
-            let _ = opened.send(Ok(()));
+            let _ = opened.tell.send(Ok(()));
         }
     }
 
@@ -342,7 +344,7 @@ impl<L: LocalSpool> Writer<L> {
         unsent.into_iter().chain(more.1).for_each(|load| self.answer(load, &failure.error()));
         self.refuse_waiting(&AppendError::Closed);
         if let Some(opened) = self.opened.take() {
-            let _ = opened.send(Err(end));
+            let _ = opened.tell.send(Err(end));
         }
     }
 
