@@ -7,6 +7,7 @@
 mod logins;
 mod mail;
 mod of_tenant;
+mod route;
 mod waiting;
 mod which;
 
@@ -17,6 +18,7 @@ pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use posthaste_spool::Lsn;
 use posthaste_units::object::{object, objects};
+pub use route::{MailSender, NotSent, OutboundRoute, RouteFinder};
 use serde::{Deserialize, Serialize};
 pub use waiting::{CountLine, HeldBy, RoomLine, SummaryEnd, WaitState, WaitingLine};
 pub use which::{By, Doing, Named, Which};

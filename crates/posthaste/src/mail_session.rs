@@ -5,7 +5,6 @@ use std::os::unix::net::UnixStream;
 
 use posthaste_config::Config;
 use posthaste_control::{MailAnswer, MailCommand, MailDone, MailPiece, PIECE_BYTES_MAX, Request};
-use posthaste_server::ClosedMailboxes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,10 +23,9 @@ impl MailSession {
     /// # Errors
     /// Neither server nor spool is available, or there is no such account.
     pub fn begin(config: Config, account: &str) -> Result<Self, AnyError> {
-        let connection = connect_or_open(config, "spool", ClosedMailboxes::open, ClosedMailboxes::serve)?;
+        let connection = connect_or_open(config, "spool", Request::Account { account: account.to_owned() })?;
         let (read, write) = (connection.stream.try_clone()?, connection.stream.try_clone()?);
         let mut session = Self { read: BufReader::new(read), write: BufWriter::new(write), connection };
-        session.say(&Request::Account { account: account.to_owned() })?;
         match session.answer()? {
             MailAnswer::Done(_) => Ok(session),
             MailAnswer::Refused(why) | MailAnswer::Error(why) => {

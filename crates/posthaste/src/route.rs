@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_config::{Config, Loaded};
+use posthaste_control::{MailSender, OutboundRoute, RouteFinder};
 use posthaste_directory::{Place, Route, Rule, Step};
-use posthaste_server::outbound::{
-    self, HopPreview, MailSender, MtaStsPreview, OutboundError, OutboundRoute, OutboundRoutes,
-};
+use posthaste_relay::sender::{HopPreview, MtaStsPreview};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde_json::{Value, json};
 
@@ -103,20 +102,25 @@ fn in_brackets(address: &str) -> String {
 struct Ways<'a> {
     loaded: &'a Loaded,
     sender: MailSender,
-    open: Option<OutboundRoutes>,
+    open: Option<Box<dyn RouteFinder>>,
 }
 
 impl Ways<'_> {
-    fn get(&mut self) -> Result<&OutboundRoutes, OutboundError> {
+    fn get(&mut self) -> Result<&dyn RouteFinder, Box<dyn std::error::Error>> {
         if self.open.is_none() {
-            self.open = Some(OutboundRoutes::open(self.loaded, self.sender.clone())?);
+            self.open = Some(crate::open_routes(self.loaded, self.sender.clone())?);
         }
-        Ok(self.open.as_ref().expect("just opened"))
+        Ok(self.open.as_deref().expect("just opened"))
     }
 }
 
-fn explain<'a>(address: &'a str, path: &ForwardPath, ways: &mut Ways<'_>) -> Result<Explained<'a>, OutboundError> {
-    let canonical = outbound::canonical(&ways.loaded.config, path);
+fn explain<'a>(
+    address: &'a str,
+    path: &ForwardPath,
+    ways: &mut Ways<'_>,
+) -> Result<Explained<'a>, Box<dyn std::error::Error>> {
+    let map = ways.loaded.config.relay.maps.canonical.map();
+    let canonical: Option<ForwardPath> = path.address().and_then(|address| map.address(address)).map(Into::into);
     let path = canonical.as_ref().unwrap_or(path);
     let (steps, route) = ways.loaded.directory.explain(path);
     let end = match route {

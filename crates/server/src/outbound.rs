@@ -4,40 +4,28 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use posthaste_accounts::Logins;
+use posthaste_control::{MailSender, NotSent, OutboundRoute, RouteFinder};
 use posthaste_directory::Refusal;
 use posthaste_dns::Resolver;
 use posthaste_intake::Mail;
-pub use posthaste_relay::sender::{HopPreview, MtaStsPreview};
-use posthaste_relay::sender::{HostSettings, MtaSts, PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
+use posthaste_relay::sender::{HostSettings, MtaSts, PreviewOf, RouteTls, Routing, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::Identity;
-use posthaste_smtp::{ForwardPath, Protocol, RcptTo, Reply, ReversePath};
-use serde::Serialize;
+use posthaste_smtp::{ForwardPath, Protocol, Reply, ReversePath};
 use tokio::runtime::Runtime;
 
 use crate::error::ServeError;
 use crate::listening::load_logins;
 use crate::logins::{self, Session};
-use crate::maps::{Exists, Maps};
+use crate::maps::Exists;
 use crate::settings::Settings;
 use crate::tenants::Labels;
 use posthaste_config::{Config, ListenerAuth, Loaded};
 
-/// The sender of the mail that is asked for. With neither `client` nor `login`: a program on this machine.
-#[derive(Debug, Clone, Default)]
-pub struct MailSender {
-    /// The sender's address. `None`: any.
-    pub from: Option<ReversePath>,
-    /// The address that it connects from.
-    pub client: Option<IpAddr>,
-    /// The login that it uses.
-    pub login: Option<String>,
-}
-
 /// Finds ways for the mail of one sender.
 #[derive(Debug)]
-pub struct OutboundRoutes {
+struct OutboundRoutes {
     settings: Settings,
     routing: Routing,
     resolver: Resolver,
@@ -46,35 +34,6 @@ pub struct OutboundRoutes {
     /// Ways to bring mail, and their names.
     sessions: Vec<(String, Session)>,
     runtime: Runtime,
-}
-
-/// The way of mail to one address.
-#[derive(Debug, Clone, Serialize)]
-pub struct OutboundRoute {
-    /// The recipient.
-    pub recipient: String,
-    /// The client or login from which it is taken.
-    pub taken_from: String,
-    /// On whose account it is sent; empty for none.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub tenant: String,
-    /// The mailing it belongs to; empty for none.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub campaign: String,
-    /// The next hop is asked for the recipient before it is accepted.
-    pub asks_ahead: bool,
-    /// Its next hop.
-    #[serde(flatten)]
-    pub hops: RoutePreview,
-}
-
-/// Every login that was asked for is refused.
-#[derive(Debug, Clone)]
-pub struct NotSent {
-    /// The client or login that may not.
-    pub sender: String,
-    /// The reply to them.
-    pub reply: Reply,
 }
 
 /// Reasons why no way can be found.
@@ -91,17 +50,16 @@ pub enum OutboundError {
     NoListener(String),
 }
 
-/// The recipient that `relay.maps.canonical` has in the place of another.
-pub fn canonical(config: &Config, path: &ForwardPath) -> Option<ForwardPath> {
-    Some(Maps::new(&config.relay).recipient(&RcptTo::new(path.clone()))?.forward_path)
+/// Reads what a route depends on: routes with their passwords and certificates, logins if one is named.
+///
+/// # Errors
+/// See [`OutboundError`].
+pub fn open_routes(loaded: &Loaded, sender: MailSender) -> Result<Box<dyn RouteFinder>, OutboundError> {
+    Ok(Box::new(OutboundRoutes::open(loaded, sender)?))
 }
 
 impl OutboundRoutes {
-    /// Reads what the way depends on: routes with their passwords and certificates, logins if one is named.
-    ///
-    /// # Errors
-    /// See [`OutboundError`].
-    pub fn open(loaded: &Loaded, sender: MailSender) -> Result<Self, OutboundError> {
+    fn open(loaded: &Loaded, sender: MailSender) -> Result<Self, OutboundError> {
         let (config, directory) = (&loaded.config, &loaded.directory);
         let logins = match &sender.login {
             Some(_) => load_logins(config, directory).map_err(ServeError::from)?,
@@ -125,28 +83,6 @@ impl OutboundRoutes {
             sessions,
             runtime,
         })
-    }
-
-    /// The way of mail that is sent to an address at another host. Blocks: DNS records are looked up.
-    ///
-    /// # Errors
-    /// It is not accepted.
-    pub fn sent(&self, path: &ForwardPath) -> Result<OutboundRoute, NotSent> {
-        let mut refused = None;
-        for (sender, session) in &self.sessions {
-            match self.check(session, path) {
-                Ok(asks_ahead) => return Ok(self.way(path, sender, session, asks_ahead)),
-                Err(reply) => drop(refused.get_or_insert(NotSent { sender: sender.clone(), reply })),
-            }
-        }
-        Err(refused.expect("there is a session"))
-    }
-
-    /// The way of mail that an alias of ours leads to an address at another host. Blocks, as [`sent`](Self::sent).
-    pub fn forwarded(&self, address: &str) -> Option<OutboundRoute> {
-        let path = ForwardPath::parse(&format!("<{address}>")).ok()?;
-        let (sender, session) = self.sessions.first()?;
-        Some(self.way(&path, sender, session, false))
     }
 
     /// Checks like [`Receiver`](crate::receive::Receiver) at MAIL and RCPT. True if the next hop is to be asked.
@@ -189,6 +125,25 @@ impl OutboundRoutes {
             asks_ahead,
             hops,
         }
+    }
+}
+
+impl RouteFinder for OutboundRoutes {
+    fn sent(&self, path: &ForwardPath) -> Result<OutboundRoute, NotSent> {
+        let mut refused = None;
+        for (sender, session) in &self.sessions {
+            match self.check(session, path) {
+                Ok(asks_ahead) => return Ok(self.way(path, sender, session, asks_ahead)),
+                Err(reply) => drop(refused.get_or_insert(NotSent { sender: sender.clone(), reply })),
+            }
+        }
+        Err(refused.expect("there is a session"))
+    }
+
+    fn forwarded(&self, address: &str) -> Option<OutboundRoute> {
+        let path = ForwardPath::parse(&format!("<{address}>")).ok()?;
+        let (sender, session) = self.sessions.first()?;
+        Some(self.way(&path, sender, session, false))
     }
 }
 

@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 
 use posthaste_config::Config;
 use posthaste_control::{Request, SOCKET};
-use posthaste_server::{ClosedQueue, ClosedQueueError};
 use rustix::process::getuid;
 use serde_json::Value;
 
@@ -32,7 +31,7 @@ pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>
     answer_in(&config.storage.data, request)
 }
 
-/// A connection to the queue of a running server, or to one that this process has open.
+/// A connection to a running server, or to a spool that this process has open, with a request on it.
 pub struct Connection {
     pub stream: UnixStream,
     serving: Option<JoinHandle<io::Result<()>>>,
@@ -42,24 +41,20 @@ impl Connection {
     /// Call it after the answer, when the stream has been dropped.
     pub fn end(self) -> Result<(), AnyError> {
         drop(self.stream);
-        self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the queue's thread")?))
+        self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the thread that has the spool open")?))
     }
 }
 
-/// Connects to the server, for an export or an import. If none runs, this process opens the queue.
-pub(super) fn connect(server: &ServerArgs) -> Result<Connection, AnyError> {
-    connect_or_open(server.config.load()?.config, "queue", ClosedQueue::open, ClosedQueue::serve)
+/// Asks the server for an export or an import. If none runs, this process opens the queue.
+pub(super) fn connect(server: &ServerArgs, request: Request) -> Result<Connection, AnyError> {
+    connect_or_open(server.config.load()?.config, "queue", request)
 }
 
-/// Connects to the server. If none runs, this process opens `what` on a thread with its owner's identity: the server
-/// could not use files of root.
-pub fn connect_or_open<C: 'static>(
-    config: Config,
-    what: &str,
-    open: fn(&Config) -> Result<C, ClosedQueueError>,
-    serve: fn(C, UnixStream, u32) -> io::Result<()>,
-) -> Result<Connection, AnyError> {
-    if let Some(stream) = connect_in(&config.storage.data)? {
+/// Asks the server. If none runs, this process opens `what` and answers as a server would, on a thread with the identity
+/// of the spool's owner: the server could not use files of root.
+pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<Connection, AnyError> {
+    if let Some(mut stream) = connect_in(&config.storage.data)? {
+        stream.write_all((serde_json::to_string(&request)? + "\n").as_bytes())?;
         return Ok(Connection { stream, serving: None });
     }
     let (stream, theirs) = UnixStream::pair()?;
@@ -67,10 +62,10 @@ pub fn connect_or_open<C: 'static>(
     let serving = std::thread::Builder::new().name(what.to_owned()).spawn(move || {
         let dir = config.storage.spool.clone();
         let owned = if dir.is_dir() { become_owner(&dir).map_err(|error| error.to_string()) } else { Ok(()) };
-        match owned.and_then(|()| open(&config).map_err(|error| error.to_string())) {
-            Ok(opened) => {
+        match owned.and_then(|()| crate::open_closed(&config, request).map_err(|error| error.to_string())) {
+            Ok(answer) => {
                 let _ = tell.send(Ok(config.storage.data));
-                serve(opened, theirs, uid)
+                answer(theirs, uid)
             }
             Err(error) => {
                 let _ = tell.send(Err(error));

@@ -52,10 +52,8 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     if (of == Which::default()) != args.all {
         return Err("name an id, a sender, recipient, domain, tenant, campaign or --held; or --all, alone".into());
     }
-    let connection = connect(&args.server)?;
-    let mut stream = &connection.stream;
-    let request = serde_json::to_string(&Request::Export { of, hold: args.hold })? + "\n";
-    stream.write_all(request.as_bytes())?;
+    let connection = connect(&args.server, Request::Export { of, hold: args.hold })?;
+    let stream = &connection.stream;
     let last = match &args.output {
         Some(path) => {
             let failed = |error: io::Error| format!("{}: {error}", path.display());
@@ -113,9 +111,8 @@ pub(super) fn import(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         true => Box::new(io::stdin()),
         false => Box::new(File::open(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?),
     };
-    let connection = connect(&args.server)?;
-    let mut stream = &connection.stream;
-    stream.write_all((serde_json::to_string(&Request::Import { release: args.release })? + "\n").as_bytes())?;
+    let connection = connect(&args.server, Request::Import { release: args.release })?;
+    let stream = &connection.stream;
     let mut sending = stream.try_clone()?;
     // Answers are read meanwhile: neither side may wait for the other.
     std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The queue of a server that does not run: exports and imports, under the lock of its spool. Nothing is sent meanwhile.
+//! A spool that no server has open: a command's process opens what its request is about, and answers as a server would. Here also the queue: exports and imports,
+//! under the lock of the spool. Nothing is sent meanwhile.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -13,16 +14,35 @@ use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice
 use posthaste_relay::session::Timeouts;
 use posthaste_relay::shaping::Rules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
+use super::closed_mailboxes::ClosedMailboxes;
 use super::{Asker, REQUEST_BYTES_MAX, answer, export, import};
 use crate::events::Events;
 use crate::relay_log::RelayLog;
 use posthaste_config::Config;
 
-/// The queue, open. Others cannot open it meanwhile, a server neither.
-pub struct ClosedQueue {
+/// Answers a request on a stream as the control socket does, then closes the spool. The number is the user who asks. An error is one of the stream: those of the
+/// request are in the answer.
+pub type ClosedAnswer = Box<dyn FnOnce(StdStream, u32) -> io::Result<()>>;
+
+/// Opens the part of a spool that a request is about: mailboxes for a session about an account, the queue for an export or an import. Others cannot open the spool
+/// until the request is answered, a server neither. Blocks while the spool is read.
+///
+/// # Errors
+/// See [`ClosedError`].
+pub fn open_closed(config: &Config, request: Request) -> Result<ClosedAnswer, ClosedError> {
+    if let Request::Account { account } = request {
+        let mailboxes = ClosedMailboxes::open(config)?;
+        return Ok(Box::new(move |stream, uid| mailboxes.serve(account, stream, uid)));
+    }
+    let queue = ClosedQueue::open(config)?;
+    Ok(Box::new(move |stream, uid| queue.serve(request, stream, uid)))
+}
+
+/// The queue, open.
+pub(super) struct ClosedQueue {
     relay: Relay,
     /// The event log, which has the acts, too.
     events: Option<Events>,
@@ -32,7 +52,7 @@ pub struct ClosedQueue {
 /// Why the queue, or the mailboxes, cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ClosedQueueError {
+pub enum ClosedError {
     /// There is no spool.
     #[error("no server runs with its data in {}, and no spool is there", data.display())]
     Absent {
@@ -56,38 +76,35 @@ pub enum ClosedQueueError {
 }
 
 /// Checks that there is a spool, which opening would make, and that nobody has it.
-pub(super) fn check_closed(config: &Config) -> Result<(), ClosedQueueError> {
+pub(super) fn check_closed(config: &Config) -> Result<(), ClosedError> {
     let dir = &config.storage.spool;
     if !dir.is_dir() {
-        return Err(ClosedQueueError::Absent { data: config.storage.data.clone() });
+        return Err(ClosedError::Absent { data: config.storage.data.clone() });
     }
     match ClosedFileSpool::is_in_use(dir) {
         Ok(false) => Ok(()),
-        Ok(true) => Err(ClosedQueueError::InUse { dir: dir.clone() }),
+        Ok(true) => Err(ClosedError::InUse { dir: dir.clone() }),
         Err(error) => Err(unopened(dir, error)),
     }
 }
 
-fn unopened(dir: &Path, error: OpenError) -> ClosedQueueError {
+fn unopened(dir: &Path, error: OpenError) -> ClosedError {
     match error {
-        OpenError::Locked => ClosedQueueError::InUse { dir: dir.to_owned() },
-        error => ClosedQueueError::Unreadable { dir: dir.to_owned(), error: error.into() },
+        OpenError::Locked => ClosedError::InUse { dir: dir.to_owned() },
+        error => ClosedError::Unreadable { dir: dir.to_owned(), error: error.into() },
     }
 }
 
-pub(super) fn unreadable(
-    config: &Config,
-    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> ClosedQueueError {
-    ClosedQueueError::Unreadable { dir: config.storage.spool.clone(), error: error.into() }
+pub(super) fn unreadable(config: &Config, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClosedError {
+    ClosedError::Unreadable { dir: config.storage.spool.clone(), error: error.into() }
 }
 
 impl ClosedQueue {
     /// Opens the queue of this configuration. Blocks while the spool is read.
     ///
     /// # Errors
-    /// See [`ClosedQueueError`].
-    pub fn open(config: &Config) -> Result<Self, ClosedQueueError> {
+    /// See [`ClosedError`].
+    pub fn open(config: &Config) -> Result<Self, ClosedError> {
         check_closed(config)?;
         let dir = &config.storage.spool;
         let failed = |error| unopened(dir, error);
@@ -103,36 +120,32 @@ impl ClosedQueue {
     }
 
     #[cfg(test)]
-    pub(super) fn relay(&self) -> &Relay {
+    pub fn relay(&self) -> &Relay {
         &self.relay
     }
 
-    /// Reads one request and answers it as the control socket does, then closes the queue. Only an export and an import are answered. `uid`: who asks.
-    ///
-    /// # Errors
-    /// Errors of the stream; an error of the request is in the answer.
-    pub fn serve(self, stream: StdStream, uid: u32) -> io::Result<()> {
+    /// Answers an export or an import, then closes the queue.
+    fn serve(self, request: Request, stream: StdStream, uid: u32) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let served = runtime.block_on(self.respond(stream, uid));
+        let served = runtime.block_on(self.respond(request, stream, uid));
         self.relay.end_by(std::time::Instant::now() + PATIENCE);
         self.events.iter().for_each(|events| events.end(PATIENCE));
         served
     }
 
-    async fn respond(&self, stream: StdStream, uid: u32) -> io::Result<()> {
+    async fn respond(&self, request: Request, stream: StdStream, uid: u32) -> io::Result<()> {
         let (read, write) = UnixStream::from_std(stream)?.into_split();
-        let (mut lines, mut line) = (BufReader::new(read.take(REQUEST_BYTES_MAX)), String::new());
-        lines.read_line(&mut line).await?;
         let (relay, host) = (self.relay.clone(), self.host_name.clone());
-        match serde_json::from_str::<Request>(&line) {
-            Ok(Request::Import { release }) => import::import(lines, write, relay, uid, release).await,
-            Ok(Request::Export { of, hold }) => {
+        match request {
+            Request::Import { release } => {
+                import::import(BufReader::new(read.take(REQUEST_BYTES_MAX)), write, relay, uid, release).await
+            }
+            Request::Export { of, hold } => {
                 let asker = Asker { uid, ..Asker::default() };
                 answer(write, move |answer| export::export(&relay, &asker, &host, &of, hold, answer)).await
             }
-            Ok(_) => answer(write, |_| Err("no server runs".to_owned())).await,
-            Err(error) => answer(write, move |_| Err(format!("not a request: {error}"))).await,
+            _ => answer(write, |_| Err("no server runs".to_owned())).await,
         }
     }
 }

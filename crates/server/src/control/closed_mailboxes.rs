@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_config::Config;
-use posthaste_control::{Request, SentRequest};
 use posthaste_intake::MemoryBudget;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 
+use super::REQUEST_BYTES_MAX;
 use super::account::{self, MailDoor};
-use super::closed::{ClosedQueueError, check_closed, unreadable};
-use super::{REQUEST_BYTES_MAX, answer};
+use super::closed::{ClosedError, check_closed, unreadable};
 use crate::events::Events;
 use crate::mailboxes::{MailTable, Mailboxes};
 use crate::maildirs::MaildirService;
@@ -22,8 +21,8 @@ use crate::opening::open_spool;
 use crate::repeats::Repeats;
 use crate::services::Services;
 
-/// The mailboxes, open. Others cannot open them meanwhile, a server neither.
-pub struct ClosedMailboxes {
+/// The mailboxes, open.
+pub(super) struct ClosedMailboxes {
     runtime: Runtime,
     services: Services,
     door: MailDoor,
@@ -33,8 +32,8 @@ impl ClosedMailboxes {
     /// Opens the mailboxes of this configuration. Blocks while the spool is read.
     ///
     /// # Errors
-    /// See [`ClosedQueueError`].
-    pub fn open(config: &Config) -> Result<Self, ClosedQueueError> {
+    /// See [`ClosedError`].
+    pub fn open(config: &Config) -> Result<Self, ClosedError> {
         check_closed(config)?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| unreadable(config, error))?;
@@ -48,21 +47,22 @@ impl ClosedMailboxes {
         }
     }
 
-    /// Reads one request and answers it as the control socket does, then closes the mailboxes. Only a session about an account is answered. `uid`: who asks.
-    ///
-    /// # Errors
-    /// Errors of the stream; a mistake in the request is told in the answer.
-    pub fn serve(self, stream: StdStream, uid: u32) -> io::Result<()> {
+    /// Serves a session about an account, then closes the mailboxes.
+    pub fn serve(self, account: String, stream: StdStream, uid: u32) -> io::Result<()> {
         let Self { runtime, services, door } = self;
         stream.set_nonblocking(true)?;
-        let served = runtime.block_on(respond(door, stream, uid));
+        let served = runtime.block_on(async {
+            let (read, write) = UnixStream::from_std(stream)?.into_split();
+            let commands = BufReader::new(read.take(REQUEST_BYTES_MAX));
+            account::serve(commands, write, Some(door), account, uid).await
+        });
         runtime.block_on(services.shutdown(PATIENCE));
         served
     }
 }
 
 /// Delivery makes the files of messages that are added, and what an earlier run has left.
-async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, ClosedQueueError> {
+async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, ClosedError> {
     let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
     let opened = opened.map_err(|error| unreadable(config, error))?;
     if let Some(error) = opened.without_events {
@@ -88,17 +88,6 @@ async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, Clos
     let door = MailDoor::new(config, Arc::clone(mailboxes.store()), Arc::new(maildir_of));
     services.add(mailboxes);
     Ok(door)
-}
-
-async fn respond(door: MailDoor, stream: StdStream, uid: u32) -> io::Result<()> {
-    let (read, write) = UnixStream::from_std(stream)?.into_split();
-    let (mut lines, mut line) = (BufReader::new(read.take(REQUEST_BYTES_MAX)), String::new());
-    lines.read_line(&mut line).await?;
-    match serde_json::from_str(&line) {
-        Ok(SentRequest(Request::Account { account })) => account::serve(lines, write, Some(door), account, uid).await,
-        Ok(_) => answer(write, |_| Err("no server runs".to_owned())).await,
-        Err(error) => answer(write, move |_| Err(format!("not a request: {error}"))).await,
-    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

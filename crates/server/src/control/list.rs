@@ -188,7 +188,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::control::ClosedQueue;
+    use crate::control::closed::ClosedQueue;
     use posthaste_config::Config;
 
     /// A queue with one message for three recipients, two of them deferred, whose replies nobody has kept; and the message.

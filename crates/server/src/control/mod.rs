@@ -36,8 +36,7 @@ use std::time::Duration;
 
 pub(crate) use account::MailDoor;
 pub(crate) use asker::Asker;
-pub use closed::{ClosedQueue, ClosedQueueError};
-pub use closed_mailboxes::ClosedMailboxes;
+pub use closed::{ClosedAnswer, ClosedError, open_closed};
 use posthaste_admin::{AskRefusal, Token};
 use posthaste_config::Config;
 use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
