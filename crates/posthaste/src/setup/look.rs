@@ -1,11 +1,13 @@
 //! Checks of the machine and the domain, before anything is made.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, UnprovenAd, WantedRecord};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::network::{addresses, of_outbound, of_smarthost, probed_hosts};
 use super::place::Place;
 use super::ports;
 use super::wanted::{REPORTS, Wanted};
@@ -30,7 +32,7 @@ pub enum Verdict {
 }
 
 impl Finding {
-    fn new(topic: &'static str, text: impl Into<String>, verdict: Verdict) -> Self {
+    pub fn new(topic: &'static str, text: impl Into<String>, verdict: Verdict) -> Self {
         Self { topic, text: text.into(), verdict }
     }
 
@@ -53,11 +55,11 @@ impl Finding {
     }
 }
 
-/// Checks DNS, and the ports if a server is to be started.
+/// Checks the way out by `outbound_port` or the smarthost, DNS, and the ports if a server is to be started.
 ///
 /// # Errors
 /// There is no resolver.
-pub fn look(wanted: &Wanted, place: &Place, is_running: bool) -> Result<Vec<Finding>, AnyError> {
+pub fn look(wanted: &Wanted, place: &Place, is_running: bool, outbound_port: u16) -> Result<Vec<Finding>, AnyError> {
     let mut findings = Vec::new();
     if !is_running {
         findings.push(of_ports(wanted));
@@ -73,19 +75,49 @@ pub fn look(wanted: &Wanted, place: &Place, is_running: bool) -> Result<Vec<Find
         reports: wanted.address_of(REPORTS),
         ..OwnDomain::default()
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Within it: the resolver has tasks.
-    runtime.block_on(async {
+    // Within the runtime: the resolver has tasks.
+    let (records, next_hops) = runtime()?.block_on(async {
         let resolver = Resolver::new(&loaded.config.dns)?;
-        match timeout(DNS_MAX, of_dns(&own, RecordSource::Resolver(&resolver))).await {
-            Ok(found) => findings.extend(found),
-            Err(_) => {
-                findings.push(Finding::new("resolver", "it does not answer: nothing is known of DNS", Verdict::Note))
+        let next_hops = async {
+            match &wanted.smarthost {
+                Some(smarthost) => addresses(&resolver, &smarthost.host).await,
+                None => probed_hosts(&resolver).await,
             }
-        }
-        Ok::<_, AnyError>(())
+        };
+        let records = of_records(&own, RecordSource::Resolver(&resolver));
+        Ok::<_, AnyError>(tokio::join!(timeout(DNS_MAX, records), timeout(DNS_MAX, next_hops)))
     })?;
+    let next_hops = next_hops.unwrap_or_default();
+    findings.push(match &wanted.smarthost {
+        Some(smarthost) => of_smarthost(smarthost, next_hops),
+        None => of_outbound(next_hops, outbound_port),
+    });
+    let silent = || vec![Finding::new("resolver", "it does not answer: nothing is known of DNS", Verdict::Note)];
+    findings.extend(records.unwrap_or_else(|_| silent()));
     Ok(findings)
+}
+
+/// The addresses that the host has in DNS, or why they are not known.
+///
+/// # Errors
+/// There is no resolver.
+pub fn host_in_dns(wanted: &Wanted, place: &Place) -> Result<Result<Vec<IpAddr>, Finding>, AnyError> {
+    let settings = wanted.loaded(place)?.config.dns;
+    let asked = runtime()?.block_on(async {
+        let resolver = Resolver::new(&settings)?;
+        let found = RecordSource::Resolver(&resolver).addresses(&wanted.host);
+        Ok::<_, AnyError>(timeout(DNS_MAX, found).await)
+    })?;
+    let why = match asked {
+        Ok(Ok(found)) => return Ok(Ok(found)),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the resolver does not answer".to_owned(),
+    };
+    Ok(Err(Finding::new("host", format!("{}: {why}", wanted.host), Verdict::Note)))
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Checks the resolvers: if they prove that they validate DNSSEC, they are believed.
@@ -94,8 +126,7 @@ pub fn look(wanted: &Wanted, place: &Place, is_running: bool) -> Result<Vec<Find
 /// There is none.
 pub fn of_resolver(wanted: &mut Wanted, place: &Place) -> Result<Finding, AnyError> {
     let settings = wanted.loaded(place)?.config.dns;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(match runtime.block_on(settings.prove_ad()) {
+    Ok(match runtime()?.block_on(settings.prove_ad()) {
         Ok(servers) => {
             wanted.trust_ad = true;
             let servers: Vec<String> = servers.iter().map(|server| server.ip().to_string()).collect();
@@ -107,28 +138,16 @@ pub fn of_resolver(wanted: &mut Wanted, place: &Place) -> Result<Finding, AnyErr
     })
 }
 
-async fn of_dns(own: &OwnDomain, source: RecordSource<'_>) -> Vec<Finding> {
-    let addresses = source.addresses(&own.host).await;
-    let mut findings = vec![match &addresses {
-        Ok(found) if found.is_empty() => {
-            Finding::new("host", format!("{} has no address in DNS yet", own.host), Verdict::Note)
-        }
-        Ok(found) => {
-            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-            Finding::new("host", format!("{}  {}", own.host, found.join(", ")), Verdict::Ok)
-        }
-        Err(error) => Finding::new("host", format!("{}: {error}", own.host), Verdict::Note),
-    }];
+async fn of_records(own: &OwnDomain, source: RecordSource<'_>) -> Vec<Finding> {
     match own.wanted(source).await {
-        Ok(records) => findings.extend(records.iter().filter_map(|record| of_record(record, &own.domain))),
-        Err(error) => findings.push(Finding::new("records", error.to_string(), Verdict::Note)),
+        Ok(records) => records.iter().filter_map(|record| of_record(record, &own.domain)).collect(),
+        Err(error) => vec![Finding::new("records", error.to_string(), Verdict::Note)],
     }
-    findings
 }
 
 fn of_ports(wanted: &Wanted) -> Finding {
     let ports = wanted.ports;
-    let needed = [ports.smtp, ports.submissions, ports.submission, ports.imaps];
+    let needed = ports.needed();
     let taken: Vec<String> = needed
         .into_iter()
         .filter_map(|port| Some((port, ports::user_of(wanted.any, port)?)))
@@ -138,10 +157,7 @@ fn of_ports(wanted: &Wanted) -> Finding {
         })
         .collect();
     match taken.is_empty() {
-        true => {
-            let free: Vec<String> = needed.iter().chain(&ports.https).map(u16::to_string).collect();
-            Finding::new("ports", format!("{} free", free.join(" ")), Verdict::Ok)
-        }
+        true => Finding::new("ports", format!("{} free", ports.text()), Verdict::Ok),
         false => Finding::new("ports", format!("{}: stop that first", taken.join("; ")), Verdict::Stop),
     }
 }

@@ -4,15 +4,18 @@
 
 mod look;
 mod made;
+mod network;
 mod place;
 mod ports;
 mod round_trip;
+mod smarthost;
 mod steps;
 mod wanted;
 
 use std::io::{IsTerminal, Read};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +27,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use self::look::{Finding, Verdict, look};
 use self::made::Made;
+use self::network::{Nat, of_addresses, own_addresses};
 use self::place::{Place, has_systemd};
 use self::round_trip::RoundTrip;
+use self::smarthost::Smarthost;
 use self::steps::{Step, is_running, key_records, new_file, own, server_of, unfinished_mark};
 use self::wanted::{Ports, Wanted};
 use crate::queue::AnyError;
@@ -56,6 +61,12 @@ pub struct SetupArgs {
     /// The first line of this file is the password of the address [default: a new one, shown once on a terminal]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    /// Send all mail for other hosts through this relay, as where port 25 is blocked [default port: 587]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    smarthost: Option<String>,
+    /// A file with the name and the password for the smarthost in its first two lines
+    #[arg(long, value_name = "FILE", requires = "smarthost")]
+    smarthost_login: Option<PathBuf>,
     /// A server of your own, for a try: the directory of its configuration
     #[arg(long, value_name = "DIR")]
     config_dir: Option<PathBuf>,
@@ -68,6 +79,12 @@ pub struct SetupArgs {
     /// Resolvers in place of the machine's
     #[arg(long, hide = true, value_name = "ADDRESS")]
     resolver: Vec<String>,
+    /// Addresses in place of the machine's
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    own_address: Vec<IpAddr>,
+    /// The port at which other hosts are tried
+    #[arg(long, hide = true, value_name = "N", default_value_t = 25)]
+    outbound_port: u16,
 }
 
 /// Everything that is known before something is made.
@@ -76,6 +93,7 @@ struct Setup {
     wanted: Wanted,
     place: Place,
     findings: Vec<Finding>,
+    nat: Option<Nat>,
     /// Left to do.
     steps: Vec<Step>,
     interrupted: Arc<AtomicBool>,
@@ -124,24 +142,35 @@ impl Setup {
         let ports =
             Ports { smtp: port(25)?, submissions: port(465)?, submission: port(587)?, imaps: port(993)?, https };
         let resolvers = args.resolver.clone();
-        let trust_ad = false;
-        let mut wanted = Wanted { user, domain, host, ports, acme: !args.no_acme, any, resolvers, trust_ad };
-        let resolver = look::of_resolver(&mut wanted, &place)?;
+        let smarthost =
+            args.smarthost.as_deref().map(|text| Smarthost::read(text, args.smarthost_login.as_deref())).transpose()?;
+        let (acme, trust_ad, addresses) = (!args.no_acme, false, Vec::new());
+        let mut wanted = Wanted { user, domain, host, ports, acme, any, resolvers, trust_ad, addresses, smarthost };
+        let mut findings = vec![look::of_resolver(&mut wanted, &place)?];
+        let in_dns = look::host_in_dns(&wanted, &place)?;
+        let own = if args.own_address.is_empty() { own_addresses() } else { args.own_address.clone() };
+        let nat = Nat::find(&own, in_dns.as_deref().unwrap_or_default());
+        if let (Some(_), Ok(in_dns)) = (&nat, &in_dns) {
+            wanted.addresses.clone_from(in_dns);
+        }
         wanted.keep_written(&place, usual_https);
+        findings.extend(match &in_dns {
+            Ok(in_dns) => of_addresses(&wanted, &own, in_dns, nat.as_ref()),
+            Err(unknown) => vec![unknown.clone()],
+        });
         let mut steps = Vec::new();
         for step in Step::all(&place) {
             if !step.is_done(&wanted, &place)? {
                 steps.push(step);
             }
         }
-        let mut findings = look(&wanted, &place, is_running)?;
-        findings.insert(0, resolver);
+        findings.extend(look(&wanted, &place, is_running, args.outbound_port)?);
         let interrupted = Arc::new(AtomicBool::new(false));
         // All that end a process: the terminal may go, too.
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
-        Ok(Self { args, wanted, place, findings, steps, interrupted })
+        Ok(Self { args, wanted, place, findings, nat, steps, interrupted })
     }
 
     fn is_stopped(&self) -> bool {
@@ -286,13 +315,12 @@ impl Setup {
             }
             None => text += &format!(" Password   of {address}: {passwd} sets another\n"),
         }
-        let ports: Vec<String> = [wanted.ports.smtp, submissions, wanted.ports.submission, imaps]
-            .iter()
-            .chain(&wanted.ports.https)
-            .map(u16::to_string)
-            .collect();
+        let ports = wanted.ports.text();
         text += &format!(" Clients    IMAP {host} {imaps} (TLS), SMTP {host} {submissions} (TLS), login {address}\n");
-        text += &format!(" Firewall   open {}; the reverse name of each address is {host}\n", ports.join(" "));
+        text += &format!(" Firewall   open {ports}; the reverse name of each address is {host}\n");
+        if let Some(nat) = &self.nat {
+            text += &format!(" Router     forward {}\n", nat.forward(&ports));
+        }
         text += &format!(" Back up    {} and {}\n", place.config_dir.display(), place.data.display());
         if !(self.args.foreground || place.is_system && has_systemd()) {
             text +=
@@ -313,11 +341,16 @@ impl Setup {
     }
 }
 
-fn first_line(file: &std::path::Path) -> Result<String, AnyError> {
+/// The beginning of a file of passwords.
+fn head_of(file: &Path) -> Result<String, AnyError> {
     let at = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut text = String::new();
     std::fs::File::open(file).map_err(at)?.take(PASSWORD_FILE_MAX).read_to_string(&mut text).map_err(at)?;
-    match text.lines().next().filter(|line| !line.is_empty()) {
+    Ok(text)
+}
+
+fn first_line(file: &Path) -> Result<String, AnyError> {
+    match head_of(file)?.lines().next().filter(|line| !line.is_empty()) {
         Some(line) => Ok(line.to_owned()),
         None => Err(format!("{}: no password in its first line", file.display()).into()),
     }

@@ -44,6 +44,11 @@ impl Place {
         self.config_dir.join("passwords")
     }
 
+    /// The password for a smarthost.
+    pub fn smarthost_password(&self) -> PathBuf {
+        self.config_dir.join("smarthost.password")
+    }
+
     /// There while a run has not come to its end.
     pub fn unfinished(&self) -> PathBuf {
         self.config_dir.join("setup.unfinished")

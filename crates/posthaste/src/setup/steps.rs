@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::made::Made;
 use super::place::{PROGRAM, Place, REPLACED, TEMPORARY, UNIT, USER, has_systemd};
+use super::smarthost::Smarthost;
 use super::wanted::Wanted;
 use crate::queue::AnyError;
 
@@ -22,6 +23,7 @@ pub enum Step {
     Program,
     User,
     Directories,
+    SmarthostPassword,
     Config,
     Login,
     Keys,
@@ -36,6 +38,7 @@ impl Step {
             Step::Program,
             Step::User,
             Step::Directories,
+            Step::SmarthostPassword,
             Step::Config,
             Step::Login,
             Step::Keys,
@@ -60,6 +63,7 @@ impl Step {
             Step::Program => PROGRAM.to_owned(),
             Step::User => format!("user {USER}"),
             Step::Directories => format!("{dir}, {}", place.data.display()),
+            Step::SmarthostPassword => format!("{} for the smarthost", place.smarthost_password().display()),
             Step::Config => format!("{} ({} lines)", place.config().display(), wanted.config(place).lines().count()),
             Step::Login => {
                 let (file, address) = (place.passwords(), wanted.address_of(&wanted.user));
@@ -82,15 +86,14 @@ impl Step {
             Step::Program => has_octets(Path::new(PROGRAM), &std::fs::read(std::env::current_exe()?)?)?,
             Step::User => Identity::of(USER, None).is_ok(),
             Step::Directories => place.config_dir.is_dir() && place.data.is_dir(),
-            Step::Config => {
-                let (file, text) = (place.config(), wanted.config(place));
-                let is_there = file.exists();
-                if is_there && !has_octets(&file, text.as_bytes())? {
-                    let (file, why) = (file.display(), "it is not what setup would write");
-                    return Err(format!("{file} is there, and {why}: it stays, and nothing is changed").into());
+            Step::SmarthostPassword => match &wanted.smarthost {
+                Some(Smarthost { username: Some(_), password, .. }) => {
+                    let password = password.as_ref().map(|password| smarthost_line(password));
+                    is_there_as(&place.smarthost_password(), password.as_deref())?
                 }
-                is_there
-            }
+                _ => true,
+            },
+            Step::Config => is_there_as(&place.config(), Some(&wanted.config(place)))?,
             // A password that nobody was told is of no use.
             Step::Login => has_login(wanted, place)? && !is_unfinished(wanted, place),
             Step::Keys => !KeyDirectory::new(&place.data.join("dkim")).keys(&wanted.domain)?.is_empty(),
@@ -135,6 +138,12 @@ impl Step {
                     std::fs::set_permissions(&place.data, std::fs::Permissions::from_mode(0o700))?;
                     give_to_server(&place.data, place)?;
                 }
+            }
+            Step::SmarthostPassword => {
+                let password = wanted.smarthost.as_ref().and_then(|smarthost| smarthost.password.as_deref());
+                let password = password.ok_or("--smarthost-login has to name the file of the login")?;
+                new_file(&place.smarthost_password(), smarthost_line(password).as_bytes(), 0o640, made)?;
+                give_to_group(&place.smarthost_password(), place)?;
             }
             Step::Config => new_file(&place.config(), wanted.config(place).as_bytes(), 0o644, made)?,
             Step::Login => {
@@ -271,6 +280,25 @@ pub fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Resul
     file.set_permissions(std::fs::Permissions::from_mode(mode))?;
     file.write_all(octets)?;
     Ok(file.sync_all()?)
+}
+
+fn smarthost_line(password: &str) -> String {
+    format!("{password}\n")
+}
+
+/// True if the file is there, with this text if that is known.
+///
+/// # Errors
+/// It has another text.
+fn is_there_as(file: &Path, text: Option<&str>) -> Result<bool, AnyError> {
+    let is_there = file.exists();
+    if let Some(text) = text.filter(|_| is_there)
+        && !has_octets(file, text.as_bytes())?
+    {
+        let (file, why) = (file.display(), "it is not what setup would write");
+        return Err(format!("{file} is there, and {why}: it stays, and nothing is changed").into());
+    }
+    Ok(is_there)
 }
 
 fn has_octets(path: &Path, octets: &[u8]) -> Result<bool, AnyError> {

@@ -1,6 +1,7 @@
 //! The server that is wanted, and its configuration of at most 25 lines.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::Path;
 
 use posthaste_config::Loaded;
@@ -8,6 +9,7 @@ use posthaste_directory::names::folded_domain;
 use serde_json::Value;
 
 use super::place::{Place, USER};
+use super::smarthost::Smarthost;
 use crate::queue::AnyError;
 
 /// The address that setup was asked for, and how its server is reached.
@@ -26,6 +28,10 @@ pub struct Wanted {
     pub resolvers: Vec<String>,
     /// They have proven that they validate DNSSEC.
     pub trust_ad: bool,
+    /// Addresses by which others reach this host, if it has none of them itself (NAT).
+    pub addresses: Vec<IpAddr>,
+    /// The next hop of all mail for other hosts, in place of their own hosts.
+    pub smarthost: Option<Smarthost>,
 }
 
 /// The ports of the listeners.
@@ -37,6 +43,18 @@ pub struct Ports {
     pub imaps: u16,
     /// `None`: another program has it.
     pub https: Option<u16>,
+}
+
+impl Ports {
+    /// Those of mail.
+    pub fn needed(self) -> [u16; 4] {
+        [self.smtp, self.submissions, self.submission, self.imaps]
+    }
+
+    /// All, with blanks in between.
+    pub fn text(self) -> String {
+        self.needed().iter().chain(&self.https).map(u16::to_string).collect::<Vec<_>>().join(" ")
+    }
 }
 
 impl Wanted {
@@ -61,19 +79,21 @@ impl Wanted {
         format!("{user}@{}", self.domain)
     }
 
-    /// Keeps to the port for HTTPS, or to none, and to the trust in the resolvers, as it was when the configuration was
-    /// written.
+    /// Keeps to a written configuration in all that depends on the machine and on DNS, and to its smarthost.
     pub fn keep_written(&mut self, place: &Place, https: u16) {
-        let written = std::fs::read(place.config()).unwrap_or_default();
-        let is_written = |wanted: &Self| written == wanted.config(place).as_bytes();
-        let others = [Some(https), None].into_iter().flat_map(|https| [true, false].map(|trust_ad| (https, trust_ad)));
-        let others: Vec<Self> = others
-            .map(|(https, trust_ad)| Self { ports: Ports { https, ..self.ports }, trust_ad, ..self.clone() })
-            .collect();
-        if !is_written(self)
-            && let Some(other) = others.into_iter().find(is_written)
-        {
-            *self = other;
+        let Ok(text) = std::fs::read_to_string(place.config()) else { return };
+        // As `loaded` has it.
+        let text: String = text.split_inclusive('\n').filter(|line| !line.starts_with("user = ")).collect();
+        // One that cannot be read is not ours.
+        let Ok(Loaded { config, .. }) = Loaded::parse(&place.config(), &text) else { return };
+        self.ports.https = config.listeners.iter().any(|listener| listener.has_port(https)).then_some(https);
+        self.trust_ad = config.dns.trust_ad;
+        self.addresses = config.acme.addresses;
+        let written = config.relay.route.first().and_then(Smarthost::of_route);
+        let is_new = |asked: &Smarthost| written.as_ref().is_none_or(|written| !written.is_at(asked));
+        // A login is given once.
+        if self.smarthost.as_ref().is_none_or(|asked| asked.username.is_none() && !is_new(asked)) {
+            self.smarthost = written;
         }
     }
 
@@ -85,6 +105,16 @@ impl Wanted {
         let _ = writeln!(text, "host_name = \"{host}\"");
         if place.is_system {
             let _ = writeln!(text, "user = \"{USER}\"");
+        }
+        if self.acme {
+            let contact = self.address_of("postmaster");
+            let addresses = match self.addresses.is_empty() {
+                true => String::new(),
+                false => {
+                    format!(", addresses = {:?}", self.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>())
+                }
+            };
+            let _ = writeln!(text, "acme = {{ enabled = true, contact = \"{contact}\"{addresses} }}");
         }
         let _ = writeln!(text, "listener = [");
         let mut listener = |port: u16, rest: &str| {
@@ -101,8 +131,8 @@ impl Wanted {
         }
         let _ = writeln!(text, "]\n[storage]\ndata = {}", toml(&place.data));
         let _ = writeln!(text, "[auth]\nfile = {}", toml(&place.passwords()));
-        if self.acme {
-            let _ = writeln!(text, "[acme]\nenabled = true\ncontact = \"{}\"", self.address_of("postmaster"));
+        if let Some(smarthost) = &self.smarthost {
+            let _ = writeln!(text, "[relay]\nroute = [{}]", route(smarthost, place));
         }
         if !self.resolvers.is_empty() || self.trust_ad {
             text += "[dns]\n";
@@ -141,6 +171,19 @@ impl Wanted {
     }
 }
 
+/// A route as an inline table.
+fn route(smarthost: &Smarthost, place: &Place) -> String {
+    let Smarthost { host, port, username, .. } = smarthost;
+    let login = match username {
+        Some(username) => {
+            let (username, file) = (Value::from(&**username), toml(&place.smarthost_password()));
+            format!(", username = {username}, password_file = {file}")
+        }
+        None => String::new(),
+    };
+    format!("{{ host = {}, port = {port}{login} }}", Value::from(&**host))
+}
+
 /// As TOML has it, whose strings and lists are those of JSON.
 fn toml(path: &Path) -> Value {
     path.to_string_lossy().into()
@@ -149,10 +192,11 @@ fn toml(path: &Path) -> Value {
 pub const REPORTS: &str = "reports";
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn wanted(address: &str) -> Wanted {
+    /// Of a machine that has all.
+    pub fn wanted(address: &str) -> Wanted {
         let (user, domain) = Wanted::address(address).unwrap();
         let ports = Ports { smtp: 25, submissions: 465, submission: 587, imaps: 993, https: Some(443) };
         Wanted {
@@ -164,6 +208,17 @@ mod tests {
             any: "[::]",
             resolvers: vec!["192.0.2.53".into()],
             trust_ad: true,
+            addresses: vec![],
+            smarthost: None,
+        }
+    }
+
+    fn smarthost() -> Smarthost {
+        Smarthost {
+            host: "smtp.example.net".into(),
+            port: 465,
+            username: Some("ann \"the\\ sender".into()),
+            password: Some("secret".into()),
         }
     }
 
@@ -183,11 +238,44 @@ mod tests {
             for https in [Some(443), None] {
                 let mut wanted = wanted(address);
                 wanted.ports.https = https;
+                wanted.smarthost = Some(smarthost());
+                wanted.addresses = vec!["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()];
                 let text = wanted.config(&place(true));
                 assert!(text.lines().count() <= 25, "{text}");
                 let config = wanted.loaded(&place(false)).unwrap_or_else(|error| panic!("{error}\n{text}")).config;
                 assert_eq!((config.listeners.len(), config.storage.data), (5, place(false).data), "{text}");
+                assert_eq!(config.acme.addresses, wanted.addresses);
+                let route = Smarthost::of_route(&config.relay.route[0]).unwrap();
+                assert_eq!(Some(route), wanted.smarthost.map(|smarthost| Smarthost { password: None, ..smarthost }));
+                assert!(!text.contains("secret"), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_written_configuration_is_kept_to_whatever_is_found_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { config_dir: dir.path().into(), data: "/var/lib/posthaste".into(), is_system: true };
+        let found = wanted("ann@example.org");
+        for (https, trust_ad, addresses, smarthost) in [
+            (Some(443), true, vec![], None),
+            (None, false, vec!["192.0.2.10".parse().unwrap()], Some(Smarthost { password: None, ..smarthost() })),
+        ] {
+            let ports = Ports { https, ..found.ports };
+            let written = Wanted { ports, trust_ad, addresses, smarthost, ..found.clone() };
+            std::fs::write(place.config(), written.config(&place)).unwrap();
+            let mut kept = found.clone();
+            kept.keep_written(&place, 443);
+            assert_eq!(kept, written);
+        }
+        // With the same smarthost the login of the file counts, with another it would be another configuration.
+        let without_login = Smarthost { username: None, password: None, ..smarthost() };
+        let other = Smarthost { port: 587, ..without_login.clone() };
+        for (asked, expected) in [(without_login, Some("ann")), (other, None)] {
+            let mut kept = Wanted { smarthost: Some(asked), ..found.clone() };
+            kept.keep_written(&place, 443);
+            let username = kept.smarthost.and_then(|smarthost| smarthost.username);
+            assert_eq!(username.as_ref().and_then(|name| name.split(' ').next()), expected);
         }
     }
 

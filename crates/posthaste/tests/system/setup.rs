@@ -1,5 +1,6 @@
 //! `posthaste setup`: a new server, a second run, an interrupted one, and a refusal because of a port in use.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -44,13 +45,18 @@ impl Rig {
         self.dir.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    /// With certificates, at this address.
+    fn at(&self, address: &str, args: &[&str]) -> Command {
         let mut command =
             command(self.dir.path(), &["setup", "ann@example.org", "--config-dir", "etc", "--data", "data"]);
-        command.args(["--no-acme", "--resolver", &self.dns.address().to_string()]);
+        command.args(["--own-address", address, "--resolver", &self.dns.address().to_string()]);
         command.args(["--port-offset", &self.offset.to_string()]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        self.at("192.0.2.10", &[args, &["--no-acme"]].concat())
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -140,6 +146,86 @@ fn a_resolver_that_has_proven_to_validate_is_believed_for_good() {
     let out = text(&again.stdout);
     assert!(again.status.success() && out.ends_with("nothing to do\n"), "{again:?}");
     assert!(out.contains("no DANE: the resolver 127.0.0.1 does not"), "{out}");
+}
+
+#[test]
+fn behind_nat_it_names_the_ports_to_forward_and_the_address_outside() {
+    let rig = Rig::new(zone());
+    let plan = |address: &str| {
+        let said = rig.at(address, &["--dry-run"]).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        text(&said.stdout)
+    };
+    let direct = plan("192.0.2.10");
+    assert!(direct.contains("mx.example.org  192.0.2.10  ") && !direct.contains("private"), "{direct}");
+    assert!(!direct.contains("addresses ="), "{direct}");
+    let behind = plan("10.0.0.5");
+    let ports: Vec<String> = [25, 465, 587, 993, 443].iter().map(|port| (rig.offset + port).to_string()).collect();
+    let forward = format!("10.0.0.5 is private: forward {} of 192.0.2.10 to 10.0.0.5", ports.join(" "));
+    assert!(behind.contains(&forward), "{behind}");
+    assert!(behind.contains("addresses = [\"192.0.2.10\"]"), "certificates: {behind}");
+    let elsewhere = plan("192.0.2.77");
+    assert!(elsewhere.contains("has 192.0.2.10 in DNS, which this machine has not (192.0.2.77)"), "{elsewhere}");
+    rig.dns.change(Zone::default());
+    let unknown = plan("10.0.0.5");
+    for words in ["has no address in DNS yet", "of your router to 10.0.0.5", "certificates need the router's address"] {
+        assert!(unknown.contains(words), "{words}: {unknown}");
+    }
+    let made = text(&rig.at("10.0.0.5", &["--yes", "--no-acme"]).output().unwrap().stdout);
+    assert!(made.contains(" Router     forward "), "{made}");
+}
+
+/// A host of a large domain, at 127.0.0.1.
+fn zone_with_others() -> Zone {
+    zone().mx("gmail.com", 10, "others.example").a("others.example", [127, 0, 0, 1].into())
+}
+
+#[test]
+fn port_25_is_tried_and_a_blocked_one_is_told_with_the_way_round_it() {
+    let rig = Rig::new(zone());
+    let plan = |port: u16| text(&rig.run(&["--dry-run", "--outbound-port", &port.to_string()]).stdout);
+    assert!(plan(9).contains("not tried: DNS has no mail hosts"), "{}", plan(9));
+    rig.dns.change(zone_with_others());
+    // Nothing listens at it.
+    let blocked = plan(9);
+    assert!(blocked.contains("port 25    no other host answers") && blocked.contains("--smarthost"), "{blocked}");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let greets = std::thread::spawn(move || other.accept().unwrap().0.write_all(b"220 others.example\r\n"));
+    let open = plan(port);
+    assert!(open.contains("other hosts answer: mail goes out"), "{open}");
+    greets.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_smarthost_gets_all_mail_for_others_with_the_login_of_a_file() {
+    let rig = Rig::new(zone_with_others());
+    let smarthost = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("[127.0.0.1]:{}", smarthost.local_addr().unwrap().port());
+    std::fs::write(rig.path("login"), "ann\nsecret \"words\"\n").unwrap();
+    let wrong = rig.run(&["--yes", "--smarthost", "127.0.0.1", "--smarthost-login", "login"]);
+    assert!(!wrong.status.success() && rig.is_empty(), "{wrong:?}");
+    let made = rig.json(&["--yes", "--smarthost", &at, "--smarthost-login", "login"]);
+    assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
+    let told = made.to_string();
+    assert!(told.contains("answers: mail for other hosts goes there") && !told.contains("secret"), "{made:#}");
+    assert!(!told.contains("port 25"), "nobody asks for it: {made:#}");
+    let password = rig.path("etc/smarthost.password");
+    assert_eq!((std::fs::read_to_string(&password).unwrap().as_str(), mode(&password)), ("secret \"words\"\n", 0o640));
+    let route = command(rig.dir.path(), &["route", "eve@there.example", "--config", "etc/posthaste.toml"]).output();
+    let route = text(&route.unwrap().stdout);
+    assert!(route.contains("[127.0.0.1]"), "{route}");
+    // As it is written, also without the options.
+    for args in [&["--yes"][..], &["--yes", "--smarthost", &at]] {
+        let again = rig.run(args);
+        assert!(again.status.success() && text(&again.stdout).ends_with("nothing to do\n"), "{again:?}");
+    }
+    std::fs::write(rig.path("login"), "ann\nanother\n").unwrap();
+    let other = rig.run(&["--yes", "--smarthost", &at, "--smarthost-login", "login"]);
+    assert!(!other.status.success() && text(&other.stderr).contains("it stays"), "{other:?}");
+    drop(smarthost);
+    let away = rig.run(&["--yes"]);
+    assert!(text(&away.stdout).contains("does not answer: mail for other hosts waits"), "{away:?}");
 }
 
 #[test]
