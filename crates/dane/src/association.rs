@@ -1,5 +1,7 @@
+use std::cell::OnceCell;
+
 use posthaste_dns::TlsaRecord;
-use ring::digest::{SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
+use ring::digest::{Digest, SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
 use rustls::pki_types::CertificateDer;
 
 use crate::PublicKeyInfo;
@@ -33,6 +35,32 @@ enum Matching {
     Whole,
     Sha256,
     Sha512,
+}
+
+/// A certificate that a server has sent. Records are many, so each digest is computed once at most.
+#[derive(Debug)]
+pub struct SentCertificate<'a> {
+    whole: &'a [u8],
+    /// `None`: it has none that can be read.
+    key: Option<&'a [u8]>,
+    /// By selector.
+    sha256: [OnceCell<Digest>; 2],
+    sha512: [OnceCell<Digest>; 2],
+}
+
+impl<'a> SentCertificate<'a> {
+    /// In DER.
+    pub fn new(certificate: &'a [u8]) -> Self {
+        let key = PublicKeyInfo::of_certificate(certificate).map(|info| info.whole);
+        Self { whole: certificate, key, sha256: Default::default(), sha512: Default::default() }
+    }
+
+    fn selected(&self, selector: Selector) -> Option<&'a [u8]> {
+        match selector {
+            Selector::Certificate => Some(self.whole),
+            Selector::Key => self.key,
+        }
+    }
 }
 
 impl Association {
@@ -72,12 +100,12 @@ impl Association {
     }
 
     /// True if it names this certificate, or its key, as that of the server itself.
-    pub fn names_server(&self, certificate: &[u8]) -> bool {
+    pub fn names_server(&self, certificate: &SentCertificate<'_>) -> bool {
         self.usage == Usage::Server && self.matches(certificate)
     }
 
     /// True if it names this certificate, or its key, as one that has signed that of the server.
-    pub fn names_anchor(&self, certificate: &[u8]) -> bool {
+    pub fn names_anchor(&self, certificate: &SentCertificate<'_>) -> bool {
         self.usage == Usage::Anchor && self.matches(certificate)
     }
 
@@ -88,16 +116,20 @@ impl Association {
         is_own.then(|| CertificateDer::from(&*self.data))
     }
 
-    fn matches(&self, certificate: &[u8]) -> bool {
-        let selected = match self.selector {
-            Selector::Certificate => Some(certificate),
-            Selector::Key => PublicKeyInfo::of_certificate(certificate).map(|info| info.whole),
-        };
-        selected.is_some_and(|selected| match self.matching {
-            Matching::Whole => *self.data == *selected,
-            Matching::Sha256 => *self.data == *digest(&SHA256, selected).as_ref(),
-            Matching::Sha512 => *self.data == *digest(&SHA512, selected).as_ref(),
-        })
+    fn matches(&self, sent: &SentCertificate<'_>) -> bool {
+        let Some(selected) = sent.selected(self.selector) else { return false };
+        let by_selector = self.selector as usize;
+        *self.data
+            == *match self.matching {
+                Matching::Whole => selected,
+                Matching::Sha256 => sent.sha256[by_selector].get_or_init(|| digest(&SHA256, selected)).as_ref(),
+                Matching::Sha512 => sent.sha512[by_selector].get_or_init(|| digest(&SHA512, selected)).as_ref(),
+            }
+    }
+
+    /// Octets of memory.
+    pub(crate) fn octets(&self) -> usize {
+        size_of::<Self>() + self.data.len()
     }
 }
 
@@ -127,10 +159,27 @@ pub(crate) mod tests {
         let ((one, _), (other, _)) = (self_signed("mx.example"), self_signed("mx.example"));
         for (selector, matching) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
             let of = |usage| Association::usable(&[record(usage, selector, matching, &one)]).remove(0);
+            let (one, other) = (SentCertificate::new(&one), SentCertificate::new(&other));
             assert!(of(3).names_server(&one) && !of(3).names_server(&other), "3 {selector} {matching}");
             assert!(of(2).names_anchor(&one) && !of(2).names_anchor(&other), "2 {selector} {matching}");
             assert!(!of(3).names_anchor(&one) && !of(2).names_server(&one), "{selector} {matching}");
         }
+    }
+
+    #[test]
+    fn only_digests_that_a_record_needs_are_computed_and_once() {
+        let ((one, _), (other, _)) = (self_signed("mx.example"), self_signed("mx.example"));
+        let sent = SentCertificate::new(&one);
+        let computed = || [&sent.sha256, &sent.sha512].map(|of| [of[0].get().is_some(), of[1].get().is_some()]);
+        let matches = |selector, matching| {
+            let records = [record(3, selector, matching, &other), record(2, selector, matching, &other)];
+            Association::usable(&records).iter().any(|of| of.names_server(&sent) || of.names_anchor(&sent))
+        };
+        assert!(!matches(0, 0) && !matches(1, 0) && computed() == [[false; 2]; 2]);
+        assert!(!matches(1, 1) && computed() == [[false, true], [false, false]]);
+        let first = sent.sha256[1].get().map(std::ptr::from_ref);
+        assert!(!matches(1, 1) && !matches(0, 2) && computed() == [[false, true], [true, false]]);
+        assert_eq!(sent.sha256[1].get().map(std::ptr::from_ref), first);
     }
 
     #[test]
@@ -161,7 +210,8 @@ pub(crate) mod tests {
     #[test]
     fn of_two_digests_the_stronger_counts() {
         let ((old, _), (new, _)) = (self_signed("mx.example"), self_signed("mx.example"));
-        let of = |records: &[TlsaRecord]| Association::usable(records).iter().any(|of| of.names_server(&old));
+        let sent = SentCertificate::new(&old);
+        let of = |records: &[TlsaRecord]| Association::usable(records).iter().any(|of| of.names_server(&sent));
         let weak = record(3, 1, 1, &old);
         assert!(of(std::slice::from_ref(&weak)));
         assert!(!of(&[weak.clone(), record(3, 1, 2, &new)]));
@@ -180,7 +230,8 @@ pub(crate) mod tests {
             let (usage, selector, matching) = (2 + numbers.0 % 2, numbers.1 % 3, numbers.2 % 4);
             let record = TlsaRecord { usage, selector, matching, data: data.into() };
             for of in Association::usable(&[record]) {
-                prop_assert!(!of.names_server(&certificate) && !of.names_anchor(&certificate));
+                let sent = SentCertificate::new(&certificate);
+                prop_assert!(!of.names_server(&sent) && !of.names_anchor(&sent));
             }
         }
     }

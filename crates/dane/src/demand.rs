@@ -25,13 +25,41 @@ pub enum Demand {
 
 /// Finds demands, and keeps the configuration of each host for as long as its records are the same.
 #[derive(Debug, Default)]
-pub struct Dane(Mutex<HashMap<String, Made>>);
+pub struct Dane(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_host: HashMap<String, Made>,
+    /// Of all of them.
+    octets: usize,
+}
 
 #[derive(Debug)]
 struct Made {
-    associations: Vec<Association>,
+    associations: Arc<[Association]>,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+}
+
+impl Made {
+    fn octets(&self) -> usize {
+        MADE_OCTETS + self.associations.iter().map(Association::octets).sum::<usize>()
+    }
+}
+
+impl Kept {
+    /// Keeps one, within [`OCTETS_MAX`]: beyond, the others go. Hosts get theirs anew; open connections keep what they have.
+    fn insert(&mut self, host: &str, made: Made) {
+        if let Some(before) = self.by_host.remove(host) {
+            self.octets -= before.octets();
+        }
+        let octets = made.octets();
+        if self.octets + octets > OCTETS_MAX {
+            *self = Self::default();
+        }
+        self.octets += octets;
+        self.by_host.insert(host.to_owned(), made);
+    }
 }
 
 impl Dane {
@@ -73,24 +101,25 @@ impl Dane {
     }
 
     fn verified(&self, host: &str, name: ServerName<'static>, associations: Vec<Association>) -> Demand {
-        let mut made = self.0.lock().expect("no panic with the lock");
-        if let Some(made) = made.get(host).filter(|made| made.associations == associations && made.name == name) {
+        let mut kept = self.0.lock().expect("no panic with the lock");
+        let is_same = |made: &&Made| *made.associations == *associations && made.name == name;
+        if let Some(made) = kept.by_host.get(host).filter(is_same) {
             return Demand::Verified { config: Arc::clone(&made.config), name };
         }
         let of_host = ServerName::try_from(host.to_owned()).ok();
         let names = of_host.into_iter().chain([name.clone()]).collect();
-        let config = Verifier::new(associations.clone(), names).into_config().expect("ring has the usual versions");
-        let config = Arc::new(config);
-        if made.len() >= HOSTS_MAX && !made.contains_key(host) {
-            // Hosts get theirs anew; open connections keep what they have.
-            made.clear();
-        }
-        made.insert(host.to_owned(), Made { associations, config: Arc::clone(&config), name: name.clone() });
+        let associations: Arc<[Association]> = associations.into();
+        let verifier = Verifier::new(Arc::clone(&associations), names);
+        let config = Arc::new(verifier.into_config().expect("ring has the usual versions"));
+        kept.insert(host, Made { associations, config: Arc::clone(&config), name: name.clone() });
         Demand::Verified { config, name }
     }
 }
 
-const HOSTS_MAX: usize = 10_000;
+/// Of the demands that are kept: those of 10,000 hosts with a few records each.
+const OCTETS_MAX: usize = 20 << 20;
+/// Of one without its records: names and the configuration of rustls.
+const MADE_OCTETS: usize = 1800;
 
 #[cfg(test)]
 mod tests {
@@ -145,6 +174,32 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &config(demand(&dane, &resolver, MX).await).0));
         server.change(zone());
         assert!(matches!(demand(&dane, &resolver, MX).await, Ok(Demand::Nothing)));
+    }
+
+    #[test]
+    fn demands_are_kept_within_their_octets() {
+        let dane = Dane::default();
+        let associations = |octet: u8| {
+            let record = posthaste_dns::TlsaRecord { usage: 3, selector: 1, matching: 1, data: [octet; 32].into() };
+            vec![Association::usable(&[record]).remove(0); 100]
+        };
+        let name = || ServerName::try_from(MX).unwrap();
+        let octets = || {
+            let kept = dane.0.lock().unwrap();
+            assert_eq!(kept.by_host.values().map(Made::octets).sum::<usize>(), kept.octets);
+            kept.octets
+        };
+        let of_one = MADE_OCTETS + 100 * (size_of::<Association>() + 32);
+        let most = OCTETS_MAX / of_one;
+        for number in 0..most {
+            dane.verified(&format!("mx{number}.example"), name(), associations(1));
+        }
+        assert_eq!(octets(), most * of_one);
+        // Other records of a known host take the place of the old ones.
+        dane.verified("mx0.example", name(), associations(2));
+        assert_eq!(octets(), most * of_one);
+        dane.verified("one-more.example", name(), associations(1));
+        assert_eq!((octets(), dane.0.lock().unwrap().by_host.len()), (of_one, 1));
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ mod demand;
 mod der;
 mod verifier;
 
-pub use association::Association;
+pub use association::{Association, SentCertificate};
 pub use demand::{Dane, Demand};
 pub use der::PublicKeyInfo;
 pub use verifier::{MismatchError, Verifier};

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -9,12 +9,12 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use crate::{Association, PublicKeyInfo};
+use crate::{Association, PublicKeyInfo, SentCertificate};
 
 /// Verifies a server by TLSA records, in the place of authorities (RFC 7672 section 3.1).
 #[derive(Debug)]
 pub struct Verifier {
-    associations: Vec<Association>,
+    associations: Arc<[Association]>,
     /// For DANE-TA, any of them.
     names: Vec<ServerName<'static>>,
     provider: Arc<CryptoProvider>,
@@ -26,10 +26,15 @@ pub struct Verifier {
 pub struct MismatchError;
 
 impl Verifier {
-    /// A verifier by these records. For DANE-TA the certificate must have one of `names`: those of the host, of which the
-    /// records were found at one (RFC 7672 section 3.2.2).
-    pub fn new(associations: Vec<Association>, names: Vec<ServerName<'static>>) -> Self {
-        Self { associations, names, provider: Arc::new(ring::default_provider()) }
+    /// A verifier by these records. For DANE-TA the certificate must have one of `names`, or a domain above one: those of
+    /// the host, of which the records were found at one.
+    ///
+    /// RFC 7672 section 3.2.2 wants the recipient's domain to be accepted as well. That of a domain with mail hosts of its
+    /// own is above theirs. Whoever has a domain above the host answers for the host's name and records in DNSSEC anyway,
+    /// so such a certificate will do for all domains that the host serves, and they may share connections.
+    pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
+        static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
+        Self { associations, names, provider: Arc::clone(&PROVIDER) }
     }
 
     /// A client that verifies by it. TLS sessions are not resumed: a resumed one shows no certificate.
@@ -52,7 +57,10 @@ impl Verifier {
         sent: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        let is_named = |one: &&CertificateDer<'_>| self.associations.iter().any(|of| of.names_anchor(one));
+        let is_named = |one: &&CertificateDer<'_>| {
+            let one = SentCertificate::new(one);
+            self.associations.iter().any(|of| of.names_anchor(&one))
+        };
         let own = self.associations.iter().filter_map(Association::own_anchor);
         let mut anchors = RootCertStore::empty();
         // One that cannot be read is no anchor; another may be.
@@ -64,15 +72,26 @@ impl Verifier {
         let server = ParsedCertificate::try_from(server)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&server, &anchors, sent, now, algorithms)?;
-        let mut wrong = Error::from(CertificateError::NotValidForName);
-        for name in &self.names {
-            match verify_server_name(&server, name) {
+        // The error about the host's own name.
+        let mut wrong = None;
+        for name in self.names.iter().flat_map(with_domains_above) {
+            match verify_server_name(&server, &name) {
                 Ok(()) => return Ok(()),
-                Err(error) => wrong = error,
+                Err(error) => _ = wrong.get_or_insert(error),
             }
         }
-        Err(wrong)
+        Err(wrong.unwrap_or(CertificateError::NotValidForName.into()))
     }
+}
+
+/// A name and the domains above it, but for the top.
+fn with_domains_above<'a>(name: &'a ServerName<'static>) -> impl Iterator<Item = ServerName<'a>> {
+    let text = match name {
+        ServerName::DnsName(name) => name.as_ref(),
+        _ => "",
+    };
+    let above = text.match_indices('.').map(move |(dot, _)| &text[dot + 1..]).filter(|above| above.contains('.'));
+    std::iter::once(name.clone()).chain(above.filter_map(|above| ServerName::try_from(above).ok()))
 }
 
 impl ServerCertVerifier for Verifier {
@@ -85,7 +104,8 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         // Neither names nor dates count then (RFC 7672 section 3.1.1).
-        if !self.associations.iter().any(|of| of.names_server(server)) {
+        let own = SentCertificate::new(server);
+        if !self.associations.iter().any(|of| of.names_server(&own)) {
             self.verify_chain(server, sent, now)?;
         }
         Ok(ServerCertVerified::assertion())
@@ -181,7 +201,7 @@ pub(crate) mod tests {
 
     fn config(associations: Vec<Association>) -> Arc<ClientConfig> {
         let names = ["mx.example", "alias.example"].map(|name| ServerName::try_from(name).unwrap());
-        Arc::new(Verifier::new(associations, names.into()).into_config().unwrap())
+        Arc::new(Verifier::new(associations.into(), names.into()).into_config().unwrap())
     }
 
     /// A server that sends this chain.
@@ -299,6 +319,31 @@ pub(crate) mod tests {
         // The anchor is in the chain, but has not signed the certificate.
         let of_another = of(&good, 1, 1, &[&alias.server, &good.authority]);
         assert!(of_another.is_err_and(|error| matches!(error, Error::InvalidCertificate(_))));
+    }
+
+    #[test]
+    fn an_anchor_may_vouch_for_a_domain_above_the_host_but_for_no_other() {
+        let names =
+            vec![ServerName::try_from("mx.eu.example.org").unwrap(), ServerName::try_from("a.example").unwrap()];
+        for (certified, is_good) in [
+            ("mx.eu.example.org", true),
+            ("*.eu.example.org", true),
+            ("eu.example.org", true),
+            ("example.org", true),
+            ("a.example", true),
+            ("org", false),
+            ("example", false),
+            ("mx2.eu.example.org", false),
+            ("ample.org", false),
+            ("sub.mx.eu.example.org", false),
+        ] {
+            let of = chain(certified, |_| {});
+            let associations = Association::usable(&[record(2, 0, 1, &of.authority)]);
+            let config = Arc::new(Verifier::new(associations.into(), names.clone()).into_config().unwrap());
+            let shaken = shake(&config, &[&of.server, &of.authority], &of.key, &version::TLS13);
+            assert_eq!(shaken.is_ok(), is_good, "{certified}: {shaken:?}");
+            assert!(is_good || shaken.unwrap_err().to_string().contains("mx.eu.example.org"), "{certified}");
+        }
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl RelayService {
             return Ok(());
         }
         let resolver = resolver(config)?;
+        warn_of_far(&resolver);
         let resolver = Arc::new(match receiver.remote().resolver() {
             Some(before) => resolver.counting_after(&before),
             None => resolver,
@@ -171,6 +172,14 @@ pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
     Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
 }
 
+/// Warns of resolvers that are believed about DNSSEC, though anybody on the way to them can forge their answers.
+fn warn_of_far(resolver: &Resolver) {
+    for server in resolver.believed_from_afar() {
+        let server = server.to_string();
+        tracing::warn!(server, "dns.trust_ad: the resolver is not on this machine, so DANE protects nothing");
+    }
+}
+
 /// Opens the relay, if anybody may use it or mail waits. Blocks.
 fn open(
     config: &Config,
@@ -201,6 +210,7 @@ fn open(
             return Ok(None);
         }
     };
+    warn_of_far(&resolver);
     let running = config.storage.data.join(RUNNING);
     let has_crashed = running.exists();
     if let Err(error) = std::fs::write(&running, "") {

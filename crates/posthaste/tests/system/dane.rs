@@ -50,6 +50,15 @@ fn route(dir: &Path, to: &str) -> String {
 }
 
 #[test]
+fn a_start_warns_of_a_resolver_that_is_believed_from_afar() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = relaying::config(25, EVENTS).replace("127.0.0.1:9", "192.0.2.53");
+    let server = Server::start(dir.path(), &format!("{config}trust_ad = true\n"));
+    let line = server.wait_for_log("dns.trust_ad");
+    assert!(line.contains("192.0.2.53") && line.contains("is not on this machine"), "{line}");
+}
+
+#[test]
 fn mail_goes_to_the_certificate_of_a_signed_record_alone() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (next, digest) = next_hop(there.path());
