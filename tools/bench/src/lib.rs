@@ -35,6 +35,7 @@ mod sink;
 pub mod spool;
 pub mod suite;
 pub mod tls;
+pub mod trust;
 
 use suite::Suite;
 
@@ -51,4 +52,4 @@ pub const SUITES: &[Suite] = &[
     search::SUITE,
 ];
 /// Suites that only run when named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE];
+pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE, trust::SUITE];

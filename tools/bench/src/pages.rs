@@ -10,8 +10,8 @@ use posthaste_loadgen::resources::Sampler;
 use posthaste_loadgen::server::ScratchServer;
 use posthaste_units::count;
 
-pub(crate) use self::browsers::OpenPages;
-use self::browsers::{PAGES, Web};
+use self::browsers::PAGES;
+pub(crate) use self::browsers::{OpenPages, Web};
 use crate::published;
 use crate::relay::backlog;
 use crate::relay::ours::{self, Ours};

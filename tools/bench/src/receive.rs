@@ -5,6 +5,7 @@
 //! CPU time is counted until then. The written data reaches the disk before the next round, so that no side pays for
 //! another. At the end all acknowledged mail is looked for in the mailboxes.
 
+pub(crate) mod checked;
 pub(crate) mod loaded;
 pub(crate) mod shape;
 

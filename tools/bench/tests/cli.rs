@@ -156,6 +156,26 @@ fn mail_is_sent_on_and_accounted_for() {
 }
 
 #[test]
+fn signed_and_checked_mail_is_measured_only_if_it_was_signed_and_checked() {
+    let dir = disk();
+    let options = ["trust", "--side", "*out checks,*unsigned,posthaste Ed25519", "--json"];
+    let output = bench_within(dir.path(), "2s", &options);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let has_note = |row: &serde_json::Value, said: &str| row["notes"].to_string().contains(said);
+    let signed = rows(&report, "signed-10k");
+    let sides: Vec<_> = signed.iter().map(|row| row["side"].as_str().unwrap()).collect();
+    assert_eq!(sides, ["posthaste unsigned", "posthaste Ed25519"]);
+    assert!(!has_note(&signed[0], "messages signed") && has_note(&signed[1], "messages signed"), "{text}");
+    let checked = rows(&report, "checked-10k");
+    // A machine without a network has no such address.
+    if checked[1]["state"] == "measured" {
+        assert!(has_note(&checked[1], "spf=pass, dkim=pass, dmarc=pass") && !has_note(&checked[0], "spf="), "{text}");
+    }
+}
+
+#[test]
 fn bad_destinations_and_a_queue_that_waits_are_accounted_for_and_pictured() {
     let dir = disk();
     let only = [

@@ -13,7 +13,7 @@ use posthaste_loadgen::server::ScratchServer;
 use crate::suite::SideError;
 
 /// A connection to a server's HTTP listener, kept for many requests.
-pub(super) struct Web {
+pub(crate) struct Web {
     stream: BufReader<TcpStream>,
     token: String,
 }

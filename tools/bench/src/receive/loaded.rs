@@ -30,6 +30,8 @@ pub(crate) struct Opened {
     /// Directory in which acknowledged mail can be found, if there is one.
     pub mail: Option<PathBuf>,
     pub door: Door,
+    /// Mail in place of the generated.
+    pub sent: Option<Sent>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
     /// Stops the server when dropped.
@@ -39,7 +41,8 @@ pub(crate) struct Opened {
 impl Opened {
     /// A server that keeps no mail, spoken to in the clear.
     pub fn new(address: SocketAddr, pid: u32, holds: impl Serving + 'static) -> Self {
-        Self { address, pid, mail: None, door: Door::Smtp, notes: Vec::new(), holds: Box::new(holds) }
+        let holds = Box::new(holds);
+        Self { address, pid, mail: None, door: Door::Smtp, sent: None, notes: Vec::new(), holds }
     }
 
     /// Our server.
@@ -51,6 +54,12 @@ impl Opened {
     pub fn postfix(postfix: Postfix) -> Self {
         Self { mail: Some(postfix.mail.clone()), ..Self::new(postfix.address, postfix.pid(), postfix) }
     }
+}
+
+/// Mail that a side sends.
+pub(crate) struct Sent {
+    pub sender: &'static str,
+    pub pool: Arc<Pool>,
 }
 
 /// Protocol of the generator.
@@ -133,7 +142,8 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 impl Loaded {
     fn new(shape: Arc<Shape>, side: &'static str, is_ours: bool, server: Opened, dir: &Path) -> Self {
-        let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
+        let generated = || Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
+        let pool = server.sent.as_ref().map_or_else(generated, |sent| Arc::clone(&sent.pool));
         Self { shape, side, is_ours, server, dir: dir.to_owned(), pool, ledgers: Vec::new(), rounds_without_rest: 0 }
     }
 
@@ -166,7 +176,7 @@ impl Loaded {
             per_connection: self.shape.per_connection,
             pipelining: Pipelining::On,
             bdat: false,
-            sender: SENDER.into(),
+            sender: self.server.sent.as_ref().map_or(SENDER, |sent| sent.sender).into(),
             recipients: Recipients::Made { users: self.shape.mailboxes, domains },
             recipients_per_message: self.shape.recipients,
             helo: "bench.invalid".into(),

@@ -202,6 +202,9 @@ impl Running for Loaded {
         if self.acked > 0 {
             notes.push(format!("{} messages acknowledged in all rounds, {how}", self.acked));
         }
+        if let (Some(check), Some(ours), true) = (&self.opened.check, &self.opened.ours, self.acked > 0) {
+            notes.push(check(ours, self.acked)?);
+        }
         if let Some(least) = self.rates.iter().copied().reduce(f64::min) {
             notes.push(format!(
                 "by extrapolation, not measured: {:.0} a second for each core, generator and sink included",

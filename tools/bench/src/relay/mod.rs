@@ -13,6 +13,7 @@ mod loaded;
 mod machine;
 pub(crate) mod ours;
 mod outcomes;
+pub(crate) mod signed;
 mod silent;
 pub(crate) mod timeline;
 
@@ -116,13 +117,14 @@ fn time(settings: &Settings) -> Duration {
     settings.time(TIME, TIME_LEAST).min(settings.round_max)
 }
 
-fn workload(shape: Shape, settings: &Settings) -> Workload {
+fn side(shape: Shape, name: &'static str, is_ours: bool, durability: &'static str, open: Open) -> Side {
+    let start: Start = Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, open, settings, dir)?)));
+    Side { name, is_ours, durability, start }
+}
+
+fn workload_of(shape: Shape, settings: &Settings, sides: Vec<Side>) -> Workload {
     let time = time(settings);
     let largest = shape.sizes().classes.iter().map(|class| class.1).max().unwrap_or(0);
-    let side = |name, is_ours, durability, open: Open| {
-        let start: Start = Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, open, settings, dir)?)));
-        Side { name, is_ours, durability, start }
-    };
     Workload {
         name: shape.name.into(),
         what: format!(
@@ -135,36 +137,46 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
         figures: FIGURES,
         published: published::about(shape.name),
         writes_octets: ((time.as_secs_f64() * FAST_RATE) as u64).saturating_mul(largest as u64),
-        sides: vec![
-            side("posthaste", true, ScratchServer::DURABILITY, |shape, settings, dir| {
-                let account = dir.join("sink.jsonl");
-                let sink = Sink::start_with_account(&settings.program, dir, &account)?;
-                let opened = ours(shape, settings, dir, sink.address, ())?;
-                Ok(Opened { account: Some(account), sink: Some(sink), ..opened })
-            }),
-            side("posthaste to smtp-sink", true, ScratchServer::DURABILITY, |shape, settings, dir| {
-                let sink = SmtpSink::start(dir, 256)?;
-                ours(shape, settings, dir, sink.address, sink)
-            }),
-            side("Postfix", false, Postfix::DURABILITY, |shape, settings, dir| {
-                let account = dir.join("sink.jsonl");
-                let sink = Sink::start_with_account(&settings.program, dir, &account)?;
-                let postfix = Postfix::start_as_relay(dir, sink.address)?;
-                let is_narrow = shape.connections as usize > PROCESSES_MAX;
-                let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
-                Ok(Opened {
-                    address: postfix.address,
-                    pid: postfix.pid(),
-                    end: End::Queue(postfix),
-                    account: Some(account),
-                    ring_bytes: None,
-                    notes: is_narrow.then(note).into_iter().collect(),
-                    _holds: Box::new(()),
-                    sink: Some(sink),
-                })
-            }),
-        ],
+        sides,
     }
+}
+
+fn workload(shape: Shape, settings: &Settings) -> Workload {
+    let sides = vec![
+        side(shape, "posthaste", true, ScratchServer::DURABILITY, ours_to_sink),
+        side(shape, "posthaste to smtp-sink", true, ScratchServer::DURABILITY, |shape, settings, dir| {
+            let sink = SmtpSink::start(dir, 256)?;
+            ours(shape, settings, dir, sink.address, sink)
+        }),
+        side(shape, "Postfix", false, Postfix::DURABILITY, |shape, settings, dir| {
+            let account = dir.join("sink.jsonl");
+            let sink = Sink::start_with_account(&settings.program, dir, &account)?;
+            let postfix = Postfix::start_as_relay(dir, sink.address)?;
+            let is_narrow = shape.connections as usize > PROCESSES_MAX;
+            let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
+            Ok(Opened {
+                address: postfix.address,
+                pid: postfix.pid(),
+                end: End::Queue(postfix),
+                account: Some(account),
+                ring_bytes: None,
+                notes: is_narrow.then(note).into_iter().collect(),
+                ours: None,
+                check: None,
+                sink: Some(sink),
+                _holds: Box::new(()),
+            })
+        }),
+    ];
+    workload_of(shape, settings, sides)
+}
+
+/// Our server, which relays to our sink.
+fn ours_to_sink(shape: Shape, settings: &Settings, dir: &Path) -> Result<Opened, SideError> {
+    let account = dir.join("sink.jsonl");
+    let sink = Sink::start_with_account(&settings.program, dir, &account)?;
+    let opened = ours(shape, settings, dir, sink.address, ())?;
+    Ok(Opened { account: Some(account), sink: Some(sink), ..opened })
 }
 
 /// Our server, which relays to `next_hop`; `sink` is the listener there.
@@ -184,8 +196,10 @@ fn ours(
         account: None,
         ring_bytes: Some(shape.ring_bytes()),
         notes: ours.notes.clone(),
-        _holds: Box::new((ours, sink)),
+        ours: Some(ours),
+        check: None,
         sink: None,
+        _holds: Box::new(sink),
     })
 }
 
@@ -203,11 +217,17 @@ struct Opened {
     /// Capacity of the spool's log in octets, after which it is overwritten.
     ring_bytes: Option<u64>,
     notes: Vec<String>,
-    /// The processes, stopped when dropped.
-    _holds: Box<dyn std::any::Any>,
+    /// Our server.
+    ours: Option<Ours>,
+    check: Option<Check>,
     /// The sink, if it reports its connections.
     sink: Option<Sink>,
+    /// Another process of the side, stopped when dropped.
+    _holds: Box<dyn std::any::Any>,
 }
+
+/// Checks our server after all rounds, by the number of messages that it has acknowledged. Returns a remark.
+type Check = Box<dyn Fn(&Ours, u64) -> Result<String, SideError>>;
 
 /// The way to detect that every outcome is recorded.
 enum End {
