@@ -73,7 +73,7 @@ struct Problem {
     is_of_user: bool,
 }
 
-/// Everything that would stop a start, short of binding sockets and of opening the spool, which may be in use.
+/// Everything that would stop a start, short of binding sockets and of opening the spool, which may be in use. Its kind is compared.
 fn problems(loaded: &Loaded) -> Vec<Problem> {
     let config = &loaded.config;
     // Root reads what it names, and then becomes the user of the configuration: that is the start itself.
@@ -103,6 +103,7 @@ fn problems(loaded: &Loaded) -> Vec<Problem> {
     for (key, path) in [("spool", &storage.spool), ("mail", &storage.mail), ("data", &storage.data)] {
         all.extend(unmakeable(&format!("storage.{key}"), path).map(problem));
     }
+    all.extend(storage.kind.check(&storage.spool).err().map(|error| problem(format!("storage.kind: {error}"))));
     all
 }
 
@@ -356,6 +357,8 @@ fn here(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_spool::StoreKind;
+
     use super::*;
 
     fn check_of(text: &str) -> String {
@@ -438,6 +441,19 @@ mod tests {
         let out = said(&format!("[storage]\ndata = \"{}\"\n", dir.path().join("a/b").display()));
         assert!(!out.contains("storage"), "{out}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left of what was tried");
+    }
+
+    #[test]
+    fn a_kind_of_spools_that_cannot_be_had_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |kind: StoreKind| check_of(&format!("[storage]\nkind = \"{kind}\"\ndata = {:?}\n", dir.path()));
+        for kind in [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb] {
+            let refusal = format!("error: storage.kind: this program was built without spools of the kind \"{kind}\"");
+            assert_eq!(said(kind).contains(&refusal), !kind.is_built(), "{}", said(kind));
+        }
+        std::fs::create_dir_all(dir.path().join("spool/ring")).unwrap();
+        assert!(said(StoreKind::Files).contains("error: storage.kind: the spool is of the kind \"ring\""));
+        assert!(!said(StoreKind::Ring).contains("storage.kind"));
     }
 
     #[test]

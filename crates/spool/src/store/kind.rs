@@ -52,9 +52,11 @@ impl StoreKind {
         }
     }
 
+    /// Checks that a spool in this directory could be of this kind. Reads nothing of the spool, which may be in use.
+    ///
     /// # Errors
     /// [`OpenError::OtherKind`] if the spool in this directory is of another kind; [`OpenError::NotBuilt`].
-    pub(crate) fn check(self, spool: &Path) -> Result<(), OpenError> {
+    pub fn check(self, spool: &Path) -> Result<(), OpenError> {
         match Self::of(spool).filter(|found| *found != self) {
             Some(found) => Err(OpenError::OtherKind { found, wanted: self }),
             None if !self.is_built() => Err(OpenError::NotBuilt { kind: self }),
