@@ -137,7 +137,7 @@ pub fn cut_at(
     positions: &[(usize, u64)],
     progress: &mut impl FnMut(&Outcome),
 ) -> Outcome {
-    let mut outcome = Outcome::of(plan, recorded);
+    let mut outcome = Outcome::of(plan, recorded, environment.system(plan.is_relayed));
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
     for &(position, seed) in positions {
         if environment.go_on().is_err() {
@@ -225,10 +225,10 @@ fn examine(
 }
 
 impl Outcome {
-    pub(crate) fn of(plan: &Plan, recorded: &Recorded) -> Self {
+    pub(crate) fn of(plan: &Plan, recorded: &Recorded, system: String) -> Self {
         let count = |wanted: fn(&Event) -> bool| recorded.recording.events.iter().filter(|e| wanted(e)).count() as u64;
         Outcome {
-            system: if recorded.is_relayed { "Posthaste, relaying" } else { "Posthaste" }.to_owned(),
+            system,
             file_system: plan.file_system,
             sector: plan.sector,
             cuts: 0,
@@ -291,7 +291,7 @@ mod tests {
             is_relayed: false,
         };
         let of_entries = |entries: u64, sector: usize, unmountable: u64, found: &[Account]| {
-            let mut outcome = Outcome::of(&Plan { sector, ..plan.clone() }, &recorded);
+            let mut outcome = Outcome::of(&Plan { sector, ..plan.clone() }, &recorded, "Posthaste".to_owned());
             found.iter().for_each(|found| outcome.add(found, entries));
             outcome.unmountable = unmountable;
             let wrong = unmountable + found.iter().filter(|found| !found.is_clean()).count() as u64;

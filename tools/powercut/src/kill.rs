@@ -13,6 +13,8 @@ use crate::server::Setup;
 /// Result of a series of kills.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Killed {
+    /// Name of the mail system.
+    pub system: String,
     pub times: u64,
     pub acknowledged: u64,
     pub lost: u64,
@@ -33,7 +35,7 @@ pub fn kill(
     seed: u64,
     mut progress: impl FnMut(&Killed),
 ) -> Result<Killed, RigError> {
-    let mut killed = Killed::default();
+    let mut killed = Killed { system: environment.system(false), ..Killed::default() };
     let mut rng = Random::new(seed);
     while killed.times < times && environment.go_on().is_ok() {
         let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };

@@ -109,8 +109,7 @@ pub fn cut(
         }
     }
     let recorded = Recorded { recording: rig.disk.recorded(), load, waiting: Waiting::default(), is_relayed: false };
-    let mut outcome = Outcome::of(plan, &recorded);
-    outcome.system = peer.name().to_owned();
+    let mut outcome = Outcome::of(plan, &recorded, peer.name().to_owned());
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
     for (position, seed) in positions(&recorded.recording, plan) {
         if environment.go_on().is_err() {

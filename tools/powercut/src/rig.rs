@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::fuse::Served;
 use crate::image::Image;
 use crate::mount::{FileSystem, Mounted, ToolError};
-use crate::server::{ServerError, Setup};
+use crate::server::{DEFAULT_KIND, ServerError, Setup};
 
 /// The reason why the rig did not finish.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ impl RigError {
 pub struct Environment {
     /// The server's binary.
     pub program: PathBuf,
-    /// How its spool keeps mail: `ring` or `files`.
+    /// How its spool keeps mail, as `storage.kind`.
     pub spool_kind: String,
     /// Directory for mount points and logs, on any file system.
     pub scratch: PathBuf,
@@ -86,12 +86,35 @@ impl Environment {
                 return lacks(format!("{} is not installed", file_system.maker()));
             }
         }
-        if !self.program.is_file() {
-            // No matter of the machine's.
-            let missing = format!("there is no server at {}: build it or use --server", self.program.display());
-            return Err(std::io::Error::new(std::io::ErrorKind::NotFound, missing).into());
+        self.check_program()
+    }
+
+    /// Not a matter of the machine.
+    fn check_program(&self) -> Result<(), RigError> {
+        if self.program.is_file() {
+            return Ok(());
         }
-        Ok(())
+        let missing = format!("there is no server at {}: build it or use --server", self.program.display());
+        Err(std::io::Error::new(std::io::ErrorKind::NotFound, missing).into())
+    }
+
+    /// Checks that the server's program was built with this kind of spool.
+    ///
+    /// # Errors
+    /// [`RigError::Unavailable`] with the program's own reason; [`RigError::Io`] if there is no server.
+    pub fn check_kind(&self) -> Result<(), RigError> {
+        self.check_program()?;
+        let scratch = tempfile::Builder::new().prefix("powercut-kind-").tempdir_in(&self.scratch)?;
+        let plain = Setup::plain(self.program.clone(), scratch.path());
+        let refusal = Setup { kind: self.spool_kind.clone(), ..plain }.refusal()?;
+        refusal.map_or(Ok(()), |why| Err(RigError::Unavailable(format!("{}: {why}", self.program.display()))))
+    }
+
+    /// Name of the system under test in tables, with the kind of its spool unless that is the default.
+    pub fn system(&self, is_relayed: bool) -> String {
+        let kind = Some(&*self.spool_kind).filter(|kind| *kind != DEFAULT_KIND);
+        let words = [Some("Posthaste"), kind, is_relayed.then_some("relaying")];
+        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// Returns an error if the user has interrupted the rig; called between steps.
@@ -173,6 +196,21 @@ pub const SEGMENTS_MIN: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_system_is_named_with_the_kind_of_its_spool() {
+        let of = |kind: &str, is_relayed| {
+            let environment = Environment {
+                program: "none".into(),
+                spool_kind: kind.to_owned(),
+                scratch: "none".into(),
+                interrupted: Arc::default(),
+            };
+            environment.system(is_relayed)
+        };
+        assert_eq!([of("ring", false), of("ring", true)], ["Posthaste", "Posthaste, relaying"]);
+        assert_eq!([of("fjall", false), of("files", true)], ["Posthaste, fjall", "Posthaste, files, relaying"]);
+    }
 
     #[test]
     fn what_the_server_does_wrong_is_a_finding_and_what_the_machine_lacks_is_none() {

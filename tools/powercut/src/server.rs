@@ -50,7 +50,7 @@ impl Setup {
     pub fn plain(program: PathBuf, scratch: &Path) -> Self {
         Setup {
             program,
-            kind: "ring".to_owned(),
+            kind: DEFAULT_KIND.to_owned(),
             scratch: scratch.to_owned(),
             data: scratch.join("data"),
             spool: None,
@@ -131,13 +131,28 @@ impl Setup {
         )
     }
 
+    fn write_config(&self) -> std::io::Result<PathBuf> {
+        let config = self.scratch.join("posthaste.toml");
+        std::fs::write(&config, self.config())?;
+        Ok(config)
+    }
+
+    /// The program's reason not to start with this configuration, without starting it.
+    ///
+    /// # Errors
+    /// Errors of writing the configuration and of starting the program.
+    pub fn refusal(&self) -> std::io::Result<Option<String>> {
+        let checked = Command::new(&self.program).args(["config", "check"]).arg(self.write_config()?).output()?;
+        let why = String::from_utf8_lossy(&checked.stderr).trim().to_owned();
+        Ok((!checked.status.success()).then_some(why))
+    }
+
     /// Starts it on free ports and waits until it reports its addresses and that it is ready.
     ///
     /// # Errors
     /// See [`ServerError`].
     pub fn start(&self) -> Result<Running, ServerError> {
-        let config = self.scratch.join("posthaste.toml");
-        std::fs::write(&config, self.config()).map_err(ServerError::Start)?;
+        let config = self.write_config().map_err(ServerError::Start)?;
         let mut words = self.through.iter().map(AsRef::as_ref).chain([self.program.as_os_str()]);
         let mut command = Command::new(words.next().expect("a program is a word"));
         command.args(words).arg("serve").arg("--config").arg(&config);
@@ -241,6 +256,8 @@ impl Running {
     }
 }
 
+/// The server's own default of `storage.kind`.
+pub const DEFAULT_KIND: &str = "ring";
 /// User and group id without rights.
 pub const NOBODY: u32 = 65534;
 
@@ -263,6 +280,18 @@ mod tests {
         let says = "echo '  listening  127.0.0.1:4711'; echo '  listening  127.0.0.1:4712'; echo Ready; exec sleep 600";
         let running = pretended(dir.path(), says).start().expect("it starts");
         assert_eq!([running.address, running.lmtp], [4711, 4712].map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
+    }
+
+    #[test]
+    fn a_refused_configuration_has_a_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        // It sees the words and the configuration that it is given.
+        let script = "grep -q 'kind = \"fjall\"' \"$3\" || exit 0; echo no such kind: $1 $2 >&2; exit 2";
+        let program = pretended(dir.path(), script);
+        assert_eq!(program.refusal().unwrap(), None);
+        let refusal = Setup { kind: "fjall".to_owned(), ..program }.refusal().unwrap();
+        assert_eq!(refusal.as_deref(), Some("no such kind: config check"));
+        assert!(Setup::plain(dir.path().join("absent"), dir.path()).refusal().is_err());
     }
 
     #[test]

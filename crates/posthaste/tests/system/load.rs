@@ -56,7 +56,7 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
     assert!(made.status.success(), "{made:?}");
     assert_eq!(read("c/report.html"), read("a/report.html"));
     // And with what the rig has found.
-    let kills = r#"{"kill":{"times":50,"acknowledged":4000,"lost":0,"duplicated":0,"half":0,"findings":[]}}"#;
+    let kills = r#"{"kill":{"system":"Posthaste","times":50,"acknowledged":4000,"lost":0,"duplicated":0,"half":0,"findings":[]}}"#;
     std::fs::write(dir.path().join("rig.jsonl"), kills).unwrap();
     let made = command(dir.path(), &["report", "render", "a", "d", "--rig", "rig.jsonl"]).output().unwrap();
     assert!(made.status.success(), "{made:?}");

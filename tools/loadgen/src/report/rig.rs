@@ -80,6 +80,7 @@ struct Cuts {
 
 #[derive(Deserialize)]
 struct Kill {
+    system: String,
     times: u64,
     acknowledged: u64,
     lost: u64,
@@ -147,11 +148,10 @@ impl From<Cuts> for RigRun {
 
 impl From<Kill> for RigRun {
     fn from(kill: Kill) -> Self {
-        let Kill { times, acknowledged, lost, duplicated, half, findings } = kill;
+        let Kill { system, times, acknowledged, lost, duplicated, half, findings } = kill;
         // A finding that counts no message is a server that did not start.
         let broken = if lost + duplicated + half == 0 { findings.len() as u64 } else { 0 };
-        let (system, kind) = ("Posthaste".to_owned(), RigKind::Kills);
-        Self { system, kind, times, acknowledged, lost, duplicated, half, broken, ..Self::default() }
+        Self { system, kind: RigKind::Kills, times, acknowledged, lost, duplicated, half, broken, ..Self::default() }
     }
 }
 
@@ -226,8 +226,7 @@ mod tests {
     use super::*;
 
     const CUTS: &str = r#"{"cuts":{"system":"Posthaste","file_system":"ext4","sector":4096,"cuts":200,"cuts_in_recovery":196,"acknowledged":760,"accounted":396,"looked_for":90000,"lost":0,"duplicated":0,"half":0,"unmountable":0,"broken":0,"writes":1,"flushes":1,"discards":0,"findings":[]}}"#;
-    const KILL: &str =
-        r#"{"kill":{"times":50,"acknowledged":4000,"lost":2,"duplicated":1,"half":0,"findings":["series 1: lost"]}}"#;
+    const KILL: &str = r#"{"kill":{"system":"Posthaste","times":50,"acknowledged":4000,"lost":2,"duplicated":1,"half":0,"findings":["series 1: lost"]}}"#;
 
     fn read(text: &str) -> Result<Vec<RigRun>, String> {
         let dir = tempfile::tempdir().unwrap();

@@ -39,6 +39,8 @@ pub enum SnapshotCare {
 /// Result of the loop.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Relayed {
+    /// Name of the mail system.
+    pub system: String,
     pub times: u64,
     pub acknowledged: u64,
     /// Acknowledged, but missing at the next hop.
@@ -109,7 +111,8 @@ pub fn kill_relay(
     let notices_to = (seed % 2 == 1).then(|| format!("{SENDER}@{DOMAIN}"));
     let setup = Setup { kind: environment.spool_kind.clone(), next_hop: Some(sink.address), notices_to, ..plain };
     let mut told = DeliveriesTold::of(setup.data.join("events"));
-    let (mut sent, mut relayed, mut doubles) = (Sent::default(), Relayed::default(), Doubles::default());
+    let mut relayed = Relayed { system: environment.system(true), ..Relayed::default() };
+    let (mut sent, mut doubles) = (Sent::default(), Doubles::default());
     while relayed.times < times && environment.go_on().is_ok() {
         let numbers = relayed.times * ROUND_MAX..(relayed.times + 1) * ROUND_MAX;
         let life = Duration::from_micros(20_000 + rng.below(400_000));

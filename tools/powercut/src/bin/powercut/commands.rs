@@ -142,8 +142,24 @@ impl Rigged {
     }
 
     pub fn kill(&self, times: u64, seed: u64) -> Result<bool, RigError> {
+        self.kill_in(&self.environment, times, seed)
+    }
+
+    /// Kills a server whose spool is in an LSM tree, if the program was built with it.
+    fn kill_fjall(&self, times: u64, seed: u64, must_run: bool) -> Result<bool, RigError> {
+        let environment = Environment { spool_kind: "fjall".to_owned(), ..self.environment.clone() };
+        match environment.check_kind() {
+            Err(RigError::Unavailable(why)) if !must_run => {
+                eprintln!("skipped: kills with a spool of the kind fjall: {why}");
+                Ok(true)
+            }
+            checked => checked.and_then(|()| self.kill_in(&environment, times, seed)),
+        }
+    }
+
+    fn kill_in(&self, environment: &Environment, times: u64, seed: u64) -> Result<bool, RigError> {
         let bar = ProgressBar::new(times);
-        let killed = kill::kill(&self.environment, times, seed, |killed| bar.set_position(killed.times))?;
+        let killed = kill::kill(environment, times, seed, |killed| bar.set_position(killed.times))?;
         bar.finish_and_clear();
         self.show.killed(&killed);
         self.outweighs(killed.is_clean())
@@ -279,11 +295,12 @@ impl Rigged {
             is_relayed: false,
         };
         let relayed = |file_system| Plan { cuts: 6, is_relayed: true, ..plan(file_system) };
-        let steps: [&dyn Fn() -> Result<bool, RigError>; 7] = [
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 8] = [
             &|| self.self_test(1),
             &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
             &|| self.cut_all(file_systems.clone().take(1).map(relayed), Some(keep)),
             &|| self.kill(20, 1),
+            &|| self.kill_fjall(10, 1, require_all),
             &|| self.kill_relay(6, 1, SnapshotCare::Whole),
             &|| self.kill_relay(6, 2, SnapshotCare::Spoiled),
             &|| self.faults_where(|_| true, require_all),

@@ -17,6 +17,7 @@ use posthaste_powercut::mount::{self, FileSystem};
 use posthaste_powercut::peers::Peer;
 use posthaste_powercut::relay::kills::SnapshotCare;
 use posthaste_powercut::rig::{Environment, RigError};
+use posthaste_powercut::server::DEFAULT_KIND;
 use show::Show;
 
 /// Cuts the power under a mail server and accounts for every message. Needs root, /dev/fuse and loop devices.
@@ -35,7 +36,7 @@ struct Common {
     #[arg(long, global = true, value_name = "FILE")]
     server: Option<PathBuf>,
     /// How the server's spool keeps mail, as `storage.kind`
-    #[arg(long, global = true, default_value = "ring", value_parser = ["ring", "files", "fjall", "rocksdb"])]
+    #[arg(long, global = true, default_value = DEFAULT_KIND, value_parser = ["ring", "files", "fjall", "rocksdb"])]
     kind: String,
     /// Directory for mount points and logs
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
@@ -113,7 +114,7 @@ enum Command {
     Peers(Peers),
     /// Run everything briefly, in a few minutes, for CI
     Ci {
-        /// Exit with status 2 if this machine lacks a requirement of any check
+        /// Exit with status 2 if this machine, or the server program, lacks a requirement of any check
         #[arg(long)]
         require_all: bool,
         /// Directory for recordings of runs with findings
@@ -217,6 +218,9 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         interrupted,
     };
     mount::clear_dead()?;
+    if environment.spool_kind != DEFAULT_KIND {
+        environment.check_kind()?;
+    }
     let rigged = Rigged { environment, show: Show::new(cli.common.json.as_deref())? };
     match &cli.command {
         Command::Cuts(cuts) => rigged.cuts(cuts),

@@ -128,8 +128,10 @@ impl Show {
         if self.as_json("kill", killed) {
             return;
         }
-        let Killed { times, acknowledged, lost, duplicated, half, findings } = killed;
-        println!("killed {times} times: {acknowledged} acknowledged, {lost} lost, {duplicated} twice, {half} half");
+        let Killed { system, times, acknowledged, lost, duplicated, half, findings } = killed;
+        println!(
+            "{system}, killed {times} times: {acknowledged} acknowledged, {lost} lost, {duplicated} twice, {half} half"
+        );
         findings.iter().for_each(|finding| println!("  {finding}"));
     }
 
@@ -137,11 +139,10 @@ impl Show {
         if self.as_json("relay", relayed) {
             return;
         }
-        let Relayed {
-            times, acknowledged, lost, half, recorded_twice, sent_though_recorded, twice_in_one_life, ..
-        } = relayed;
+        let Relayed { system, times, acknowledged, lost, half, .. } = relayed;
+        let Relayed { recorded_twice, sent_though_recorded, twice_in_one_life, .. } = relayed;
         println!(
-            "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {half} altered, {recorded_twice} recorded twice, \
+            "{system}, killed {times} times: {acknowledged} acknowledged, {lost} lost, {half} altered, {recorded_twice} recorded twice, \
              {sent_though_recorded} sent though recorded, {twice_in_one_life} sent twice in one life"
         );
         let Relayed { duplicated, duplicated_max, before_kill_ms_max, .. } = relayed;
@@ -266,7 +267,8 @@ mod tests {
         // A second run is appended to the first.
         let show = Show::new(Some(&file)).unwrap();
         let findings = vec!["it did not start".to_owned()];
-        show.killed(&Killed { times: 31, acknowledged: 32, lost: 0, duplicated: 0, half: 0, findings });
+        let system = "Posthaste, fjall".to_owned();
+        show.killed(&Killed { system, times: 31, acknowledged: 32, findings, ..Killed::default() });
         let runs = RigRun::read(&file).unwrap();
         let expected = RigRun {
             system: "Posthaste".into(),
@@ -284,5 +286,6 @@ mod tests {
         };
         assert_eq!(runs[0], expected);
         assert_eq!((runs.len(), runs[1].kind, runs[1].times, runs[1].broken), (2, RigKind::Kills, 31, 1));
+        assert_eq!(runs[1].system, "Posthaste, fjall");
     }
 }
