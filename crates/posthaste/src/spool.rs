@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedFileSpool, ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats};
+use posthaste_spool::{
+    ClosedFileSpool, ClosedSpool, FileSpool, Inspection, Lsn, OpenError, SpoolAdmin, StoreKind, StreamStats,
+};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
@@ -157,7 +159,7 @@ fn scrub_rate(text: &str) -> Result<u64, String> {
 
 fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
     let closed = spool.open()?;
-    let spare = closed.inspect()?.spare;
+    let Inspection { kind, spare, .. } = closed.inspect()?;
     let (bar, begun) = (progress_bar(), Instant::now());
     bar.set_message("reading bytes");
     bar.set_length(closed.bytes());
@@ -171,7 +173,8 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
     })?;
     bar.finish_and_clear();
     let is_sound = report.damage.is_empty();
-    let mut text = damage_text(&report.damage, "DAMAGED") + &damage_text(&spare, "damaged, but there is a second copy");
+    let mut text = format!("kind: {kind}\n") + &damage_text(&report.damage, "DAMAGED");
+    text += &damage_text(&spare, "damaged, but there is a second copy");
     if !spare.is_empty() {
         text += "`posthaste spool repair` writes the damaged copies anew\n";
     }
@@ -179,8 +182,8 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
         text += &format!("sound: {} bytes of {} batches and large bodies are intact\n", report.bytes, report.read);
     }
     let json = json!({
-        "sound": is_sound, "read": report.read, "bytes": report.bytes, "damage": damage_json(&report.damage),
-        "spare": damage_json(&spare),
+        "kind": kind, "sound": is_sound, "read": report.read, "bytes": report.bytes,
+        "damage": damage_json(&report.damage), "spare": damage_json(&spare),
     });
     spool.print(&json, &text)?;
     Ok(ExitCode::from(u8::from(!is_sound)))

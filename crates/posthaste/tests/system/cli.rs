@@ -179,7 +179,7 @@ fn the_spool_can_be_looked_at_beside_a_server() {
     server.stop();
     let verified = run(&["spool", "verify", "posthaste-data"]);
     assert!(verified.status.success(), "{verified:?}");
-    assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
+    assert!(String::from_utf8(verified.stdout).unwrap().starts_with("kind: ring\nsound: "));
 }
 
 #[test]
