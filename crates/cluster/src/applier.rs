@@ -43,7 +43,7 @@ pub(crate) enum Load {
     Large(Own),
     Part,
     Stream(Box<dyn FnOnce() + Send>),
-    Advance,
+    Nothing,
 }
 
 impl Load {
@@ -52,7 +52,7 @@ impl Load {
         match self {
             Load::Bundle(owns) => owns.iter().map(|own| own.room).sum(),
             Load::Large(own) => own.room,
-            Load::Part | Load::Stream(_) | Load::Advance => 0,
+            Load::Part | Load::Stream(_) | Load::Nothing => 0,
         }
     }
 
@@ -61,7 +61,7 @@ impl Load {
         match self {
             Load::Bundle(owns) => owns.into_iter().for_each(|own| (own.then)(Err(error.clone()))),
             Load::Large(own) => (own.then)(Err(error.clone())),
-            Load::Part | Load::Stream(_) | Load::Advance => {}
+            Load::Part | Load::Stream(_) | Load::Nothing => {}
         }
     }
 }

@@ -8,7 +8,7 @@
 //! | 4, 4 | index of the batch in its record, and how many numbers the record takes |
 //! | 8, 8 | epoch, and lowest valid send number, after the record |
 //! | 8 | position to read from after a restart |
-//! | 1 | 0, or 1: a stream's number (2) and name follow; without a name it was forgotten |
+//! | 1 | 0; 1: a stream's number (2) and name follow, without a name it was forgotten; 2: a `digest` record |
 //!
 //! The snapshot has the last entry, the streams and the runs. All numbers are little-endian.
 
@@ -19,7 +19,7 @@ use posthaste_spool::{Fields, put_text};
 
 use crate::reader::History;
 use crate::runs::{Run, Runs};
-use crate::{Position, Record};
+use crate::{Content, Position, Record};
 
 /// A batch's place in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(crate) struct Place {
     pub resume: Position,
     /// A name that a number was given by the record; no name any more.
     pub stream: Option<(u16, Option<String>)>,
+    /// Members compare their state here.
+    pub is_digest: bool,
 }
 
 impl Place {
@@ -51,6 +53,7 @@ impl Place {
             valid_from: history.valid_from,
             resume,
             stream: None,
+            is_digest: record.content == Content::Digest,
         }
     }
 
@@ -83,7 +86,7 @@ impl Place {
         out.put_u64_le(self.epoch);
         out.put_u64_le(self.valid_from);
         out.put_u64_le(self.resume.get());
-        out.put_u8(self.stream.is_some().into());
+        out.put_u8(if self.is_digest { 2 } else { self.stream.is_some().into() });
         if let Some((number, name)) = &self.stream {
             out.put_u16_le(*number);
             put_text(out, name.as_deref().unwrap_or_default());
@@ -101,7 +104,7 @@ impl Place {
         if fields.u8()? != VERSION {
             return None;
         }
-        let place = Place {
+        let mut place = Place {
             log: fields.u64()?,
             position: Position::new(fields.u64()?),
             crc: fields.u32()?,
@@ -111,15 +114,18 @@ impl Place {
             epoch: fields.u64()?,
             valid_from: fields.u64()?,
             resume: Position::new(fields.u64()?),
-            stream: match fields.u8()? {
-                0 => None,
-                1 => {
-                    let (number, name): (_, String) = (fields.u16()?, fields.text()?);
-                    Some((number, Some(name).filter(|name| !name.is_empty())))
-                }
-                _ => return None,
-            },
+            stream: None,
+            is_digest: false,
         };
+        match fields.u8()? {
+            0 => {}
+            1 => {
+                let (number, name): (_, String) = (fields.u16()?, fields.text()?);
+                place.stream = Some((number, Some(name).filter(|name| !name.is_empty())));
+            }
+            2 => place.is_digest = true,
+            _ => return None,
+        }
         let first = place.number.checked_sub(place.index.into())?;
         first.checked_add(place.numbers.into())?;
         (place.index < place.numbers).then_some(place)
@@ -224,6 +230,7 @@ mod tests {
             epoch: it.3,
             valid_from: it.4,
             resume: Position::new(it.5),
+            is_digest: stream.is_none() && it.2 % 2 == 0,
             stream,
         })
     }
@@ -273,6 +280,7 @@ mod tests {
             valid_from: 0,
             resume: Position::new(2),
             stream: None,
+            is_digest: false,
         };
         let mut applied = Applied::default();
         assert!(applied.push(place(5), 1) && applied.push(place(6), 2));

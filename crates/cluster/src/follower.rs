@@ -66,23 +66,27 @@ impl<L: LocalSpool> Follower<'_, L> {
         loop {
             let pause = if is_at_end { LOOK_EVERY } else { Duration::ZERO };
             let timeout = self.applier.timeout().map_or(pause, |timeout| timeout.min(pause));
-            let (ending, orders) = {
+            let (ending, orders, drains) = {
                 let mut state = self.hub.queue.wait(Some(timeout));
                 if std::mem::take(&mut state.has_made_room) {
                     self.applier.has_made_room();
                 }
-                (state.ending, std::mem::take(&mut state.orders))
+                (state.ending, std::mem::take(&mut state.orders), std::mem::take(&mut state.drains))
             };
             if ending != Ending::Not {
                 return None;
             }
             self.applier.settle();
+            // Nothing waits at a standby.
+            drains.into_iter().for_each(|drained| drained());
             for order in orders {
                 match order {
-                    Order::Promote(identity, opened) => wanted = Some((identity, opened)),
+                    Order::Promote(identity, opened) => {
+                        give_up(wanted.replace((identity, opened)));
+                    }
                     Order::Demote(done) => {
-                        wanted = None;
-                        let _ = done.send(());
+                        give_up(wanted.take());
+                        done();
                     }
                 }
             }
@@ -90,7 +94,7 @@ impl<L: LocalSpool> Follower<'_, L> {
                 && let Some((_, opened)) = wanted.take()
             {
                 let local = || End::Local { position: self.reader.position().next(), why: failure.why().to_string() };
-                let _ = opened.tell.send(Err(self.stopped.clone().unwrap_or_else(local)));
+                (opened.tell)(Err(self.stopped.clone().unwrap_or_else(local)));
             }
             if self.parts.is_none() && wanted.is_some() {
                 return wanted;
@@ -109,6 +113,7 @@ impl<L: LocalSpool> Follower<'_, L> {
             Ok(end) => end,
             Err(_) => return true,
         };
+        self.hub.progress.saw_end(end);
         if from > end {
             if from > end.next() {
                 self.fail(End::Invalid(Invalid::OtherHistory {
@@ -170,6 +175,12 @@ impl<L: LocalSpool> Follower<'_, L> {
         if let Some(end) = &self.stopped {
             self.hub.fail(Failure::Poisoned(end.to_string().into()));
         }
+    }
+}
+
+fn give_up(wanted: Option<(Identity, Promoted)>) {
+    if let Some((_, opened)) = wanted {
+        (opened.tell)(Err(End::GivenUp));
     }
 }
 

@@ -1,12 +1,14 @@
 //! State that the threads of a replicated spool share with its handle.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use posthaste_spool::{AppendError, StreamId};
 
-use crate::Log;
 use crate::member::Member;
 use crate::queue::Queue;
+use crate::sender::End;
+use crate::{Log, Position};
 
 pub(crate) struct Hub<L> {
     pub local: L,
@@ -17,7 +19,47 @@ pub(crate) struct Hub<L> {
     pub segment_bytes: u64,
     /// Held while a snapshot of the place is written.
     pub snapshotting: Mutex<()>,
+    /// Outlives the hub: an answer of the engine may come after its end.
+    pub progress: Arc<LogProgress>,
     failed: Mutex<Option<Failure>>,
+    ended: Mutex<Option<End>>,
+}
+
+/// The log, as the shard's thread has seen it last. All grow.
+#[derive(Debug, Default)]
+pub(crate) struct LogProgress {
+    end: AtomicU64,
+    appended_bytes: AtomicU64,
+    answers: AtomicU64,
+}
+
+impl LogProgress {
+    /// A look at the log has found this end.
+    pub fn saw_end(&self, end: Position) {
+        self.end.fetch_max(end.get(), Ordering::Relaxed);
+    }
+
+    pub fn end(&self) -> Position {
+        Position::new(self.end.load(Ordering::Relaxed))
+    }
+
+    /// A record was sent, maybe not for the first time.
+    pub fn sent(&self, bytes: usize) {
+        self.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn sent_bytes(&self) -> u64 {
+        self.appended_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The engine has stored a record.
+    pub fn was_answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
 }
 
 /// Why nothing more is accepted.
@@ -46,8 +88,8 @@ impl Failure {
 
 impl<L> Hub<L> {
     pub fn new(local: L, log: Arc<dyn Log>, member: Arc<Member>, stream: StreamId, segment_bytes: u64) -> Self {
-        let (queue, snapshotting, failed) = Default::default();
-        Hub { local, log, member, queue, stream, segment_bytes, snapshotting, failed }
+        let (queue, snapshotting, progress, failed, ended) = Default::default();
+        Hub { local, log, member, queue, stream, segment_bytes, snapshotting, progress, failed, ended }
     }
 
     pub fn failure(&self) -> Option<Failure> {
@@ -62,8 +104,19 @@ impl<L> Hub<L> {
         }
     }
 
+    /// The owner's sender has ended.
+    pub fn note_end(&self, end: End) {
+        *self.ended.lock().expect("nothing panics while it is held") = Some(end);
+    }
+
+    /// The end of the present ownership, if it has ended by itself.
+    pub fn ended(&self) -> Option<End> {
+        self.ended.lock().expect("nothing panics while it is held").clone()
+    }
+
     /// Becomes the owner, or a standby: that another one was the owner does not count any more.
     pub fn set_owner(&self, is_owner: bool) {
+        *self.ended.lock().expect("nothing panics while it is held") = None;
         let mut failed = self.failed.lock().expect("nothing panics while it is held");
         failed.take_if(|failure| matches!(failure, Failure::Fenced(_)));
         self.queue.state().is_owner = is_owner;

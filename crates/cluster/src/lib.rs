@@ -10,7 +10,9 @@ mod applier;
 mod batch;
 mod bundle;
 mod cell;
+mod clock;
 mod collect;
+mod driver;
 mod entry;
 mod follower;
 mod guard;
@@ -33,6 +35,11 @@ mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
 pub use cell::{CellKey, CellOwner, Digest, NodeCell, NodeName, Report, ShardCell};
+pub use clock::{BootTime, LeaseClock};
+pub use driver::{
+    BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,
+    NodeDriver, NodeNews, NodeShard, ShardService,
+};
 pub use local::LocalSpool;
 pub use log::{Appended, Cells, Log, LogError, Position};
 pub use opening::OpenError;

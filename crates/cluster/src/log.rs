@@ -78,6 +78,12 @@ pub trait Log: Send + Sync {
     /// [`LogError::Unreachable`].
     fn room(&self) -> Result<(u64, u64), LogError>;
 
+    /// True if all of the engine's replicas have all of the log.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    fn is_current(&self) -> Result<bool, LogError>;
+
     /// Compares the engine's settings with what the promise needs.
     ///
     /// # Errors

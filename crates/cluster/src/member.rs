@@ -1,10 +1,11 @@
 //! The state of a member, kept up to date on the ring's thread, and the translation between its local numbers and those of the cluster.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use posthaste_spool::{Consumer, Lsn, Published, StreamId};
 
+use crate::Position;
 use crate::entry::{Applied, Place};
 
 /// Consumes the private stream `log`. Its entry is the first of each batch, so the number of a batch is known when other consumers are shown it.
@@ -14,7 +15,12 @@ pub(crate) struct Member {
     changed: Condvar,
     /// Asks for a snapshot.
     wanted: Box<dyn Fn() + Send + Sync>,
+    /// Told of each `digest` record.
+    digests: OnceLock<DigestHook>,
 }
+
+/// See [`ReplicatedSpool::on_digest`](crate::ReplicatedSpool::on_digest).
+pub(crate) type DigestHook = Box<dyn Fn(Position) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -34,7 +40,12 @@ impl Member {
     pub fn new(shard: u16, applied: Applied, covered: u64, wanted: Box<dyn Fn() + Send + Sync>) -> Self {
         let next_stream = applied.streams.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
         let state = State { applied, covered, next_stream, ..State::default() };
-        Member { shard, state: Mutex::new(state), changed: Condvar::new(), wanted }
+        Member { shard, state: Mutex::new(state), changed: Condvar::new(), wanted, digests: OnceLock::new() }
+    }
+
+    /// Once; later ones are dropped.
+    pub fn on_digest(&self, hook: DigestHook) {
+        let _ = self.digests.set(hook);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -175,6 +186,7 @@ impl Consumer for Member {
         let place = Place::decode(&entry.payload).expect("an entry of our own");
         let mut state = self.state();
         let number = place.number;
+        let digest_at = place.is_digest.then_some(place.position);
         let is_next = state.applied.push(place, entry.lsn.get());
         assert!(is_next, "batch {number} at {} does not follow {:?}", entry.lsn, state.applied.last);
         state.covered = entry.lsn.get();
@@ -182,6 +194,9 @@ impl Consumer for Member {
         let is_wanted = state.since_snapshot.is_multiple_of(SNAPSHOT_EVERY);
         self.changed.notify_all();
         drop(state);
+        if let (Some(position), Some(tell)) = (digest_at, self.digests.get()) {
+            tell(position);
+        }
         if is_wanted {
             (self.wanted)();
         }

@@ -13,8 +13,25 @@ use crate::record::Record;
 use crate::sender::End;
 use crate::{Log, LogError, Position};
 
-/// The private stream.
+/// The name of the private stream begins with this; the id of the local spool follows. So the id is made with the stream, and is gone with the spool.
 pub(crate) const LOG_STREAM: &str = "log";
+const ID_SIGN: char = '-';
+
+/// True of the name of the private stream.
+pub(crate) fn is_private(name: &str) -> bool {
+    spool_id(name).is_some()
+}
+
+fn spool_id(name: &str) -> Option<u64> {
+    let hex = name.strip_prefix(LOG_STREAM)?.strip_prefix(ID_SIGN)?;
+    (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
+}
+
+/// The private stream and the id of the local spool. A new spool gets `new_id`.
+pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(StreamId, u64), OpenError> {
+    let id = local.streams().iter().find_map(|stream| spool_id(&stream.name)).unwrap_or(new_id);
+    Ok((local.stream(&format!("{LOG_STREAM}{ID_SIGN}{id:016x}"))?, id))
+}
 
 /// Why a shard could not be opened. Nothing was changed in the log, unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -148,7 +165,7 @@ pub(crate) fn register(
         let id = name.as_deref().map(|name| local.stream(name)).transpose()?;
         member.set_id(*number, id);
     }
-    let is_named = |name: &str| name == LOG_STREAM || streams.values().flatten().any(|known| known == name);
+    let is_named = |name: &str| is_private(name) || streams.values().flatten().any(|known| known == name);
     for stream in local.streams().into_iter().filter(|stream| !is_named(&stream.name)) {
         local.forget_stream(&stream.name)?;
     }

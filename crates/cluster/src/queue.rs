@@ -1,7 +1,6 @@
 //! The inputs of a shard's thread: batches that wait, orders, progress of the local spool. Its callers wake it for answers of the engine, too.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,6 +21,8 @@ pub(crate) struct QueueState {
     pub bytes: u64,
     pub ending: Ending,
     pub orders: VecDeque<Order>,
+    /// Called once nothing waits or is under way.
+    pub drains: Vec<Told>,
     /// This node is the owner: items may be put. Changes together with what waits, so none waits at a standby.
     pub is_owner: bool,
     /// The local spool may have room again.
@@ -40,17 +41,20 @@ pub(crate) enum Ending {
     Killed,
 }
 
+/// Called once, on the shard's thread: must not block. Dropped if the spool ends before.
+pub(crate) type Told = Box<dyn FnOnce() + Send>;
+
 /// A change of this node's part.
 pub(crate) enum Order {
     Promote(Identity, Promoted),
     /// Told once it is done.
-    Demote(SyncSender<()>),
+    Demote(Told),
 }
 
 /// Who waits for the opening of the log.
 pub(crate) struct Promoted {
-    /// Told once the log is open, or why it is not.
-    pub tell: SyncSender<Result<(), End>>,
+    /// Told once the log is open, or why it is not. As [`Told`].
+    pub tell: Box<dyn FnOnce(Result<(), End>) + Send>,
     /// Not before the local spool has all of the log, although it may have no room now.
     pub waits_for_room: bool,
 }
@@ -63,6 +67,8 @@ pub(crate) enum Item {
         name: Option<String>,
         tell: Box<dyn FnOnce() + Send>,
     },
+    /// Members compare their state there.
+    Digest,
     Advance {
         stream: u16,
         position: u64,

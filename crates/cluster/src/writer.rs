@@ -100,7 +100,23 @@ impl<L: LocalSpool> Writer<L> {
                 }
                 _ => self.refuse_waiting(&AppendError::Closed),
             }
+            self.tell_drained();
         }
+    }
+
+    /// All that was put is decided, and the local spool has it.
+    fn tell_drained(&mut self) {
+        if !self.is_idle() || self.next.is_some() {
+            return;
+        }
+        let drained = {
+            let mut state = self.hub.queue.state();
+            if !state.items.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.drains)
+        };
+        drained.into_iter().for_each(|drained| drained());
     }
 
     fn is_idle(&self) -> bool {
@@ -114,7 +130,12 @@ impl<L: LocalSpool> Writer<L> {
                 Effect::Append { .. } if self.sender.is_ended() => {}
                 Effect::Append { after, record, send } => {
                     let (queue, answers) = (self.hub.queue.clone(), self.answers.clone());
-                    let then = move |outcome| {
+                    let progress = self.hub.progress.clone();
+                    progress.sent(record.len());
+                    let then = move |outcome: Result<Position, LogError>| {
+                        if outcome.is_ok() {
+                            progress.was_answered();
+                        }
                         answers.lock().expect("nothing panics while it is held").push((send, outcome));
                         queue.put(|_| ());
                     };
@@ -146,7 +167,7 @@ impl<L: LocalSpool> Writer<L> {
             && let Some(opened) = self.opened.take_if(may_act)
         {
             self.hub.set_owner(true);
-            let _ = opened.tell.send(Ok(()));
+            (opened.tell)(Ok(()));
         }
     }
 
@@ -214,8 +235,9 @@ impl<L: LocalSpool> Writer<L> {
                     Some(Item::Stream { number, name, tell }) => {
                         self.sender.push(Content::Stream { number, name }, Load::Stream(tell));
                     }
+                    Some(Item::Digest) => self.sender.push(Content::Digest, Load::Nothing),
                     Some(Item::Advance { stream, position, below, also }) => {
-                        self.sender.push(Content::Advance { stream, position, below, also }, Load::Advance);
+                        self.sender.push(Content::Advance { stream, position, below, also }, Load::Nothing);
                     }
                 }
             }
@@ -337,6 +359,7 @@ impl<L: LocalSpool> Writer<L> {
             _ => Failure::Poisoned(why.clone()),
         };
         self.hub.fail(failure.clone());
+        self.hub.note_end(end.clone());
         let more = self.sender.give_up();
         for load in undecided.into_iter().chain(more.0) {
             self.answer(load, &AppendError::Poisoned(why.clone()));
@@ -344,7 +367,7 @@ impl<L: LocalSpool> Writer<L> {
         unsent.into_iter().chain(more.1).for_each(|load| self.answer(load, &failure.error()));
         self.refuse_waiting(&AppendError::Closed);
         if let Some(opened) = self.opened.take() {
-            let _ = opened.tell.send(Err(end));
+            (opened.tell)(Err(end));
         }
     }
 
@@ -373,6 +396,9 @@ impl<L: LocalSpool> Writer<L> {
     /// Another node is to be the owner. What was sent and is not decided may be stored, and comes back by the log.
     fn step_down(&mut self) {
         self.hub.set_owner(false);
+        if let Some(opened) = self.opened.take() {
+            (opened.tell)(Err(End::GivenUp));
+        }
         self.give_up("the shard was handed over before the batch was decided", &AppendError::NotOwner);
     }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use bytes::Bytes;
 use posthaste_cluster::memory::{Fault, Faults, MemoryLog};
-use posthaste_cluster::{Appended, End, Identity, Invalid, Log, LogError, Position, Record};
+use posthaste_cluster::{Appended, Content, End, Identity, Invalid, Log, LogError, Position, Record};
 use posthaste_fsops::Machine;
 use posthaste_random::Random;
 use posthaste_spool::{AppendError, Body, Spool, SpoolAdmin, StreamError, StreamId};
@@ -240,6 +240,10 @@ impl Log for HoldingLog {
         self.inner.room()
     }
 
+    fn is_current(&self) -> Result<bool, LogError> {
+        self.inner.is_current()
+    }
+
     fn check(&self) -> Result<(), Vec<String>> {
         self.inner.check()
     }
@@ -337,4 +341,35 @@ fn damage_stops_a_standby_and_it_cannot_be_the_owner() {
     assert!(matches!(refused, Err(End::Invalid(Invalid::Hole { position, .. })) if position == damaged), "{refused:?}");
     let later = append(&owner, stream, inline(10), "three");
     assert!(standby.stats().published < later);
+}
+
+#[test]
+fn members_are_told_of_a_digest_at_the_same_place() {
+    let mut place = Place::new(Faults::default());
+    let owner = place.open().unwrap();
+    let mut elsewhere = other(&place);
+    let standby = elsewhere.follow().unwrap();
+    let told = [&owner, &standby].map(|spool| {
+        let (tell, told) = channel();
+        spool.on_digest(Box::new(move |position| tell.send(position).unwrap()));
+        told
+    });
+    let stream = owner.stream("a").unwrap();
+    append(&owner, stream, inline(10), "before");
+    owner.log_digest();
+    append(&owner, stream, inline(10), "after");
+    let [one, other] = told.map(|told| told.recv().unwrap());
+    assert_eq!(one, other);
+    let is_digest = |record: &(Position, Bytes)| {
+        record.0 == one && Record::decode(&record.1).is_ok_and(|it| it.content == Content::Digest)
+    };
+    assert!(place.log.records().iter().any(is_digest));
+}
+
+#[test]
+fn a_spool_keeps_its_id_and_another_has_another() {
+    let mut place = Place::new(Faults::default());
+    let id = place.open().unwrap().id();
+    assert_eq!(place.open().unwrap().id(), id);
+    assert_ne!(other(&place).follow().unwrap().id(), id);
 }

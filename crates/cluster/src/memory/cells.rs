@@ -28,6 +28,9 @@ struct State {
     revision: u64,
     script: VecDeque<CellFault>,
     is_away: bool,
+    /// The last revision that each watcher was shown.
+    watchers: BTreeMap<u64, u64>,
+    next_watcher: u64,
 }
 
 impl MemoryCells {
@@ -44,6 +47,39 @@ impl MemoryCells {
     pub fn set_away(&self, is_away: bool) {
         self.state().is_away = is_away;
         self.0.1.notify_all();
+    }
+
+    /// Waits until each watcher was shown all that is there.
+    pub fn wait_for_watchers(&self) {
+        let is_behind = |state: &mut State| state.watchers.values().any(|seen| *seen != state.revision);
+        drop(self.0.1.wait_while(self.state(), is_behind).expect("nothing panics while it is held"));
+    }
+
+    fn watch_as(&self, watcher: u64, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError> {
+        let mut seen = 0;
+        let mut state = self.state();
+        loop {
+            state.reachable()?;
+            let new = state.cells.iter().filter(|(_, cell)| cell.1 > seen);
+            let mut new: Vec<_> = new.map(|(key, (value, revision))| (*revision, key.clone(), value.clone())).collect();
+            if new.is_empty() {
+                // Not each time: two idle watchers would wake one another for ever.
+                if state.watchers.insert(watcher, seen) != Some(seen) {
+                    self.0.1.notify_all();
+                }
+                state = self.0.1.wait(state).expect("nothing panics while it is held");
+                continue;
+            }
+            drop(state);
+            new.sort();
+            for (revision, key, value) in new {
+                seen = revision;
+                if !each(&key, &value, revision) {
+                    return Ok(());
+                }
+            }
+            state = self.state();
+        }
     }
 }
 
@@ -86,26 +122,15 @@ impl Cells for MemoryCells {
     }
 
     fn watch(&self, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError> {
-        let mut seen = 0;
-        let mut state = self.state();
-        loop {
-            state.reachable()?;
-            let new = state.cells.iter().filter(|(_, cell)| cell.1 > seen);
-            let mut new: Vec<_> = new.map(|(key, (value, revision))| (*revision, key.clone(), value.clone())).collect();
-            if new.is_empty() {
-                state = self.0.1.wait(state).expect("nothing panics while it is held");
-                continue;
-            }
-            drop(state);
-            new.sort();
-            for (revision, key, value) in new {
-                seen = revision;
-                if !each(&key, &value, revision) {
-                    return Ok(());
-                }
-            }
-            state = self.state();
-        }
+        let watcher = {
+            let mut state = self.state();
+            state.next_watcher += 1;
+            state.next_watcher
+        };
+        let outcome = self.watch_as(watcher, each);
+        self.state().watchers.remove(&watcher);
+        self.0.1.notify_all();
+        outcome
     }
 }
 

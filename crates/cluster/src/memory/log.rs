@@ -385,6 +385,10 @@ impl Log for MemoryLog {
         Ok((state.records.values().map(|record| record.len() as u64).sum(), state.limit))
     }
 
+    fn is_current(&self) -> Result<bool, LogError> {
+        self.state().reachable().map(|()| true)
+    }
+
     fn check(&self) -> Result<(), Vec<String>> {
         let state = self.state();
         if state.wrong.is_empty() { Ok(()) } else { Err(state.wrong.clone()) }

@@ -5,8 +5,9 @@
 //!
 //! Times are those of `CLOCK_BOOTTIME` of this machine; no two machines have one in common.
 
-mod marks;
+pub(crate) mod marks;
 mod node;
+mod settings;
 mod shard;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +20,7 @@ use crate::cell::{CellKey, NodeCell, NodeName, Report};
 use crate::sender::End;
 use crate::{LogError, Position};
 use node::OwnNode;
+pub use settings::{OwnershipConfig, OwnershipRules, OwnershipTimes};
 use shard::ShardState;
 
 /// The ownership of all shards that a node is a member of.
@@ -31,124 +33,6 @@ pub struct Ownership {
     /// The last time that it took a shard whose owner was silent.
     taken_at: Option<Duration>,
     out: Outbox,
-}
-
-/// Settings of an [`Ownership`].
-#[derive(Debug, Clone)]
-pub struct OwnershipConfig {
-    /// The name of this node.
-    pub node: NodeName,
-    /// Random, made at each start of the process. Also the seed of nonces.
-    pub incarnation: u64,
-    /// Times and sizes.
-    pub times: OwnershipTimes,
-    /// For tests.
-    pub rules: OwnershipRules,
-}
-
-/// Times and sizes of ownership.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnershipTimes {
-    /// Between two renewals.
-    pub renew: Duration,
-    /// From the sending of a renewal on, the owner acts for this time.
-    pub lease: Duration,
-    /// A session begins a transaction if the engine has answered within this time.
-    pub begin: Duration,
-    /// Between two writes of the node's cell.
-    pub report: Duration,
-    /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
-    pub silent_writes: u32,
-    /// As many, if the shard was freed for another member.
-    pub free_writes: u32,
-    /// A standby waits for one more write for so much of lag.
-    pub lag_of_write: Duration,
-    /// Between two shards that a node takes from silent owners.
-    pub between: Duration,
-    /// A shard stays for this time, before its home gets it back.
-    pub stay: Duration,
-    /// Age of reports that a cut may use.
-    pub fresh: Duration,
-    /// A start waits for this time, while another process of the same name would write.
-    pub name: Duration,
-    /// Records stay in the log for this time, or for as many bytes, whichever is less.
-    pub keep: (Duration, u64),
-    /// A member that is so far behind leaves the set of members in sync.
-    pub behind_most: (Duration, u64),
-    /// A member that is less far behind comes back.
-    pub behind_least: u64,
-    /// Between two digests.
-    pub digest: Duration,
-}
-
-impl Default for OwnershipTimes {
-    fn default() -> Self {
-        let secs = Duration::from_secs;
-        OwnershipTimes {
-            renew: secs(2),
-            lease: secs(15),
-            begin: secs(3),
-            report: secs(1),
-            silent_writes: 20,
-            free_writes: 5,
-            lag_of_write: secs(5),
-            between: secs(5),
-            stay: secs(60),
-            fresh: secs(5),
-            name: secs(3),
-            keep: (secs(600), 8 << 30),
-            behind_most: (secs(3600), 32 << 30),
-            behind_least: 8 << 20,
-            digest: secs(600),
-        }
-    }
-}
-
-/// The rules of ownership, each with a switch that breaks it: for tests, which must notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnershipRules {
-    /// The lease counts from the sending of a renewal. Broken: from its answer.
-    pub lease_from_sending: bool,
-    /// The owner stops acting at the end of its lease.
-    pub lease_ends: bool,
-    /// A standby counts answered writes. Broken: seconds.
-    pub count_answered: bool,
-    /// A process is itself. Broken: its name is.
-    pub incarnation: bool,
-    /// A lost answer to a swap is decided by reading. Broken: it counts as success.
-    pub unknown_by_reading: bool,
-    /// A log that ends below a member's report stops the shard.
-    pub end_check: bool,
-    /// Only members in sync take over.
-    pub in_sync_only: bool,
-    /// A cut waits for two members and all that are in sync. Broken: for the owner.
-    pub cut_by_two: bool,
-    /// A cut uses fresh reports. Broken: of any age.
-    pub fresh_reports: bool,
-    /// A member whose digest differs needs seeding.
-    pub digests: bool,
-    /// A node takes one silent owner's shard at a time.
-    pub one_at_a_time: bool,
-    /// A process whose name another one uses ends.
-    pub one_name: bool,
-}
-
-impl OwnershipRules {
-    /// All are kept.
-    pub const ALL: OwnershipRules = OwnershipRules {
-        lease_from_sending: true,
-        lease_ends: true,
-        count_answered: true,
-        incarnation: true,
-        unknown_by_reading: true,
-        end_check: true,
-        in_sync_only: true,
-        cut_by_two: true,
-        fresh_reports: true,
-        digests: true,
-        one_at_a_time: true,
-        one_name: true,
-    };
 }
 
 /// A request to the engine, or an order to the shard. In order.
@@ -279,6 +163,8 @@ pub(crate) struct Me {
     incarnation: u64,
     times: OwnershipTimes,
     rules: OwnershipRules,
+    /// Owns nothing, and takes nothing.
+    is_draining: bool,
 }
 
 #[derive(Debug)]
@@ -328,7 +214,7 @@ impl Ownership {
     pub fn new(config: OwnershipConfig) -> Self {
         let OwnershipConfig { node, incarnation, times, rules } = config;
         Ownership {
-            me: Me { node, incarnation, times, rules },
+            me: Me { node, incarnation, times, rules, is_draining: false },
             own: OwnNode::default(),
             shards: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -349,12 +235,26 @@ impl Ownership {
 
     /// True while the owner of a shard may act on the world: deliver, and answer the end of a body.
     pub fn may_act(&self, shard: u16, now: Duration) -> bool {
-        !self.own.is_taken() && self.shards.get(&shard).is_some_and(|it| it.may_act(&self.me, now))
+        now < self.act_until(shard)
     }
 
     /// True while a transaction may begin.
     pub fn may_begin(&self, shard: u16, now: Duration) -> bool {
-        self.may_act(shard, now) && self.shards.get(&shard).is_some_and(|it| it.may_begin(&self.me, now))
+        now < self.begin_until(shard)
+    }
+
+    /// The end of the time for which [`may_act`](Self::may_act) holds, if nothing else happens; zero if it does not.
+    pub fn act_until(&self, shard: u16) -> Duration {
+        self.owned(shard).map_or(Duration::ZERO, |it| it.act_until(&self.me))
+    }
+
+    /// Likewise for [`may_begin`](Self::may_begin).
+    pub fn begin_until(&self, shard: u16) -> Duration {
+        self.owned(shard).map_or(Duration::ZERO, |it| it.begin_until(&self.me))
+    }
+
+    fn owned(&self, shard: u16) -> Option<&ShardState> {
+        self.shards.get(&shard).filter(|_| !self.own.is_taken())
     }
 
     /// The epoch in which this node owns a shard, if it does.
@@ -379,6 +279,9 @@ impl Ownership {
             return;
         }
         for state in self.shards.values_mut() {
+            if self.me.is_draining {
+                state.hand_over(&self.me, &mut self.out, &self.nodes, now, None);
+            }
             let may_take = !self.me.rules.one_at_a_time
                 || self.taken_at.is_none_or(|at| now.saturating_sub(at) >= self.me.times.between);
             if state.tick(&self.me, &mut self.out, &self.nodes, may_take, now) {
@@ -481,11 +384,21 @@ impl Ownership {
         }
     }
 
-    /// Gives a shard away: to a node, or to the member in sync that has the most. For a drain, an operator, or a local ring that fails or hangs.
+    /// Gives a shard away: to a node, if it is in sync and alive, or to the member in sync that has the most. For a drain, an operator, or a local ring that fails or hangs.
     pub fn hand_over(&mut self, now: Duration, shard: u16, to: Option<&NodeName>) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.hand_over(&self.me, &mut self.out, &self.nodes, now, to);
         }
+    }
+
+    /// From now on this node gives each of its shards away, to the member in sync that has the most, and takes none: it is about to stop.
+    pub fn drain(&mut self) {
+        self.me.is_draining = true;
+    }
+
+    /// True if this node is a standby of all shards that it has not stopped.
+    pub fn holds_none(&self) -> bool {
+        self.shards.values().all(ShardState::is_not_held)
     }
 
     /// Everything under way for the shard has ended, after [`Release`](OwnershipEffect::Release).

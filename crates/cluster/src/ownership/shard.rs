@@ -119,26 +119,36 @@ impl ShardState {
         self.asked.as_ref().is_some_and(|asked| asked.request == request)
     }
 
-    pub fn may_act(&self, me: &Me, now: Duration) -> bool {
-        matches!(self.role, Role::Owning | Role::Releasing(_)) && self.has_lease(me, now)
+    pub fn act_until(&self, me: &Me) -> Duration {
+        match self.role {
+            Role::Owning | Role::Releasing(_) => self.lease_end(me),
+            _ => Duration::ZERO,
+        }
     }
 
-    pub fn may_begin(&self, me: &Me, now: Duration) -> bool {
-        self.role == Role::Owning && now.saturating_sub(self.answered_at) < me.times.begin
+    pub fn begin_until(&self, me: &Me) -> Duration {
+        match self.role {
+            Role::Owning => self.lease_end(me).min(self.answered_at + me.times.begin),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub fn is_not_held(&self) -> bool {
+        matches!(self.role, Role::Standby | Role::Stopped)
     }
 
     pub fn owned_epoch(&self) -> Option<u64> {
         matches!(self.role, Role::Owning | Role::Releasing(_)).then_some(self.cell.epoch)
     }
 
-    fn has_lease(&self, me: &Me, now: Duration) -> bool {
-        !me.rules.lease_ends || now.saturating_sub(self.lease_from) < me.times.lease
+    fn lease_end(&self, me: &Me) -> Duration {
+        if me.rules.lease_ends { self.lease_from + me.times.lease } else { Duration::MAX }
     }
 
     /// True if this node is its home and another owns it.
     pub fn is_lent(&self, me: &Me) -> bool {
         let is_others = self.cell.owner.as_ref().is_some_and(|owner| owner.node != me.node);
-        self.is_home && is_others && self.role == Role::Standby
+        self.is_home && is_others && self.role == Role::Standby && !me.is_draining
     }
 
     /// True by the cell.
@@ -157,7 +167,7 @@ impl ShardState {
     }
 
     pub fn appended(&mut self, now: Duration) {
-        self.answered_at = now;
+        self.answered_at = self.answered_at.max(now);
     }
 
     pub fn report(&mut self, report: OwnReport) {
@@ -223,7 +233,7 @@ impl ShardState {
 
     /// Takes the shard, if it is this node's turn.
     fn take_over(&mut self, me: &Me, out: &mut Outbox, may_take: bool, now: Duration) -> bool {
-        let Some(own) = self.own else { return false };
+        let Some(own) = self.own.filter(|_| !me.is_draining) else { return false };
         let owner = Some(CellOwner { node: me.node.clone(), incarnation: me.incarnation });
         if self.is_absent {
             if self.is_home {

@@ -69,7 +69,12 @@ impl Place {
 
     /// Opens it as a standby.
     pub fn follow(&mut self) -> Result<Replicated, OpenError> {
-        ReplicatedSpool::follow(self.local(), Arc::new(self.log.clone()), self.config.clone())
+        self.follow_on(Arc::new(self.log.clone()))
+    }
+
+    /// Opens it as a standby on another kind of log.
+    pub fn follow_on(&self, log: Arc<dyn Log>) -> Result<Replicated, OpenError> {
+        ReplicatedSpool::follow(self.local(), log, self.config.clone())
     }
 
     pub fn local(&self) -> FileSpool {

@@ -70,7 +70,7 @@ impl ShardState {
         };
         // The last record that all have stays: with it a member finds that the log is still the same.
         let below = durable.min(old);
-        if below > self.cut_below && self.has_lease(me, now) {
+        if below > self.cut_below && now < self.lease_end(me) {
             self.cut_below = below;
             out.push(OwnershipEffect::Cut { shard: self.number, below });
         }
@@ -128,7 +128,10 @@ impl ShardState {
         let applied =
             |name: &&NodeName| nodes.get(*name).and_then(|it| it.cell.reports.get(&self.number)).map(|it| it.applied);
         let next = near.filter(|name| to.is_none_or(|to| to == *name)).max_by_key(applied).cloned();
-        self.release(out, next);
+        // A node that was named and cannot take it leaves the shard where it is.
+        if to.is_none() || next.is_some() {
+            self.release(out, next);
+        }
     }
 
     fn release(&mut self, out: &mut Outbox, to: Option<NodeName>) {

@@ -1,0 +1,387 @@
+//! Runs the [`Ownership`] of a node's shards: makes its requests to the engine, follows its orders at spools and services, and tells it of all that happens.
+//!
+//! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer later. Time and engine are passed in, so a test turns it by hand.
+
+mod calls;
+mod inbox;
+mod lease;
+mod node;
+mod shard;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_random::Random;
+
+use crate::cell::{CellKey, NodeName};
+use crate::clock::LeaseClock;
+use crate::ownership::{LogState, Ownership, OwnershipConfig, OwnershipEffect, StopReason};
+use crate::queue::Told;
+use crate::sender::{End, Identity};
+use crate::{Cells, Log, LogError};
+pub use calls::{CallLane, CallThreads, EngineCall, EngineCalls};
+use inbox::{LogLook, NodeInbox, NodeInput};
+pub use lease::{BegunTransaction, Lease};
+pub use node::ClusterNode;
+use shard::{DrivenShard, Releasing, Tenure};
+pub use shard::{NodeShard, ShardService};
+
+/// Settings of a [`NodeDriver`].
+#[derive(Debug, Clone)]
+pub struct DriverConfig {
+    /// Of its ownership.
+    pub ownership: OwnershipConfig,
+    /// A planned hand-over waits so long for what is under way. Then batches that are not decided fail, and come back by the log if they are stored.
+    pub release: Duration,
+}
+
+/// The world of a [`NodeDriver`].
+#[derive(Clone)]
+pub struct DriverWorld {
+    /// Cells of the engine.
+    pub cells: Arc<dyn Cells>,
+    /// Makes the calls of cells and logs.
+    pub calls: Arc<dyn EngineCalls>,
+    /// The time of leases.
+    pub clock: Arc<dyn LeaseClock>,
+}
+
+/// News of a node, for the operator and whoever waits for a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeNews {
+    /// This node acts for a shard.
+    Owner {
+        /// The shard.
+        shard: u16,
+        /// The number of the ownership.
+        epoch: u64,
+    },
+    /// A shard that this node opened or owned is another's, or free.
+    Standby {
+        /// The shard.
+        shard: u16,
+    },
+    /// A shard stops, until an operator has looked at it.
+    Stopped {
+        /// The shard.
+        shard: u16,
+        /// The cause.
+        why: StopReason,
+    },
+    /// Another process has this node's name, and this one does nothing more: end it.
+    NameTaken,
+}
+
+/// Drives a node. [`ClusterNode`] does so on a thread.
+pub struct NodeDriver {
+    ownership: Ownership,
+    shards: BTreeMap<u16, DrivenShard>,
+    inbox: Arc<NodeInbox>,
+    world: DriverWorld,
+    report: Duration,
+    release: Duration,
+    /// Of log ids.
+    random: Random,
+    tell: Box<dyn FnMut(NodeNews) + Send>,
+    /// Told once this node holds nothing.
+    drains: Vec<Told>,
+    turned_at: Duration,
+}
+
+impl NodeDriver {
+    /// Of a process that has just started. Calls `tell` with news, in a turn: it must not block.
+    ///
+    /// # Errors
+    /// The thread that watches the cells could not be started.
+    pub fn new(
+        config: DriverConfig,
+        world: DriverWorld,
+        shards: Vec<NodeShard>,
+        tell: Box<dyn FnMut(NodeNews) + Send>,
+    ) -> io::Result<Self> {
+        let DriverConfig { ownership, release } = config;
+        let (report, incarnation) = (ownership.times.report, ownership.incarnation);
+        let mut ownership = Ownership::new(ownership);
+        shards.iter().for_each(|shard| ownership.add(shard.number, shard.is_home));
+        let inbox = Arc::<NodeInbox>::default();
+        watch(inbox.clone(), world.cells.clone())?;
+        let turned_at = world.clock.now();
+        Ok(NodeDriver {
+            ownership,
+            shards: shards.into_iter().map(|shard| (shard.number, DrivenShard::new(shard))).collect(),
+            inbox,
+            world,
+            report,
+            release,
+            random: Random::of(incarnation, 0x1061d),
+            tell,
+            drains: Vec::new(),
+            turned_at,
+        })
+    }
+
+    /// Does all that is to be done now. To be called when [`wait`](Self::wait) returns, and four times a second. True if there was something.
+    pub fn turn(&mut self) -> bool {
+        let now = self.world.clock.now();
+        let inputs = self.inbox.take();
+        let mut has_acted = !inputs.is_empty();
+        inputs.into_iter().for_each(|input| self.handle(now, input));
+        self.look_at_shards(now);
+        self.ownership.tick(now);
+        while let Some(effect) = self.ownership.effect() {
+            self.follow(now, effect);
+            has_acted = true;
+        }
+        for shard in self.shards.values() {
+            if let Some(tenure) = &shard.tenure {
+                let (act_until, begin_until) =
+                    (self.ownership.act_until(shard.number), self.ownership.begin_until(shard.number));
+                tenure.lease.set(act_until, begin_until);
+            }
+        }
+        if self.ownership.holds_none() && !self.is_waiting() {
+            self.drains.drain(..).for_each(|told| told());
+        }
+        self.turned_at = now;
+        has_acted
+    }
+
+    /// Waits for news, but not for longer than `timeout`, if there is one. False once the node is closed.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        self.inbox.wait(timeout)
+    }
+
+    /// True while a spool, a service or a transaction has yet to answer an order.
+    pub fn is_waiting(&self) -> bool {
+        let has_release = |shard: &DrivenShard| shard.tenure.as_ref().is_some_and(|tenure| tenure.release.is_some());
+        self.shards.values().any(|shard| shard.orders > 0 || has_release(shard))
+    }
+
+    /// Gives a shard to a node, or to the member in sync that has the most. Nothing happens if this node does not own it.
+    pub fn hand_over(&mut self, shard: u16, to: Option<&NodeName>) {
+        self.ownership.hand_over(self.world.clock.now(), shard, to);
+    }
+
+    /// Gives all shards away, and takes none any more. Calls `then`, in a turn, once this node holds none.
+    pub fn drain(&mut self, then: Box<dyn FnOnce() + Send>) {
+        self.ownership.drain();
+        self.drains.push(then);
+    }
+
+    fn handle(&mut self, now: Duration, input: NodeInput) {
+        match input {
+            NodeInput::Seen(key, value, revision) => self.ownership.seen(now, &key, &value, revision),
+            NodeInput::Got(request, outcome) => {
+                self.note_answer(&outcome);
+                self.ownership.got(now, request, outcome);
+            }
+            NodeInput::Swapped(request, outcome) => {
+                self.note_answer(&outcome);
+                self.ownership.swapped(now, request, outcome);
+            }
+            NodeInput::LogEnd(shard, outcome) => self.ownership.log_end(now, shard, outcome),
+            NodeInput::LogLooked(shard, bytes, outcome) => self.log_looked(now, shard, bytes, outcome),
+            NodeInput::Opened(number, epoch, outcome) => {
+                let shard = self.shard(number);
+                shard.orders -= 1;
+                // Another ownership may have come since.
+                if shard.opening.take_if(|opening| *opening == epoch).is_some() {
+                    match outcome {
+                        Ok(()) => self.ownership.opened(number),
+                        Err(End::GivenUp) => {}
+                        Err(end) => self.ownership.ended(number, end),
+                    }
+                }
+            }
+            NodeInput::PartEnded(number, epoch) => self.part_ended(number, epoch),
+            NodeInput::Drained(number, epoch) => {
+                let shard = self.shard(number);
+                shard.orders -= 1;
+                if shard.tenure_of(epoch).is_some() {
+                    self.ownership.released(number);
+                }
+            }
+            NodeInput::Demoted(number, has_acted) => {
+                let shard = self.shard(number);
+                shard.orders -= 1;
+                if has_acted {
+                    shard.service.demote();
+                }
+                (self.tell)(NodeNews::Standby { shard: number });
+            }
+            NodeInput::HandOver(shard, to) => self.hand_over(shard, to.as_ref()),
+            NodeInput::Drain(then) => self.drain(then),
+        }
+    }
+
+    fn shard(&mut self, number: u16) -> &mut DrivenShard {
+        self.shards.get_mut(&number).expect("ownership names its shards alone")
+    }
+
+    /// A watch that failed is begun again when the engine answers.
+    fn note_answer<T>(&self, outcome: &Result<T, LogError>) {
+        if matches!(outcome, Ok(_) | Err(LogError::Conflict)) {
+            self.inbox.has_answer();
+        }
+    }
+
+    fn log_looked(&mut self, now: Duration, number: u16, bytes: u64, outcome: Result<LogLook, LogError>) {
+        self.shard(number).is_looking = false;
+        if let Ok(LogLook { first, end, room, is_current }) = outcome {
+            self.ownership.log_state(now, number, LogState { first, end, bytes, room, is_current });
+        }
+    }
+
+    fn part_ended(&mut self, number: u16, epoch: u64) {
+        let drained = self.inbox.told(NodeInput::Drained(number, epoch));
+        let shard = self.shard(number);
+        let release = shard.tenure_of(epoch).and_then(|tenure| tenure.release.as_mut());
+        let Some(release) = release else { return };
+        release.parts_left -= 1;
+        // Nobody appends any more: what was appended is decided before the next owner opens the log.
+        if release.parts_left == 0 {
+            shard.orders += 1;
+            shard.spool.drain_then(drained);
+        }
+    }
+
+    /// Tells ownership how the members of this node are, and how the owners among them get on.
+    fn look_at_shards(&mut self, now: Duration) {
+        for (number, shard) in &mut self.shards {
+            let (number, ownership) = (*number, &mut self.ownership);
+            match shard.report(now) {
+                Some(report) => ownership.report(number, report),
+                None => {
+                    ownership.needs_seeding(number);
+                    ownership.hand_over(now, number, None);
+                }
+            }
+            let Some(tenure) = &shard.tenure else { continue };
+            let limit = self.release;
+            let is_overdue = |release: &Releasing| now.saturating_sub(release.since) >= limit;
+            if tenure.release.as_ref().is_some_and(is_overdue) {
+                ownership.released(number);
+            }
+            if let Some(end) = shard.spool.ended() {
+                ownership.ended(number, end);
+            }
+            if shard.has_new_answers() {
+                // They came after the last turn: no earlier moment is certain.
+                ownership.appended(self.turned_at, number);
+            }
+            if shard.begin_look(now, self.report) {
+                let (log, inbox) = (shard.spool.log().clone(), self.inbox.clone());
+                let bytes = shard.spool.progress().sent_bytes();
+                let call = move || inbox.push(NodeInput::LogLooked(number, bytes, look(&*log)));
+                self.world.calls.call(CallLane::Shards, Box::new(call));
+            }
+        }
+    }
+
+    /// Does what ownership asks for.
+    fn follow(&mut self, now: Duration, effect: OwnershipEffect) {
+        let inbox = self.inbox.clone();
+        match effect {
+            OwnershipEffect::Get { key, request } => {
+                let (lane, cells) = (lane(&key), self.world.cells.clone());
+                let call = move || inbox.push(NodeInput::Got(request, cells.get(&key.to_string())));
+                self.world.calls.call(lane, Box::new(call));
+            }
+            OwnershipEffect::Swap { key, revision, value, request } => {
+                let (lane, cells) = (lane(&key), self.world.cells.clone());
+                let call =
+                    move || inbox.push(NodeInput::Swapped(request, cells.swap(&key.to_string(), revision, value)));
+                self.world.calls.call(lane, Box::new(call));
+            }
+            OwnershipEffect::LogEnd { shard } => {
+                let log = self.shard(shard).spool.log().clone();
+                let call = move || inbox.push(NodeInput::LogEnd(shard, log.end()));
+                self.world.calls.call(CallLane::Shards, Box::new(call));
+            }
+            OwnershipEffect::Cut { shard, below } => {
+                let log = self.shard(shard).spool.log().clone();
+                // One that fails leaves records for the next.
+                self.world.calls.call(CallLane::Shards, Box::new(move || drop(log.cut(below))));
+            }
+            OwnershipEffect::Open { shard: number, epoch, nonce } => {
+                let identity = Identity { nonce, log: self.random.next(), epoch: Some(epoch) };
+                let shard = self.shard(number);
+                shard.opening = Some(epoch);
+                shard.orders += 1;
+                let then = move |outcome| inbox.push(NodeInput::Opened(number, epoch, outcome));
+                shard.spool.promote_then(identity, Box::new(then));
+            }
+            OwnershipEffect::Promote { shard } => self.promote(shard),
+            OwnershipEffect::Release { shard } => self.release(now, shard),
+            OwnershipEffect::Demote { shard: number } => {
+                let shard = self.shard(number);
+                shard.opening = None;
+                let tenure = shard.tenure.take();
+                if let Some(tenure) = &tenure {
+                    tenure.lease.revoke();
+                }
+                shard.orders += 1;
+                shard.spool.demote_then(inbox.told(NodeInput::Demoted(number, tenure.is_some())));
+            }
+            OwnershipEffect::Digest { shard } => self.shard(shard).spool.log_digest(),
+            OwnershipEffect::Stopped { shard, why } => (self.tell)(NodeNews::Stopped { shard, why }),
+            OwnershipEffect::NameTaken => (self.tell)(NodeNews::NameTaken),
+        }
+    }
+
+    fn promote(&mut self, number: u16) {
+        let Some(epoch) = self.ownership.epoch(number) else { return };
+        let lease = Lease::new(number, epoch, self.world.clock.clone());
+        lease.set(self.ownership.act_until(number), self.ownership.begin_until(number));
+        let shard = self.shard(number);
+        shard.tenure = Some(Tenure { lease: lease.clone(), release: None });
+        shard.service.promote(lease);
+        (self.tell)(NodeNews::Owner { shard: number, epoch });
+    }
+
+    fn release(&mut self, now: Duration, number: u16) {
+        let inbox = self.inbox.clone();
+        let shard = self.shard(number);
+        let Some(tenure) = &mut shard.tenure else { return self.ownership.released(number) };
+        tenure.release = Some(Releasing { since: now, parts_left: 2 });
+        let ended = || inbox.told(NodeInput::PartEnded(number, tenure.lease.epoch()));
+        tenure.lease.close(ended());
+        shard.service.release(ended());
+    }
+}
+
+impl Drop for NodeDriver {
+    fn drop(&mut self) {
+        self.inbox.close();
+        for tenure in self.shards.values().filter_map(|shard| shard.tenure.as_ref()) {
+            tenure.lease.revoke();
+        }
+    }
+}
+
+fn lane(key: &CellKey) -> CallLane {
+    match key {
+        CellKey::Node(_) => CallLane::Node,
+        CellKey::Shard(_) => CallLane::Shards,
+    }
+}
+
+fn look(log: &dyn Log) -> Result<LogLook, LogError> {
+    Ok(LogLook { first: log.first()?, end: log.end()?, room: log.room()?, is_current: log.is_current()? })
+}
+
+/// Has the cells shown to a node, as long as it lives. Nobody waits for this thread: a watch may be silent for long.
+fn watch(inbox: Arc<NodeInbox>, cells: Arc<dyn Cells>) -> io::Result<()> {
+    std::thread::Builder::new().name("cluster-watch".to_owned()).spawn(move || {
+        loop {
+            // An engine that cannot be reached shows all of them again later.
+            drop(cells.watch(&mut |key, value, revision| inbox.saw(key, value, revision)));
+            if !inbox.wait_for_engine() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The thread of a node.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::inbox::{NodeInbox, NodeInput};
+use super::{NodeDriver, Told};
+use crate::cell::NodeName;
+
+/// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, as a kill does: [drain](Self::drain) it before.
+pub struct ClusterNode {
+    inbox: Arc<NodeInbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ClusterNode {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub fn start(mut driver: NodeDriver) -> io::Result<Self> {
+        let inbox = driver.inbox.clone();
+        let thread = std::thread::Builder::new().name("cluster-node".to_owned()).spawn(move || {
+            driver.turn();
+            while driver.wait(Some(TURN_EVERY)) {
+                driver.turn();
+            }
+        })?;
+        Ok(ClusterNode { inbox, thread: Some(thread) })
+    }
+
+    /// See [`NodeDriver::hand_over`].
+    pub fn hand_over(&self, shard: u16, to: Option<NodeName>) {
+        self.inbox.push(NodeInput::HandOver(shard, to));
+    }
+
+    /// Gives all shards away, takes none any more, and waits until this node holds none. An engine that does not answer holds it up: it is for a thread that somebody may leave.
+    pub fn drain(&self) {
+        let (tell, told) = sync_channel(1);
+        let then: Told = Box::new(move || {
+            let _ = tell.send(());
+        });
+        self.inbox.push(NodeInput::Drain(then));
+        let _ = told.recv();
+    }
+}
+
+impl Drop for ClusterNode {
+    fn drop(&mut self) {
+        self.inbox.close();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("the node's thread does not panic");
+            }
+        }
+    }
+}
+
+/// At most a quarter of a second without a turn: see [`Ownership::tick`](crate::Ownership::tick).
+const TURN_EVERY: Duration = Duration::from_millis(200);

@@ -1,0 +1,203 @@
+//! One shard of a node: its spool, and what acts for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::Lease;
+use crate::cell::{Digest, Report};
+use crate::hub::LogProgress;
+use crate::local::LocalSpool;
+use crate::ownership::OwnReport;
+use crate::ownership::marks::Marks;
+use crate::queue::Told;
+use crate::replicated::{MemberPlace, ReplicatedSpool};
+use crate::sender::{End, Identity};
+use crate::{Log, Position};
+
+/// Acts for a shard while this node owns it: the queue of a relay, for one. The node's thread makes all calls but [`digest_at`](Self::digest_at), one after the other.
+/// They must not block.
+pub trait ShardService: Send + Sync {
+    /// The shard is this node's, and the spool has all of the log: begin to act, as long as the lease allows it.
+    fn promote(&self, lease: Lease);
+
+    /// Begin nothing new, let what is under way end, and call `done`. Transactions that have [begun](Lease::begin) are waited for apart from that.
+    fn release(&self, done: Box<dyn FnOnce() + Send>);
+
+    /// The spool is a standby's now: drop what is under way. Entries that were appended and not answered may come back by the log.
+    fn demote(&self);
+
+    /// The stream has shown all entries before the `digest` record at this position, and none after. On the ring's thread.
+    fn digest_at(&self, position: Position);
+
+    /// The last digest that was computed.
+    fn digest(&self) -> Option<Digest>;
+}
+
+/// A shard that a node is a member of.
+pub struct NodeShard {
+    pub(super) number: u16,
+    pub(super) is_home: bool,
+    pub(super) spool: Arc<dyn ShardSpool>,
+    pub(super) service: Arc<dyn ShardService>,
+}
+
+impl NodeShard {
+    /// A shard, by its spool, which is a standby's: see [`ReplicatedSpool::follow`]. `is_home`: this node makes the cell of a new shard, and gets the shard back.
+    pub fn new<L: LocalSpool>(spool: Arc<ReplicatedSpool<L>>, is_home: bool, service: Arc<dyn ShardService>) -> Self {
+        let told = Arc::downgrade(&service);
+        spool.on_digest(Box::new(move |position| {
+            if let Some(service) = told.upgrade() {
+                service.digest_at(position);
+            }
+        }));
+        NodeShard { number: spool.shard(), is_home, spool, service }
+    }
+}
+
+/// A [`ReplicatedSpool`] of any kind.
+pub(super) trait ShardSpool: Send + Sync {
+    fn id(&self) -> u64;
+    fn log(&self) -> &Arc<dyn Log>;
+    fn progress(&self) -> &LogProgress;
+    fn place(&self) -> Option<MemberPlace>;
+    fn has_stopped(&self) -> bool;
+    fn ended(&self) -> Option<End>;
+    fn log_digest(&self);
+    fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>);
+    fn demote_then(&self, then: Told);
+    fn drain_then(&self, then: Told);
+}
+
+impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
+    fn id(&self) -> u64 {
+        self.id()
+    }
+
+    fn log(&self) -> &Arc<dyn Log> {
+        self.log()
+    }
+
+    fn progress(&self) -> &LogProgress {
+        self.progress()
+    }
+
+    fn place(&self) -> Option<MemberPlace> {
+        self.place()
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.is_poisoned() || self.local().poisoned().is_some()
+    }
+
+    fn ended(&self) -> Option<End> {
+        self.ended()
+    }
+
+    fn log_digest(&self) {
+        self.log_digest();
+    }
+
+    fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>) {
+        self.promote_then(identity, then);
+    }
+
+    fn demote_then(&self, then: Told) {
+        self.demote_then(then);
+    }
+
+    fn drain_then(&self, then: Told) {
+        self.drain_then(then);
+    }
+}
+
+/// A shard in the hands of a node's thread.
+pub(super) struct DrivenShard {
+    pub number: u16,
+    pub spool: Arc<dyn ShardSpool>,
+    pub service: Arc<dyn ShardService>,
+    /// The epoch that its spool opens.
+    pub opening: Option<u64>,
+    pub tenure: Option<Tenure>,
+    /// Orders that the spool has not answered.
+    pub orders: usize,
+    /// Ends of the log, for the age of what is not applied.
+    marks: Marks,
+    marked_at: Option<Duration>,
+    /// The last look at the log was begun then.
+    looked_at: Option<Duration>,
+    pub is_looking: bool,
+    answers: u64,
+}
+
+/// An ownership whose service acts.
+pub(super) struct Tenure {
+    pub lease: Lease,
+    pub release: Option<Releasing>,
+}
+
+/// An ownership that ends by a hand-over.
+pub(super) struct Releasing {
+    pub since: Duration,
+    /// Transactions, and the service.
+    pub parts_left: u8,
+}
+
+impl DrivenShard {
+    pub fn new(shard: NodeShard) -> Self {
+        let NodeShard { number, spool, service, .. } = shard;
+        DrivenShard {
+            number,
+            spool,
+            service,
+            opening: None,
+            tenure: None,
+            orders: 0,
+            marks: Marks::default(),
+            marked_at: None,
+            looked_at: None,
+            is_looking: false,
+            answers: 0,
+        }
+    }
+
+    /// The state of the member; `None` if it has stopped applying.
+    pub fn report(&mut self, now: Duration) -> Option<OwnReport> {
+        if self.spool.has_stopped() {
+            return None;
+        }
+        let place = self.spool.place();
+        let (log, applied) = place.map_or((0, Position::START), |it| (it.log, it.applied));
+        if self.marked_at.is_none_or(|at| now.saturating_sub(at) >= MARK_EVERY) {
+            self.marked_at = Some(now);
+            self.marks.note(now, self.spool.progress().end(), 0, LAG_MOST);
+        }
+        let lag = self.marks.behind(applied, now).0;
+        let report = Report { spool: self.spool.id(), log, applied, digest: self.service.digest() };
+        Some(OwnReport { report, lag })
+    }
+
+    /// True if the engine has stored records of this owner since the last call.
+    pub fn has_new_answers(&mut self) -> bool {
+        let answers = self.spool.progress().answers();
+        std::mem::replace(&mut self.answers, answers) != answers
+    }
+
+    /// True if the owner is to look at the log now.
+    pub fn begin_look(&mut self, now: Duration, pace: Duration) -> bool {
+        let is_due = !self.is_looking && self.looked_at.is_none_or(|at| now.saturating_sub(at) >= pace);
+        if is_due {
+            (self.is_looking, self.looked_at) = (true, Some(now));
+        }
+        is_due
+    }
+
+    /// The ownership of this epoch, if it goes on.
+    pub fn tenure_of(&mut self, epoch: u64) -> Option<&mut Tenure> {
+        self.tenure.as_mut().filter(|tenure| tenure.lease.epoch() == epoch)
+    }
+}
+
+/// Between two notes of the log's end.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+/// An older lag counts as this.
+const LAG_MOST: Duration = Duration::from_secs(3600);

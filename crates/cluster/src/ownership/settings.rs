@@ -1,0 +1,123 @@
+//! Settings of ownership, and the switches that break its rules.
+
+use std::time::Duration;
+
+use crate::cell::NodeName;
+
+/// Settings of an [`Ownership`](super::Ownership).
+#[derive(Debug, Clone)]
+pub struct OwnershipConfig {
+    /// The name of this node.
+    pub node: NodeName,
+    /// Random, made at each start of the process. Also the seed of nonces.
+    pub incarnation: u64,
+    /// Times and sizes.
+    pub times: OwnershipTimes,
+    /// For tests.
+    pub rules: OwnershipRules,
+}
+
+/// Times and sizes of ownership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnershipTimes {
+    /// Between two renewals.
+    pub renew: Duration,
+    /// From the sending of a renewal on, the owner acts for this time.
+    pub lease: Duration,
+    /// A session begins a transaction if the engine has answered within this time.
+    pub begin: Duration,
+    /// Between two writes of the node's cell.
+    pub report: Duration,
+    /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
+    pub silent_writes: u32,
+    /// As many, if the shard was freed for another member.
+    pub free_writes: u32,
+    /// A standby waits for one more write for so much of lag.
+    pub lag_of_write: Duration,
+    /// Between two shards that a node takes from silent owners.
+    pub between: Duration,
+    /// A shard stays for this time, before its home gets it back.
+    pub stay: Duration,
+    /// Age of reports that a cut may use.
+    pub fresh: Duration,
+    /// A start waits for this time, while another process of the same name would write.
+    pub name: Duration,
+    /// Records stay in the log for this time, or for as many bytes, whichever is less.
+    pub keep: (Duration, u64),
+    /// A member that is so far behind leaves the set of members in sync.
+    pub behind_most: (Duration, u64),
+    /// A member that is less far behind comes back.
+    pub behind_least: u64,
+    /// Between two digests.
+    pub digest: Duration,
+}
+
+impl Default for OwnershipTimes {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        OwnershipTimes {
+            renew: secs(2),
+            lease: secs(15),
+            begin: secs(3),
+            report: secs(1),
+            silent_writes: 20,
+            free_writes: 5,
+            lag_of_write: secs(5),
+            between: secs(5),
+            stay: secs(60),
+            fresh: secs(5),
+            name: secs(3),
+            keep: (secs(600), 8 << 30),
+            behind_most: (secs(3600), 32 << 30),
+            behind_least: 8 << 20,
+            digest: secs(600),
+        }
+    }
+}
+
+/// The rules of ownership, each with a switch that breaks it: for tests, which must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnershipRules {
+    /// The lease counts from the sending of a renewal. Broken: from its answer.
+    pub lease_from_sending: bool,
+    /// The owner stops acting at the end of its lease.
+    pub lease_ends: bool,
+    /// A standby counts answered writes. Broken: seconds.
+    pub count_answered: bool,
+    /// A process is itself. Broken: its name is.
+    pub incarnation: bool,
+    /// A lost answer to a swap is decided by reading. Broken: it counts as success.
+    pub unknown_by_reading: bool,
+    /// A log that ends below a member's report stops the shard.
+    pub end_check: bool,
+    /// Only members in sync take over.
+    pub in_sync_only: bool,
+    /// A cut waits for two members and all that are in sync. Broken: for the owner.
+    pub cut_by_two: bool,
+    /// A cut uses fresh reports. Broken: of any age.
+    pub fresh_reports: bool,
+    /// A member whose digest differs needs seeding.
+    pub digests: bool,
+    /// A node takes one silent owner's shard at a time.
+    pub one_at_a_time: bool,
+    /// A process whose name another one uses ends.
+    pub one_name: bool,
+}
+
+impl OwnershipRules {
+    /// All are kept.
+    pub const ALL: OwnershipRules = OwnershipRules {
+        lease_from_sending: true,
+        lease_ends: true,
+        count_answered: true,
+        incarnation: true,
+        unknown_by_reading: true,
+        end_check: true,
+        in_sync_only: true,
+        cut_by_two: true,
+        fresh_reports: true,
+        digests: true,
+        one_at_a_time: true,
+        one_name: true,
+    };
+}
