@@ -13,6 +13,11 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 const EXT4: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 const BTRFS: u64 = 0x9123_683E;
+const TMPFS: u64 = 0x0102_1994;
+const OVERLAYFS: u64 = 0x794C_7630;
+const F2FS: u64 = 0xF2F5_2010;
+/// File systems without another machine that changes them.
+const LOCAL: [u64; 6] = [EXT4, XFS, BTRFS, TMPFS, OVERLAYFS, F2FS];
 
 /// Durability properties of a mounted file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +64,11 @@ impl MountFacts {
 /// True if the file system is known to keep times to a tick of the kernel's clock.
 pub(crate) fn keeps_precise_times(fd: impl AsFd) -> io::Result<bool> {
     Ok(matches!(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF, EXT4 | XFS | BTRFS))
+}
+
+/// True if the file system is known to change through this machine's kernel alone, so that inotify(7) tells of each change.
+pub(crate) fn is_local(fd: impl AsFd) -> io::Result<bool> {
+    Ok(LOCAL.contains(&(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF)))
 }
 
 /// Like [`has_journal`], looked up once for each file system, since opening a mailbox takes no longer than the look-up.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::dirs::{open_beneath, open_file};
 use crate::keywords::{Keywords, keywords_at};
 use crate::maildir::{Subdir, check_name, rename_exclusive};
-use crate::mount::{MountFacts, keeps_precise_times};
+use crate::mount::{MountFacts, is_local, keeps_precise_times};
 use crate::path::MailboxPath;
 use crate::root::MailRoot;
 use crate::tree::{FileFacts, Stamp, key_of_name};
@@ -153,6 +153,15 @@ impl MaildirReader {
     /// Errors of `statfs`.
     pub fn settle_time(&self) -> io::Result<Duration> {
         Ok(if keeps_precise_times(&self.new)? { Duration::from_millis(100) } else { Duration::from_secs(2) })
+    }
+
+    /// True if inotify(7) tells of every change of `new/` and `cur/`. Not so on a network file system, which other machines
+    /// change.
+    ///
+    /// # Errors
+    /// Errors of `statfs`.
+    pub fn tells_of_changes(&self) -> io::Result<bool> {
+        Ok(is_local(&self.new)? && is_local(&self.cur)?)
     }
 
     /// Calls `each` for every entry of `new/` or `cur/` whose name does not begin with a dot, in the directory's own

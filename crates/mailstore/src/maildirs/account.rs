@@ -303,7 +303,9 @@ impl MailAccount for MaildirAccount {
         Box::pin(async move {
             let known = lock(&self.mailboxes).ids.get(name).copied();
             if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok()).filter(|mailbox| !mailbox.is_broken())
-                && (name.is_inbox() || spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?)
+                && (name.is_inbox()
+                    || mailbox.core().unchanged().is_some()
+                    || spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?)
             {
                 return Ok(self.renewed(name, known).await);
             }

@@ -315,6 +315,7 @@ impl MailboxCore {
         let settled = plan.carry_out(reader, (&self.shared.ledger, self.id), (&looked_at, &catch_up), odd);
         looked_at(LookedAt::default());
         known.settled = (settled == Settled::Yes).then_some(listing.stamps);
+        known.tells_of_changes = reader.tells_of_changes()?;
         Ok(settled)
     }
 

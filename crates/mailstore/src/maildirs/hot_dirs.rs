@@ -1,6 +1,8 @@
-//! Directories that tell when another program puts a file there or takes one away (inotify(7)): those of mailboxes that sessions wait for.
+//! Directories that tell when another program puts a file there or takes one away (inotify(7)): those of mailboxes that sessions wait for, or that were
+//! looked at twice without a change.
 //!
-//! A mailbox stays watched until others need its room. One without a watch is looked at once a second all the same.
+//! A mailbox stays watched until others need its room. One without a watch is looked at once a second all the same. The kernel queues an event before
+//! the program that caused it goes on: a queue that was [read to its end](HotDirs::read_events_now) lacks none.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -19,13 +21,33 @@ use tokio::task::AbortHandle;
 
 use super::mailbox::lock;
 
-/// Counts events in the directories of a mailbox.
+/// Counts events in the directories of a mailbox. Those that need no look soon do not wake whoever waits.
 pub(super) type DirEvents = watch::Sender<u64>;
 
 /// Octets of events that are read at once.
 const BUFFER_BYTES: usize = 16 << 10;
 /// Mailboxes with a watch, where the system does not say how many it has.
 const MAILBOXES_MAX: usize = 2_000;
+/// Watches of a mailbox: `new/`, `cur/`, and the directory above them.
+const WATCHES_EACH: usize = 3;
+/// Events of `new/` and `cur/` after which sessions look. A program that writes in place is done when it closes the file.
+const LOUD: WatchFlags = WatchFlags::MOVED_TO
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(ITSELF);
+/// Events of a directory itself.
+const ITSELF: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
+/// A new link, or a file that is yet to be written: the next look finds it.
+const QUIET: WatchFlags = WatchFlags::CREATE;
+/// Events of the directory above: lists of UIDs and of keywords are written there, and permissions may be taken away.
+const ABOVE: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::DELETE)
+    .union(ITSELF);
 
 /// The watches of a store.
 pub(super) struct HotDirs {
@@ -47,16 +69,16 @@ struct HotState {
     by_mailbox: HashMap<u32, HotMailbox>,
     /// Mailboxes whose watch is being made, which may take long on a mount that hangs.
     begun: HashSet<u32>,
-    /// Mailboxes by the kernel's number of a watch.
-    by_number: HashMap<i32, u32>,
+    /// Mailboxes by the kernel's number of a watch. True: events of it wake sessions.
+    by_number: HashMap<i32, (u32, bool)>,
     /// Mailboxes by their last use.
     order: BTreeMap<u64, u32>,
     uses: u64,
 }
 
 struct HotMailbox {
-    /// Of `new/` and `cur/`, as far as the kernel had room for them.
-    numbers: Vec<i32>,
+    /// As far as the kernel had room for them. True: of `new/` or `cur/`.
+    numbers: Vec<(i32, bool)>,
     last_use: u64,
     events: Weak<DirEvents>,
 }
@@ -66,7 +88,7 @@ impl HotDirs {
     pub fn new(root: &Path) -> Arc<Self> {
         let watches = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
         let watches = watches.and_then(|watches| watches.trim().parse::<usize>().ok());
-        Self::with(root, watches.map_or(MAILBOXES_MAX, |watches| watches / 4))
+        Self::with(root, watches.map_or(MAILBOXES_MAX, |watches| watches / 2 / WATCHES_EACH))
     }
 
     fn with(root: &Path, mailboxes_max: usize) -> Arc<Self> {
@@ -108,17 +130,22 @@ impl HotDirs {
         }
     }
 
+    /// Counts all events so far. True: the mailbox has all its watches. Does not block.
+    pub fn read_events_now(&self, mailbox: u32) -> bool {
+        let Some(Kernel { fd, .. }) = &self.kernel else { return false };
+        self.drain(fd.get_ref()).is_ok()
+            && lock(&self.state).by_mailbox.get(&mailbox).is_some_and(|hot| hot.numbers.len() == WATCHES_EACH)
+    }
+
     /// Numbers of a mailbox's watches. `None`: it has no directories now.
-    fn add(&self, path: &MailboxPath) -> Option<Vec<i32>> {
+    fn add(&self, path: &MailboxPath) -> Option<Vec<(i32, bool)>> {
         let Kernel { fd, .. } = self.kernel.as_ref()?;
         let dir = self.root.join(path.as_str());
-        // A program that writes in place is done when it closes the file; a new link tells nothing more, and is found by a look.
-        let flags = WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE | WatchFlags::CLOSE_WRITE;
-        let flags = flags | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        let subdirs = [Subdir::New, Subdir::Cur].map(|subdir| (dir.join(subdir.as_str()), LOUD | QUIET, true));
         let mut numbers = Vec::new();
-        for subdir in [Subdir::New, Subdir::Cur] {
-            match inotify::add_watch(fd.get_ref(), dir.join(subdir.as_str()).as_path(), flags) {
-                Ok(number) => numbers.push(number),
+        for (dir, flags, is_loud) in subdirs.into_iter().chain([(dir, ABOVE, false)]) {
+            match inotify::add_watch(fd.get_ref(), dir.as_path(), flags | WatchFlags::ONLYDIR) {
+                Ok(number) => numbers.push((number, is_loud)),
                 Err(Errno::NOENT | Errno::NOTDIR) => {
                     self.unwatch(numbers);
                     return None;
@@ -142,38 +169,28 @@ impl HotDirs {
         self.unwatch(left);
     }
 
-    fn unwatch(&self, numbers: Vec<i32>) {
+    fn unwatch(&self, numbers: Vec<(i32, bool)>) {
         let Some(Kernel { fd, .. }) = &self.kernel else { return };
         // One whose directory is gone has ended by itself.
-        numbers.into_iter().for_each(|number| _ = inotify::remove_watch(fd.get_ref(), number));
+        numbers.into_iter().for_each(|(number, _)| _ = inotify::remove_watch(fd.get_ref(), number));
     }
 
-    /// Takes in what the kernel has told so far.
+    /// Counts the events that the kernel has queued. Locked from the first read on: whoever finds the queue empty afterwards finds all of them counted.
     fn drain(&self, fd: &OwnedFd) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
-        let mut reader = Reader::new(fd, &mut buffer);
-        loop {
-            let event = match reader.next() {
-                Ok(event) => event,
-                Err(Errno::WOULDBLOCK) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let flags = event.events();
-            let mut state = lock(&self.state);
-            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-                state.by_mailbox.values().for_each(HotMailbox::count);
-                continue;
+        let (mut reader, mut left) = (Reader::new(fd, &mut buffer), Vec::new());
+        let mut state = lock(&self.state);
+        let outcome = loop {
+            match reader.next() {
+                Ok(event) => left.extend(state.heard(event.wd(), event.events())),
+                Err(Errno::WOULDBLOCK) => break Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => break Err(error.into()),
             }
-            let Some(mailbox) = state.by_number.get(&event.wd()).copied() else { continue };
-            state.by_mailbox.get(&mailbox).into_iter().for_each(HotMailbox::count);
-            // The other directory's watch has no use alone: both begin again with the next wait.
-            if flags.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF) {
-                let left = state.remove(mailbox);
-                drop(state);
-                self.unwatch(left);
-            }
-        }
+        };
+        drop(state);
+        self.unwatch(left);
+        outcome
     }
 }
 
@@ -193,8 +210,28 @@ impl HotState {
         false
     }
 
+    /// Counts an event of a watch. Gives the numbers of watches that are to end.
+    fn heard(&mut self, number: i32, flags: ReadFlags) -> Vec<(i32, bool)> {
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            self.by_mailbox.values().for_each(|hot| hot.count(true));
+            return Vec::new();
+        }
+        let Some((mailbox, is_loud)) = self.by_number.get(&number).copied() else { return Vec::new() };
+        let is_over = flags.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF);
+        let wakes = is_over || is_loud && !flags.contains(ReadFlags::CREATE);
+        self.by_mailbox.get(&mailbox).into_iter().for_each(|hot| hot.count(wakes));
+        // The other directories' watches have no use alone: all begin again with the next wait.
+        if is_over { self.remove(mailbox) } else { Vec::new() }
+    }
+
     /// Gives the numbers of watches that are to end.
-    fn put(&mut self, mailbox: u32, numbers: Vec<i32>, events: Weak<DirEvents>, mailboxes_max: usize) -> Vec<i32> {
+    fn put(
+        &mut self,
+        mailbox: u32,
+        numbers: Vec<(i32, bool)>,
+        events: Weak<DirEvents>,
+        mailboxes_max: usize,
+    ) -> Vec<(i32, bool)> {
         let mut left = self.remove(mailbox);
         left.retain(|number| !numbers.contains(number));
         while self.by_mailbox.len() >= mailboxes_max.max(1) {
@@ -204,23 +241,26 @@ impl HotState {
         }
         self.uses += 1;
         self.order.insert(self.uses, mailbox);
-        self.by_number.extend(numbers.iter().map(|number| (*number, mailbox)));
+        self.by_number.extend(numbers.iter().map(|(number, is_loud)| (*number, (mailbox, *is_loud))));
         self.by_mailbox.insert(mailbox, HotMailbox { numbers, last_use: self.uses, events });
         left
     }
 
-    fn remove(&mut self, mailbox: u32) -> Vec<i32> {
+    fn remove(&mut self, mailbox: u32) -> Vec<(i32, bool)> {
         let Some(hot) = self.by_mailbox.remove(&mailbox) else { return Vec::new() };
         self.order.remove(&hot.last_use);
-        hot.numbers.iter().for_each(|number| _ = self.by_number.remove(number));
+        hot.numbers.iter().for_each(|(number, _)| _ = self.by_number.remove(number));
         hot.numbers
     }
 }
 
 impl HotMailbox {
-    fn count(&self) {
+    fn count(&self, wakes: bool) {
         if let Some(events) = self.events.upgrade() {
-            events.send_modify(|count| *count += 1);
+            events.send_if_modified(|count| {
+                *count += 1;
+                wakes
+            });
         }
     }
 }
@@ -298,7 +338,7 @@ mod tests {
         assert!(dirs.begin(1));
         assert_eq!(watches(&dirs), 0);
         dirs.watch(1, &make(root.path(), "a"), &count);
-        assert_eq!((watches(&dirs), dirs.begin(1)), (2, false));
+        assert_eq!((watches(&dirs), dirs.begin(1)), (3, false));
     }
 
     #[tokio::test]
@@ -312,9 +352,9 @@ mod tests {
         assert!(!dirs.begin(1), "it is used again");
         dirs.watch(3, &make(root.path(), "c"), &count);
         assert_eq!([1, 2, 3].map(|id| dirs.begin(id)), [false, true, false]);
-        assert_eq!(watches(&dirs), 4);
+        assert_eq!(watches(&dirs), 6);
         dirs.watch(3, &MailboxPath::parse("c").unwrap(), &count);
-        assert_eq!(watches(&dirs), 4, "the same again");
+        assert_eq!(watches(&dirs), 6, "the same again");
         dirs.forget(1);
         dirs.forget(3);
         assert_eq!(watches(&dirs), 0);

@@ -62,6 +62,8 @@ impl Looks {
 pub(super) struct Known {
     /// Stamps at the last listing, if nothing can have changed unseen since.
     pub settled: Option<[Stamp; 2]>,
+    /// The kernel tells of each change of the directories that were listed, if they are watched.
+    pub tells_of_changes: bool,
     pub was_listed: bool,
     /// Of Dovecot's list of UIDs at the first look. If it changes, another server runs here.
     pub uid_list: Option<Option<Stamp>>,

@@ -157,10 +157,7 @@ impl MaildirMailbox {
     fn watch_dirs(&self) {
         if self.0.shared.hot_dirs.begin(self.0.id) {
             let core = Arc::clone(&self.0);
-            spawn_blocking(move || {
-                let path = lock(&core.path).clone();
-                core.shared.hot_dirs.watch(core.id, &path, &core.dir_events);
-            });
+            spawn_blocking(move || core.watch());
         }
     }
 
@@ -168,6 +165,10 @@ impl MaildirMailbox {
         let mut looked = self.0.looked.subscribe();
         loop {
             let is_known = self.0.catch_up();
+            // Answered here: the change of threads takes longer than the rest of a STATUS.
+            if let Some(messages) = self.0.unchanged() {
+                return Ok(messages);
+            }
             let wanted = self.want_look();
             let error = if is_known {
                 match timeout(LOOK_PATIENCE, looked.wait_for(|looked| looked.number >= wanted)).await {
@@ -220,10 +221,11 @@ fn look_as_wanted(core: &Arc<MailboxCore>) {
                 return;
             }
             looks.begun += 1;
+            core.shared.hot_dirs.read_events_now(core.id);
             looks.events = *core.dir_events.borrow();
             (looks.begun, looks.known.take().unwrap_or_default())
         };
-        let begun = Instant::now();
+        let (begun, settled) = (Instant::now(), known.settled);
         // A bug of ours must not leave sessions waiting.
         let (known, outcome) = match catch_unwind(AssertUnwindSafe(|| core.look(known))) {
             Ok((known, outcome)) => (Some(known), outcome),
@@ -236,6 +238,10 @@ fn look_as_wanted(core: &Arc<MailboxCore>) {
         core.looked.send_modify(|looked| {
             (looked.number, looked.error, looked.is_ahead) = (number, outcome.err(), false);
         });
+        // Asked for twice without a change: the next look need not go to the disk.
+        if core.is_settled_as(settled) && core.shared.hot_dirs.begin(core.id) {
+            core.watch();
+        }
         begin_writing_names(core);
         core.shared.loaded.used(core.id, core.now().map_or(0, |now| now.messages.len()));
     }

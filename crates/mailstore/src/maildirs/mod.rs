@@ -53,6 +53,7 @@ mod takeover;
 mod tests;
 mod told;
 mod uid_lists;
+mod unchanged;
 mod verify;
 
 use std::collections::HashMap;
