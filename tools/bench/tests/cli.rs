@@ -232,7 +232,7 @@ fn searching_shows_how_much_was_found() {
 #[test]
 fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
     let dir = disk();
-    let options = ["mailbox", "--side", "posthaste,posthaste without UIDs", "--json"];
+    let options = ["mailbox", "--side", "posthaste,posthaste with an index,posthaste without UIDs", "--json"];
     let output = bench_within(dir.path(), "20s", &options);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -247,6 +247,9 @@ fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
     }
     assert_eq!((messages("fetch-envelopes"), messages("fetch-bodies"), messages("store")), (1000.0, 1000.0, 0.0));
     assert!((1.0..2000.0).contains(&messages("search-unseen")) && messages("search-subject") >= 1.0);
+    let indexed = &rows(&report, "mailbox-search-text")[1];
+    assert_eq!(indexed["side"], "posthaste with an index");
+    assert_eq!(indexed["summary"]["messages"]["median"].as_f64(), Some(messages("search-text")), "{indexed}");
     assert_eq!((messages("open"), messages("million"), messages("import")), (2000.0, 2000.0, 500.0));
     let notes = |row: &serde_json::Value| row["notes"].to_string();
     for mailboxes in ["receive-1", "receive-64", "receive-2000", "receive-100000", "lmtp"] {

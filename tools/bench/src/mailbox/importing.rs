@@ -73,7 +73,7 @@ impl Running for Imports {
         let cpu = (sampler.sample().cpu_s - before) * 1e6;
         // Dovecot makes the mailbox of the source below the one that is named.
         let mailbox = match self.who {
-            Who::Ours => parent,
+            Who::Ours | Who::Indexed => parent,
             Who::Dovecot => format!("{parent}.INBOX"),
         };
         let found = client.command(&format!("EXAMINE {mailbox}")).map_err(SideError::failed("EXAMINE"))?;
@@ -89,7 +89,7 @@ impl Imports {
     fn command(&self, settings: &Settings, mailbox: &str) -> Result<Command, SideError> {
         let dir = self.servers.dir(self.who)?;
         let mut command = match self.who {
-            Who::Ours => {
+            Who::Ours | Who::Indexed => {
                 let mut command = Command::new(&settings.program);
                 command.arg("import").arg(&self.from).args(["--to", &format!("{LOGIN}/{mailbox}"), "--config"]);
                 command.arg(dir.join("posthaste.toml"));

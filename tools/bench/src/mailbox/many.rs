@@ -128,7 +128,9 @@ impl Running for Reconnecting {
         let one = |number: u64| -> std::io::Result<(Client, f64)> {
             let begun = Instant::now();
             let mut client = match who {
-                Who::Ours => Client::log_in_by_scram(address, LOGIN, PASSWORD, format!("nonce{number}"))?,
+                Who::Ours | Who::Indexed => {
+                    Client::log_in_by_scram(address, LOGIN, PASSWORD, format!("nonce{number}"))?
+                }
                 Who::Dovecot => Client::log_in_small(address, LOGIN, PASSWORD)?,
             };
             client.command("EXAMINE Idle")?;

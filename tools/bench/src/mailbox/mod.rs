@@ -58,10 +58,12 @@ struct Asked {
     runs: u32,
     /// True if another program renames a file before each run.
     is_renamed: bool,
+    /// True if a server with an index is asked, too.
+    is_indexed: bool,
 }
 
 const fn read(name: &'static str, what: &'static str, commands: &'static [&'static str]) -> Asked {
-    Asked { name, what, is_selected: true, commands, some: SOME, runs: RUNS, is_renamed: false }
+    Asked { name, what, is_selected: true, commands, some: SOME, runs: RUNS, is_renamed: false, is_indexed: false }
 }
 
 static ASKED: [Asked; 15] = [
@@ -90,7 +92,11 @@ static ASKED: [Asked; 15] = [
     },
     read("search-unseen", "SEARCH by flag", &["SEARCH UNSEEN"]),
     Asked { runs: 1, ..read("search-subject", "SEARCH of a word in subjects", &["SEARCH SUBJECT kernel"]) },
-    Asked { runs: 1, ..read("search-text", "SEARCH of a rare word in all text", &["SEARCH TEXT zynqmp"]) },
+    Asked {
+        runs: 1,
+        is_indexed: true,
+        ..read("search-text", "SEARCH of a rare word in all text", &["SEARCH TEXT zynqmp"])
+    },
     Asked { runs: 1, ..read("sort", "SORT by date", &["SORT (DATE) UTF-8 ALL"]) },
     Asked { runs: 1, ..read("thread", "THREAD by references", &["THREAD REFERENCES UTF-8 ALL"]) },
     read("copy", "1,000 messages copied to another mailbox", &["COPY {from}:{to} Copies"]),
@@ -99,19 +105,21 @@ static ASKED: [Asked; 15] = [
 fn workloads(settings: &Settings) -> Vec<Workload> {
     let messages = settings.count(MESSAGES, MESSAGES_LEAST);
     let servers = Arc::new(Servers::new(Maildirs::in_one(messages, WORDS), FIRST_LOOK));
-    let workload = |name: &str, what: String, start: &dyn Fn(Who) -> Start| Workload {
+    let workload = |name: &str, what: String, sides: &[Who], start: &dyn Fn(Who) -> Start| Workload {
         name: format!("mailbox-{name}"),
         what,
         figures: FIGURES,
         published: published::about(name),
         writes_octets: 0,
-        sides: Who::ALL.map(|who| who.side(start(who))).into(),
+        sides: sides.iter().map(|who| who.side(start(*who))).collect(),
     };
     let asked = ASKED.iter().map(|asked| {
         let what = format!("{} ({messages} messages)", asked.what);
-        workload(asked.name, what, &|who| asked.start(who, &servers))
+        let sides: &[Who] = if asked.is_indexed { &Who::WITH_INDEX } else { &Who::ALL };
+        workload(asked.name, what, sides, &|who| asked.start(who, &servers))
     });
-    let start = workload("start", format!("server started, login, SELECT of {messages} known messages"), &|who| {
+    let what = format!("server started, login, SELECT of {messages} known messages");
+    let start = workload("start", what, &Who::ALL, &|who| {
         let servers = Arc::clone(&servers);
         Box::new(move |settings: &Settings, dir: &Path| {
             servers.of(who, settings, dir)?;

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use posthaste_loadgen::process::free_address;
 use posthaste_loadgen::server::ScratchServer;
@@ -19,37 +20,47 @@ use crate::suite::{Settings, Side, SideError, Start};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     Ours,
+    /// Ours with `[search] index = true`.
+    Indexed,
     Dovecot,
 }
 
 pub(super) const LOGIN: &str = "ann@example.org";
 pub(super) const PASSWORD: &str = "secret";
+/// Time for an index of all messages, which is made at the lowest priority.
+const INDEX_PATIENCE: Duration = Duration::from_secs(600);
+const INDEX_PAUSE: Duration = Duration::from_millis(200);
 
 impl Who {
     pub const ALL: [Self; 2] = [Self::Ours, Self::Dovecot];
+    /// For searches that the index answers.
+    pub const WITH_INDEX: [Self; 3] = [Self::Ours, Self::Indexed, Self::Dovecot];
 
     pub fn side(self, start: Start) -> Side {
         let (name, durability) = match self {
             Self::Ours => ("posthaste", "spool synced before OK"),
+            Self::Indexed => ("posthaste with an index", "spool synced before OK"),
             Self::Dovecot => ("Dovecot", Dovecot::DURABILITY),
         };
-        Side { name, is_ours: self == Self::Ours, durability, start }
+        Side { name, is_ours: self != Self::Dovecot, durability, start }
     }
 
     /// The Maildir below the directory of a side.
     fn maildir(self, dir: &Path) -> PathBuf {
         match self {
-            Self::Ours => dir.join("data/mail/example.org/ann/Maildir"),
+            Self::Ours | Self::Indexed => dir.join("data/mail/example.org/ann/Maildir"),
             Self::Dovecot => dir.join("mail"),
         }
     }
 
     fn launch(self, settings: &Settings, dir: &Path) -> Result<Running, SideError> {
         match self {
-            Self::Ours => {
+            Self::Ours | Self::Indexed => {
                 let address = free_address().map_err(SideError::failed("a free port"))?;
                 let config = dir.join("posthaste.toml");
-                std::fs::write(&config, configuration(address)).map_err(SideError::failed("configuration"))?;
+                let search = if self == Self::Indexed { "[search]\nindex = true\n" } else { "" };
+                let text = configuration(address) + search;
+                std::fs::write(&config, text).map_err(SideError::failed("configuration"))?;
                 let server = ScratchServer::start(&settings.program, dir, Some(&config));
                 let server = server.map_err(SideError::failed("posthaste serve"))?;
                 Ok(Running::Ours(address, Box::new(server)))
@@ -189,7 +200,7 @@ impl Servers {
         let maildir = who.maildir(dir);
         link_maildir(&mail.join("folder00"), &maildir).map_err(SideError::failed("linking mail"))?;
         match who {
-            Who::Ours => write_passwords(&settings.program, dir, LOGIN)?,
+            Who::Ours | Who::Indexed => write_passwords(&settings.program, dir, LOGIN)?,
             Who::Dovecot => give_away(&maildir).map_err(SideError::failed("owner of the mail"))?,
         }
         let mut place = Place { dir: dir.to_owned(), running: None };
@@ -198,7 +209,30 @@ impl Servers {
         for command in self.first_look {
             client.command(command).map_err(SideError::failed(command))?;
         }
+        if who == Who::Indexed {
+            self.wait_for_index(settings, dir)?;
+        }
         Ok(place)
+    }
+
+    /// Waits until the index has all messages.
+    fn wait_for_index(&self, settings: &Settings, dir: &Path) -> Result<(), SideError> {
+        let begun = Instant::now();
+        loop {
+            let mut command = Command::new(&settings.program);
+            command.current_dir(dir).args(["find", "--index", "data/search", "--count", "*"]);
+            // Before the first commit there is no index.
+            let said = command.output().map_err(SideError::failed("posthaste find"))?.stdout;
+            let indexed = String::from_utf8_lossy(&said).trim().parse().unwrap_or(0_u64);
+            if indexed >= self.mail.messages {
+                return Ok(());
+            }
+            if settings.is_stopped() || begun.elapsed() > INDEX_PATIENCE {
+                let all = self.mail.messages;
+                return Err(SideError::Failed(format!("the index has {indexed} of {all} messages")));
+            }
+            std::thread::sleep(INDEX_PAUSE);
+        }
     }
 }
 
