@@ -409,7 +409,45 @@ async fn shown_uids_stay_after_a_cut_at_any_call() {
     }
 }
 
-/// ext4 reuses the inode of a deleted file at once.
+/// Scenario 11: while names change, a listing misses some and has others twice.
+#[tokio::test]
+async fn renames_of_all_files_during_listings_lose_and_double_nothing() {
+    const MESSAGES: u32 = 400;
+    const ROUNDS: usize = 30;
+    let mut place = Place::new();
+    for number in 1..=MESSAGES {
+        // All of one time: their UIDs follow their names.
+        fs::write(place.path(&format!("cur/{number:04}.a:2,")), format!("{number}\n")).unwrap();
+        fs::File::open(place.path(&format!("cur/{number:04}.a:2,")))
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH)
+            .unwrap();
+    }
+    let all: Vec<u32> = (1..=MESSAGES).collect();
+    assert_eq!(uids(&place.settled_look().await), all);
+    let cur = place.path("cur");
+    let other = std::thread::spawn(move || {
+        for round in 0..ROUNDS {
+            let (from, to) = if round % 2 == 0 { ("", "S") } else { ("S", "") };
+            for number in 1..=MESSAGES {
+                let name = |flags: &str| cur.join(format!("{number:04}.a:2,{flags}"));
+                fs::rename(name(from), name(to)).unwrap();
+            }
+        }
+    });
+    while !other.is_finished() {
+        let messages = place.look().await;
+        assert_eq!((uids(&messages), messages.uid_next), (all.clone(), MESSAGES + 1));
+    }
+    other.join().unwrap();
+    let messages = place.settled_look().await;
+    assert_eq!((uids(&messages), messages.uid_next), (all, MESSAGES + 1));
+    assert!(flags(&messages).iter().all(|flags| *flags == 0), "the last round takes \\Seen away");
+    assert_eq!(place.files().len() as u32, MESSAGES);
+    assert_eq!(place.read(&messages, 7).await.unwrap(), b"7\r\n");
+}
+
+/// Scenario 27: removed and delivered between two listings. ext4 reuses the inode of a deleted file at once.
 #[tokio::test]
 async fn a_reused_inode_is_another_message() {
     let mut place = Place::new();

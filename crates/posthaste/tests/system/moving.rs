@@ -288,6 +288,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
+/// Scenario 19.
 #[test]
 fn an_import_that_is_killed_goes_on_where_it_was() {
     const MESSAGES: u32 = 700;
