@@ -1,26 +1,46 @@
 //! Destinations that do not take their mail: a line for the page, with the reason.
 
-use posthaste_admin::{Attention, Urgency};
+use std::sync::Arc;
 
-/// Mail that waits for one destination.
+use posthaste_admin::{Attention, Urgency};
+use posthaste_relay::queue::Selection;
+use posthaste_relay::sender::{Count, CountBy, Filter, Relay, Standing};
+
+/// Destinations that hold up much mail, the largest first. `now` is in seconds since 1970. Blocks.
+pub(crate) fn delays(relay: &Relay, tenant: Option<&str>, now: i64) -> Vec<Attention> {
+    // Held mail is old by somebody's decision: neither its age nor its attempts are the destination's.
+    let selection = Selection { tenant: tenant.map(Into::into), is_held: Some(false), ..Selection::default() };
+    let filter = Filter { selection, ..Filter::default() };
+    let line = |(domain, count): &(Arc<str>, Count)| {
+        let free = count.recipients.saturating_sub(count.suspended);
+        let delay = Delay { free, deferred: count.deferred, age_secs: now - relay.wall(count.oldest) };
+        delay.needs_somebody().then(|| {
+            let Standing { reply, limit } = relay.standing(count);
+            delay.line(domain, reply.as_deref().or(limit.as_deref()))
+        })
+    };
+    relay.summary(&filter, CountBy::Domain, BUSIEST).busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
+}
+
+/// Mail that waits for one destination, without what an operator holds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Delay {
-    /// Recipients that nobody holds up here.
-    pub free: u64,
-    /// Recipients that had an attempt, held ones included.
-    pub deferred: u64,
+struct Delay {
+    /// Recipients that are not suspended.
+    free: u64,
+    /// Recipients that had an attempt, suspended ones included.
+    deferred: u64,
     /// Age of the oldest.
-    pub age_secs: i64,
+    age_secs: i64,
 }
 
 impl Delay {
     /// A few old recipients are typing errors, and many new ones a mailing.
-    pub fn needs_somebody(self) -> bool {
+    fn needs_somebody(self) -> bool {
         self.free >= RECIPIENTS_MIN && self.deferred >= self.free / 2 && self.age_secs >= AGE_SECS_MIN
     }
 
     /// The line of a destination. `why`: its last reply, or the limit that its mail waits for.
-    pub fn line(self, domain: &str, why: Option<&str>) -> Attention {
+    fn line(self, domain: &str, why: Option<&str>) -> Attention {
         let (free, minutes) = (self.free, self.age_secs / 60);
         let age = if minutes < 120 { format!("{minutes} minutes") } else { format!("{} hours", minutes / 60) };
         let why = why.map_or(String::new(), |why| format!(": {why}"));
@@ -35,11 +55,43 @@ const RECIPIENTS_MIN: u64 = 100;
 /// Greylisting and most outages are over by then.
 const AGE_SECS_MIN: i64 = 1800;
 /// Lines at most: many destinations fail together for one reason.
-pub(crate) const DELAYS_MAX: usize = 5;
+const DELAYS_MAX: usize = 5;
+/// Destinations that are looked at.
+const BUSIEST: usize = 50;
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use posthaste_config::Config;
+    use posthaste_relay::queue::Key;
+    use posthaste_relay::queue::entry::{Change, HoldReason, QueueEntry, Status, What};
+
     use super::*;
+    use crate::control::ClosedQueue;
+    use crate::control::closed::queued;
+
+    #[test]
+    fn held_mail_makes_no_destination_late() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        let (received, hour_later) = (1_000_000, 1_003_600);
+        let (queue, ()) = ClosedQueue::filled(&config, |append| {
+            let held = append(QueueEntry::Queued(queued(received, 100)));
+            let status = Status { code: 450, enhanced: 4201 };
+            let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
+            for what in [deferred, What::Held(HoldReason::Operator)] {
+                let changes = (0..100).map(|number| Change { key: Key { message: held, number }, what }).collect();
+                append(QueueEntry::Changes { at: received, changes });
+            }
+            // A mailing that has just begun.
+            append(QueueEntry::Queued(queued(hour_later - 10, 100)));
+        });
+        let relay = queue.relay();
+        let late = delays(relay, None, relay.wall(hour_later));
+        assert!(late.is_empty(), "{late:?}");
+    }
 
     #[test]
     fn much_old_mail_that_was_tried_needs_somebody() {
@@ -51,7 +103,7 @@ mod tests {
         check(99, 99, 86_400, false);
         check(100, 49, 1800, false);
         check(4812, 4812, 1799, false);
-        // All is held.
+        // All is suspended.
         check(0, 4812, 86_400, false);
     }
 

@@ -16,10 +16,10 @@ use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::Trouble;
 use posthaste_relay::queue::{QueueEntry, Secs, Selection};
-use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE, Standing};
+use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE};
 use serde_json::{Value, json};
 
-use crate::delays::{DELAYS_MAX, Delay};
+use crate::delays::delays;
 use crate::disks::{Disks, FileSystem};
 use crate::expiry::CertificateWarning;
 use crate::inject::{InjectDoor, InjectKeys};
@@ -217,7 +217,7 @@ impl ServerView for Overview {
             destinations: all.busiest.iter().map(destination).collect(),
             others: all.names.saturating_sub(DESTINATIONS_MAX) as u64,
             tenants: self.tenants(&by_tenant.busiest),
-            attention: of_queue(relay, tenant).into_iter().chain(delays(relay, &all.busiest)).collect(),
+            attention: of_queue(relay, tenant).into_iter().chain(delays(relay, tenant, now_secs())).collect(),
         }
     }
 
@@ -399,20 +399,6 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
         attention.push(more.in_queue([]));
     }
     attention
-}
-
-/// Destinations that hold up much mail, the largest first.
-fn delays(relay: &Relay, busiest: &[(Arc<str>, Count)]) -> Vec<Attention> {
-    let now = now_secs();
-    let line = |(domain, count): &(Arc<str>, Count)| {
-        let free = count.recipients.saturating_sub(count.held + count.suspended);
-        let delay = Delay { free, deferred: count.deferred, age_secs: now - relay.wall(count.oldest) };
-        delay.needs_somebody().then(|| {
-            let Standing { reply, limit } = relay.standing(count);
-            delay.line(domain, reply.as_deref().or(limit.as_deref()))
-        })
-    };
-    busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
 }
 
 fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {

@@ -16,6 +16,13 @@ use posthaste_relay::shaping::Rules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
+#[cfg(test)]
+use {
+    posthaste_relay::queue::Secs,
+    posthaste_relay::queue::entry::{QueueEntry, Queued, QueuedRecipient},
+    posthaste_spool::{Batch, Body, Entry, Lsn},
+    std::sync::mpsc,
+};
 
 use super::closed_mailboxes::ClosedMailboxes;
 use super::{Asker, REQUEST_BYTES_MAX, answer, export, import};
@@ -197,3 +204,50 @@ impl Notifier for Nobody {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+impl ClosedQueue {
+    /// The queue of a new spool, with the entries that `fill` appends.
+    pub fn filled<T>(config: &Config, fill: impl FnOnce(&dyn Fn(QueueEntry) -> Lsn) -> T) -> (Self, T) {
+        let dir = &config.storage.spool;
+        std::fs::create_dir_all(dir).unwrap();
+        let (spool, _) = FileSpool::open(dir, (&config.storage).into()).unwrap();
+        let stream = spool.stream(posthaste_relay::sender::STREAM).unwrap();
+        let filled = fill(&|entry| {
+            let needs_body = matches!(entry, QueueEntry::Queued(_));
+            let body = if needs_body { Body::inline(vec!["x\r\n".into()]) } else { Body::None };
+            let (tell, told) = mpsc::channel();
+            let entries = vec![Entry { stream, needs_body, payload: entry.encode().into() }];
+            spool.append(Batch { entries, body }, Box::new(move |outcome| tell.send(outcome).unwrap()));
+            told.recv().unwrap().unwrap()
+        });
+        drop(spool);
+        (Self::open(config).unwrap(), filled)
+    }
+}
+
+/// A message for so many recipients at there.example.
+#[cfg(test)]
+pub(crate) fn queued(received: Secs, recipients: u16) -> Queued {
+    let recipient = |number: u16| QueuedRecipient {
+        number,
+        address: format!("r{number}@there.example").into(),
+        orcpt: "".into(),
+        notify: 0,
+    };
+    Queued {
+        received,
+        not_before: 0,
+        expires: 0,
+        sender: "ann@here.example".into(),
+        forwarded: None,
+        is_8bit: false,
+        smtputf8: false,
+        ret: None,
+        envid: "".into(),
+        tenant: "".into(),
+        campaign: "".into(),
+        pool: "".into(),
+        recipients: (0..recipients).map(recipient).collect(),
+    }
+}

@@ -181,56 +181,25 @@ const LOOKED_UP_MAX: usize = 1000;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, mpsc};
+    use std::sync::Mutex;
 
-    use posthaste_relay::queue::entry::{Change, QueueEntry, Queued, QueuedRecipient, What};
-    use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
+    use posthaste_relay::queue::entry::{Change, QueueEntry, What};
     use serde_json::Value;
 
     use super::*;
-    use crate::control::closed::ClosedQueue;
+    use crate::control::closed::{ClosedQueue, queued};
     use posthaste_config::Config;
 
     /// A queue with one message for three recipients, two of them deferred, whose replies nobody has kept; and the message.
     fn queue(config: &Config) -> (ClosedQueue, Lsn) {
-        let dir = &config.storage.spool;
-        std::fs::create_dir_all(dir).unwrap();
-        let (spool, _) = FileSpool::open(dir, (&config.storage).into()).unwrap();
-        let stream = spool.stream(posthaste_relay::sender::STREAM).unwrap();
-        let append = |entry: QueueEntry, needs_body: bool, body: Body| {
-            let (tell, told) = mpsc::channel();
-            let entries = vec![Entry { stream, needs_body, payload: entry.encode().into() }];
-            spool.append(Batch { entries, body }, Box::new(move |outcome| tell.send(outcome).unwrap()));
-            told.recv().unwrap().unwrap()
-        };
-        let recipient = |number: u16| QueuedRecipient {
-            number,
-            address: format!("r{number}@there.example").into(),
-            orcpt: "".into(),
-            notify: 0,
-        };
-        let queued = Queued {
-            received: 1_000_000,
-            not_before: 0,
-            expires: 0,
-            sender: "ann@here.example".into(),
-            forwarded: None,
-            is_8bit: false,
-            smtputf8: false,
-            ret: None,
-            envid: "".into(),
-            tenant: "".into(),
-            campaign: "".into(),
-            pool: "".into(),
-            recipients: (0..3).map(recipient).collect(),
-        };
-        let message = append(QueueEntry::Queued(queued), true, Body::inline(vec!["x\r\n".into()]));
-        let status = Status { code: 450, enhanced: 2001 };
-        let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
-        let changes = [0, 1].map(|number| Change { key: Key { message, number }, what: deferred }).into();
-        append(QueueEntry::Changes { at: 1_000_000, changes }, false, Body::None);
-        drop(spool);
-        (ClosedQueue::open(config).unwrap(), message)
+        ClosedQueue::filled(config, |append| {
+            let message = append(QueueEntry::Queued(queued(1_000_000, 3)));
+            let status = Status { code: 450, enhanced: 2001 };
+            let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
+            let changes = [0, 1].map(|number| Change { key: Key { message, number }, what: deferred }).into();
+            append(QueueEntry::Changes { at: 1_000_000, changes });
+            message
+        })
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod account;
 mod act;
 mod asker;
 mod cat;
-mod closed;
+pub(crate) mod closed;
 mod closed_mailboxes;
 mod divert;
 mod explain;
