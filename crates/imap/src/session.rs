@@ -10,7 +10,6 @@ mod binary;
 mod changes;
 mod changing;
 mod fetch;
-mod flag_bits;
 mod listing;
 mod machine;
 mod mail_keys;
@@ -38,7 +37,6 @@ use crate::command::StatusItem;
 use crate::set::NumberSet;
 
 pub use crate::command::FlagChange;
-pub(crate) use flag_bits::{ANSWERED, DELETED, DRAFT, FLAGGED, SEEN, SYSTEM_FLAGS};
 pub use machine::ImapMachine;
 
 /// Settings of an [`ImapMachine`].

@@ -3,6 +3,7 @@
 use super::changing::Storing;
 use super::state::{AfterChanges, Reply, State};
 use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+use crate::command::SYSTEM_FLAGS;
 use crate::set::NumberSet;
 
 impl ImapMachine {
@@ -118,7 +119,7 @@ impl ImapMachine {
     pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &MailRow) {
         self.out.push(b'(');
         let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
-        let set = super::SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
+        let set = SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
         let names = set.map(|(_, name)| name).chain((row.recent && !self.rev2).then_some("\\Recent"));
         for (at, name) in names.enumerate() {
             if at > 0 {

@@ -3,8 +3,8 @@
 use super::refuse::{READ_ONLY, refusal};
 use super::state::{AfterChanges, Reply, State};
 use super::{
-    ANSWERED, ChangedRow, CopiedMail, DELETED, DRAFT, FLAGGED, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal,
-    MailRow, MessageChoice, SEEN, SelectedMailbox, StoredMail,
+    ChangedRow, CopiedMail, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SelectedMailbox,
+    StoredMail,
 };
 use crate::command::{FetchItem, FlagChange, MailFlag};
 use crate::set::{NumberSet, SequenceSet};
@@ -85,12 +85,8 @@ pub(super) fn split(flags: Vec<MailFlag>) -> (u64, Vec<String>) {
     let (mut bits, mut keywords) = (0, Vec::new());
     for flag in flags {
         match flag {
-            MailFlag::Seen => bits |= SEEN,
-            MailFlag::Answered => bits |= ANSWERED,
-            MailFlag::Flagged => bits |= FLAGGED,
-            MailFlag::Deleted => bits |= DELETED,
-            MailFlag::Draft => bits |= DRAFT,
             MailFlag::Keyword(name) => keywords.push(name),
+            system => bits |= system.system_bit().unwrap_or_default(),
         }
     }
     (bits, keywords)

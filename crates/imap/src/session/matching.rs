@@ -5,7 +5,7 @@ use posthaste_message::mime::{Header, is_listed_field};
 use posthaste_text::{MailText, Needle, SearchedField};
 
 use super::mail_keys::MailKeys;
-use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox, TextAnswer, TextKey};
+use super::{MailRow, MessageChoice, SelectedMailbox, TextAnswer, TextKey};
 use crate::command::{MailFlag, SearchKey};
 use crate::date::Day;
 use crate::set::NumberSet;
@@ -240,14 +240,13 @@ fn all(mut found: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 }
 
 fn bit_of(flag: &MailFlag, mailbox: &SelectedMailbox) -> Option<u64> {
-    Some(match flag {
-        MailFlag::Seen => SEEN,
-        MailFlag::Answered => ANSWERED,
-        MailFlag::Flagged => FLAGGED,
-        MailFlag::Deleted => DELETED,
-        MailFlag::Draft => DRAFT,
-        MailFlag::Keyword(name) => mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name))?.0,
-    })
+    match flag {
+        MailFlag::Keyword(name) => {
+            let found = mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
+            found.map(|(bit, _)| *bit)
+        }
+        system => system.system_bit(),
+    }
 }
 
 /// The day that a `Date` has, in its own zone (decision 55).

@@ -1,8 +1,8 @@
 //! SELECT, EXAMINE, UNSELECT, CLOSE and STATUS.
 
 use super::state::State;
-use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
-use crate::command::{Resync, StatusItem};
+use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SelectedMailbox};
+use crate::command::{Resync, SYSTEM_FLAGS, StatusItem};
 use crate::set::NumberSet;
 /// A SELECT or EXAMINE.
 #[derive(Debug)]
