@@ -1,7 +1,5 @@
 //! The owner's spool when its ring, its disk or the engine fails.
 
-mod world;
-
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
@@ -10,7 +8,8 @@ use posthaste_cluster::{End, Log, OpenError, Position, ReplicatedSpool, WriterRu
 use posthaste_fsops::{Faults as DiskFaults, Machine};
 use posthaste_spool::{AppendError, Body, Lsn, Spool};
 use rustix::io::Errno;
-use world::{Place, append, content, in_file, inline, records, start};
+
+use crate::world::{Place, append, content, in_file, inline, records, start};
 
 /// The ring fails when the log has the batch.
 fn told_by_a_ring_that_fails(rules: WriterRules) -> Result<Lsn, AppendError> {

@@ -1,7 +1,5 @@
 //! The rules of the owner's spool: when it acknowledges, what it does after a kill, and when it stops.
 
-mod world;
-
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
@@ -9,7 +7,8 @@ use posthaste_cluster::memory::{Fault, Faults, MemoryLog};
 use posthaste_cluster::{Content, End, Header, Invalid, Log, LogError, OpenError, Position, Record};
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{AppendError, Body, Lsn, Released, Spool, SpoolAdmin};
-use world::{Place, append, content, in_file, inline, records, start, text};
+
+use crate::world::{self, Place, append, content, in_file, inline, records, start, text};
 
 #[test]
 fn a_batch_is_acknowledged_when_the_log_and_the_ring_have_it() {

@@ -1,7 +1,5 @@
 //! Standbys: they apply the log, become owners, and owners become standbys.
 
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +10,8 @@ use posthaste_cluster::{Appended, Content, End, Identity, Invalid, Log, LogError
 use posthaste_fsops::Machine;
 use posthaste_random::Random;
 use posthaste_spool::{AppendError, Body, Spool, SpoolAdmin, StreamError, StreamId};
-use world::{Place, Replicated, append, content, in_file, inline, records, start, text};
+
+use crate::world::{self, Place, Replicated, append, content, in_file, inline, records, start, text};
 
 /// A second member of the same shard.
 fn other(place: &Place) -> Place {

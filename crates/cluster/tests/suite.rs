@@ -1,10 +1,9 @@
 //! The promises of every spool, kept by a replicated one over the spool of the ring. Once the engine does all, and once it fails in every way.
 
-mod world;
-
 use posthaste_spool::Spool;
 use posthaste_spool_suite::{SpoolKind, spool_suite};
-use world::Replicated;
+
+use crate::world::{self, Replicated};
 
 mod without_faults {
     use super::*;

@@ -1,12 +1,11 @@
 //! Any message that was signed verifies, however it was cut and whatever relays do to its white space; and nothing else verifies.
 
-mod verifier;
-
 use std::sync::LazyLock;
 
 use posthaste_dkim::{Algorithm, DkimResult, Draft, KeyFile, KeyRecord, Signer, Verifier, generate};
 use proptest::prelude::*;
-use verifier::verify;
+
+use crate::verifier::{self, verify};
 
 /// One of each kind: to make one of RSA takes long.
 static SIGNERS: LazyLock<[Signer; 2]> = LazyLock::new(|| {

@@ -1,17 +1,12 @@
 //! BINARY[n] has the octets that the reader of MIME decodes, for all parts of the corpus.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
 use std::path::{Path, PathBuf};
 
-use common::Host;
-use posthaste_imap::session;
 use posthaste_imap::session::ImapConfig;
 use posthaste_mailstore::FakeMessage;
 use posthaste_message::mime::{Encoding, Kind, Message, Part};
+
+use crate::common::Host;
 
 /// `POSTHASTE_CORPUS`, else the larger corpus beside the repository, else the project's own.
 fn corpus() -> Vec<PathBuf> {

@@ -1,21 +1,18 @@
 //! COMPRESS=DEFLATE (RFC 4978) over a socket.
 #![cfg(feature = "tokio")]
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
-use posthaste_imap::session::{self, ImapConfig, ImapCredentials, LoginRefusal};
+use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore};
 use posthaste_net::{Connection, CurrentPhase, Grant, Peer, Service, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+
+use crate::common;
 
 struct Judge;
 

@@ -4,15 +4,11 @@
 //! closed` is the end. `\r`, `\n` and `\xNN` are escapes. `@remote` comes from another machine, `@starttls` offers TLS, `@scram`
 //! SCRAM-SHA-256, `@bound` with that -PLUS.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
 use std::path::Path;
 
-use common::Host;
-use posthaste_imap::session;
 use posthaste_imap::session::ImapConfig;
+
+use crate::common::Host;
 
 struct Trace {
     name: String,
@@ -134,6 +130,7 @@ mod over_a_socket {
     use tokio::net::UnixStream;
 
     use super::*;
+    use crate::common;
 
     struct Judge;
 

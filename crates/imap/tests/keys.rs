@@ -1,13 +1,8 @@
 //! Kept values of headers: SORT, THREAD and SEARCH of common fields read no header again, and their answers stay the same.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
-use common::Host;
-use posthaste_imap::session;
 use posthaste_imap::session::ImapConfig;
+
+use crate::common::Host;
 
 fn selected() -> Host {
     let mut host = Host::new(ImapConfig::new("mail.example.org"), true);

@@ -1,16 +1,11 @@
 //! Laws over generated input, and a second opinion on what is read and written.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
-use common::Host;
 use imap_codec::ResponseCodec;
 use imap_codec::decode::{Decoder, ResponseDecodeError};
-use posthaste_imap::session;
 use posthaste_imap::session::ImapConfig;
 use proptest::prelude::*;
+
+use crate::common::Host;
 
 fn session(octets: &[u8], cuts: &[usize]) -> (Vec<u8>, bool) {
     let mut host = Host::new(ImapConfig::new("mail.example.org"), true);

@@ -1,16 +1,11 @@
 //! SEARCH with an index that knows some messages says the same as without one.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
-use common::Host;
-use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, TextAnswer, TextKey};
 use posthaste_mailstore::{FakeMessage, MailboxView, MessageFlags, MessageSet, RowOptions};
 use posthaste_text::MailText;
 use proptest::prelude::*;
+
+use crate::common::Host;
 
 const MESSAGES: usize = 40;
 

@@ -1,13 +1,8 @@
 //! Kept structures: answers are those of the messages, which are not parsed again.
 
-mod common;
-mod set {
-    pub use posthaste_imap::NumberSet;
-}
-
-use common::Host;
-use posthaste_imap::session;
 use posthaste_imap::session::ImapConfig;
+
+use crate::common::Host;
 
 fn selected() -> Host {
     let mut host = Host::new(ImapConfig::new("mail.example.org"), true);

@@ -4,12 +4,11 @@
 //! closed` is the end. `\r`, `\n`, `\xNN` and `\\` are escapes. `@remote` comes from another machine, `@stls` offers TLS, `@removes` removes what is
 //! deleted, `@fails` fails to, `@scram` offers SCRAM-SHA-256.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Host, Removal};
 use posthaste_pop3::session::Pop3Config;
+
+use crate::common::{Host, Removal};
 
 struct Trace {
     name: String,

@@ -1,10 +1,9 @@
 //! Laws over generated input, and hostile clients.
 
-mod common;
-
-use common::Host;
 use posthaste_pop3::session::Pop3Config;
 use proptest::prelude::*;
+
+use crate::common::{self, Host};
 
 const LOGIN: &str = "USER ann\r\nPASS secret\r\n";
 const LOGGED_IN: &str = "+OK The password, please\r\n+OK 4 messages\r\n";

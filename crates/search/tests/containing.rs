@@ -1,16 +1,15 @@
 //! Substrings by the index are those of the mail itself.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use common::{corpus, maildir, update};
 use posthaste_random::Random;
 use posthaste_search::Searcher;
 use posthaste_search::settings::add_headers;
 use posthaste_text::{MailText, Needle, SearchedField, Tokens};
+
+use crate::common::{corpus, maildir, update};
 
 const FIELDS: [&str; 9] =
     ["From", "To", "Cc", "Subject", "X-Tuid", "Message-ID", "Content-Type", "Received", "List-Id"];

@@ -3,17 +3,16 @@
 //! The scan indexes everything in one go, so both share the query engine but not what came before: additions in several runs, moves, changed flags, removals,
 //! a merge. Queries are made of words, addresses and fields of the mail itself, joined at random, so most find something.
 
-mod common;
-
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
-use common::{base_name, corpus, maildir, update};
 use posthaste_random::Random;
 use posthaste_search::query::Query;
 use posthaste_search::text::{Extracted, extract, tokens};
 use posthaste_search::{Searcher, UpdateOptions, query, scan};
+
+use crate::common::{base_name, corpus, maildir, update};
 
 const QUERIES: usize = 1500;
 const SEED: u64 = 1;

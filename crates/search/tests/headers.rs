@@ -1,13 +1,10 @@
 //! Header fields that the settings name are indexed, and searched as `header:NAME:value`.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use common::{hits, maildir};
 use posthaste_search::query::parse;
 use posthaste_search::settings::{Settings, add_headers};
 use posthaste_search::text::extract_with;
@@ -15,6 +12,8 @@ use posthaste_search::{
     IndexError, Indexer, Report, Searcher, Stop, UpdateOptions, WatchEvent, WatchOptions, nothing_to_do, scan, verify,
     watch,
 };
+
+use crate::common::{hits, maildir};
 
 const MAIL: [(&str, &str); 6] = [
     ("ham", "X-Spam-Score: -1.5\nX-Spam-Flag:\n"),

@@ -1,12 +1,11 @@
 //! Needles in many scripts and charsets, in the project's own corpus.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{hits, maildir, update};
 use posthaste_search::Searcher;
+
+use crate::common::{hits, maildir, update};
 
 #[test]
 fn needles_are_found_in_their_scripts_and_charsets() {

@@ -4,15 +4,14 @@
 //! is slow and shares nothing with postings, segments and bitmaps. Queries are taken from the corpus, so each has
 //! something to find.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::{corpus, hits, maildir, parsed, update};
 use posthaste_search::settings::{Settings, add_headers};
 use posthaste_search::text::{Extracted, Kind, Priority, extract_with, fold, tokens};
 use posthaste_search::{Exclusion, Searcher, Sort};
+
+use crate::common::{corpus, hits, maildir, parsed, update};
 
 /// The words of a text, by the plainest rule.
 fn words(text: &str) -> Vec<String> {

@@ -1,11 +1,10 @@
 //! A search without an index finds what a search with one finds.
 
-mod common;
-
 use std::fs;
 
-use common::{corpus, hits, maildir, update};
 use posthaste_search::{Searcher, Sort, UpdateOptions, query, scan};
+
+use crate::common::{corpus, hits, maildir, update};
 
 /// The queries that are also asked of mu and notmuch.
 const COMPARED: &str = include_str!("../../posthaste/tests/system/compare.txt");

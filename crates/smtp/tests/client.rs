@@ -4,10 +4,7 @@ use bytes::Bytes;
 use posthaste_smtp::client::{ClientError, Event, MessageBody, RecipientOutcome, Stage, Step, Transfer};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, Reply, ReversePath};
 
-#[path = "common/script.rs"]
-mod script;
-
-use script::{Script, fates, mail, rcpt, whole};
+use crate::script::{Script, fates, mail, rcpt, whole};
 
 #[test]
 fn without_pipelining_each_command_waits() {

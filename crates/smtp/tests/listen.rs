@@ -1,15 +1,13 @@
 //! Names of a server's UNIX sockets, and errors of listening.
 #![cfg(feature = "tokio")]
 
-#[path = "common/nobody.rs"]
-mod nobody;
-
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use nobody::Nobody;
 use posthaste_smtp::driver::Server;
+
+use crate::nobody::Nobody;
 
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,13 +1,11 @@
 //! Pipelining of the next message, local refusals before anything is sent, and the outcome of a message when its
 //! connection is lost.
 
-#[path = "common/script.rs"]
-mod script;
-
 use bytes::{Buf, BytesMut};
 use posthaste_smtp::client::{ClientError, Config, EightBit, Event, Machine, Stage, Step, Transfer};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Notify, RcptTo, Reply, Ret};
-use script::{Script, fates, mail, rcpt, whole};
+
+use crate::script::{Script, fates, mail, rcpt, whole};
 
 const ENVELOPE: &str = "MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nDATA\r\n";
 

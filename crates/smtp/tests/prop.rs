@@ -1,9 +1,6 @@
 //! Laws over generated input. A failure prints its smallest case.
 
-mod common;
-
 use bytes::{Bytes, BytesMut};
-use common::{Host, Message};
 use posthaste_smtp::client::{self, Event, MessageBody, Transfer};
 use posthaste_smtp::reply::ReplyParser;
 use posthaste_smtp::server::Config;
@@ -13,6 +10,8 @@ use posthaste_smtp::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+
+use crate::common::{Host, Message};
 
 /// Pieces of sessions: good, bad and ugly.
 fn piece() -> impl Strategy<Value = Vec<u8>> {

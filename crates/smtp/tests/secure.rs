@@ -1,13 +1,9 @@
 //! TLS and AUTH between the two tokio drivers, and against hostile peers.
 #![cfg(feature = "tls")]
 
-#[path = "common/nobody.rs"]
-mod nobody;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use nobody::Nobody;
 use posthaste_smtp::client::{self, ClientError, Step};
 use posthaste_smtp::driver::{
     Body, Certificate, Client, ClientBuilder, ConnectError, Handler, ListenerSettings, RunningServer, Server,
@@ -22,6 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+
+use crate::nobody::Nobody;
 
 /// Far longer than any step takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,7 @@
+//! A replicated spool over the engine in memory, one thing in each file.
+
+mod failures;
+mod replicated;
+mod standby;
+mod suite;
+mod world;

@@ -1,0 +1,5 @@
+//! Signatures, ours and those of others.
+
+mod prop;
+mod verifier;
+mod verify;
