@@ -36,6 +36,8 @@ pub struct Setup {
     pub limits: String,
     /// True if mail is indexed as it is delivered.
     pub indexed: bool,
+    /// File of passwords of those who read mail. With one the server has listeners for IMAP and POP3, too.
+    pub passwords: Option<PathBuf>,
     /// Next hop for all mail, if it does not go into mailboxes; the event log is on then.
     pub next_hop: Option<SocketAddr>,
     /// Configuration tables that route mail elsewhere, if any; the server then runs as [`NOBODY`], since it runs no
@@ -61,6 +63,7 @@ impl Setup {
             notices_to: None,
             limits: String::new(),
             indexed: false,
+            passwords: None,
             next_hop: None,
             tables: None,
             through: Vec::new(),
@@ -116,10 +119,17 @@ impl Setup {
                 self.data.join("events")
             ),
         };
+        let readers = self.passwords.as_ref().map(|file| {
+            format!(
+                "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n\
+                 [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n[auth]\nfile = {file:?}\n"
+            )
+        });
+        let readers = readers.unwrap_or_default();
         text + &format!(
             "spool_segment_bytes = {}\nspool_segments = {}\nfree_bytes_min = {:?}\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
-             [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n{domain}\
+             [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n{readers}{domain}\
              [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             self.spool_segments,
@@ -158,9 +168,13 @@ impl Setup {
         command.args(words).arg("serve").arg("--config").arg(&config);
         let started = Server::launch(&mut command, &self.place());
         let Server { process, addresses, .. } = started.map_err(|error| self.explain(error))?;
-        let silent = |_| ServerError::Start(std::io::Error::other("the server listens elsewhere than it was told to"));
-        let [address, lmtp] = addresses.try_into().map_err(silent)?;
-        Ok(Running { process, address, lmtp })
+        let silent = || ServerError::Start(std::io::Error::other("the server listens elsewhere than it was told to"));
+        let (address, lmtp, readers) = match (&addresses[..], self.passwords.is_some()) {
+            ([address, lmtp], false) => (*address, *lmtp, None),
+            ([address, lmtp, imap, pop3], true) => (*address, *lmtp, Some([*imap, *pop3])),
+            _ => return Err(silent()),
+        };
+        Ok(Running { process, address, lmtp, readers })
     }
 
     fn explain(&self, error: StartError) -> ServerError {
@@ -211,6 +225,8 @@ pub struct Running {
     pub address: SocketAddr,
     /// Address of its LMTP listener.
     pub lmtp: SocketAddr,
+    /// Addresses of its IMAP and POP3 listeners, if it has them.
+    pub readers: Option<[SocketAddr; 2]>,
 }
 
 impl Running {

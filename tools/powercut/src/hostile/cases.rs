@@ -227,28 +227,33 @@ pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
     let hello = "EHLO deaf\r\n".repeat(150);
     let mail = format!("MAIL FROM:<hostile@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\n", user(6));
     let message = format!("{hello}{mail}BDAT 17 LAST\r\nSubject: deaf\r\n\r\n");
+    Ok(write_until_stopped(&mut crowd, message.as_bytes()))
+}
+
+/// Writes a message again and again over each connection, which does not block, until the server stops reading. Gives the problems.
+pub fn write_until_stopped(crowd: &mut [(TcpStream, usize)], message: &[u8]) -> Vec<String> {
     let deadline = Instant::now() + 2 * PATIENCE;
     let mut quiet_since = Instant::now();
     let mut taken = 0;
     while quiet_since.elapsed() < QUIET {
         if Instant::now() > deadline {
-            return Ok(vec![format!("the server still reads after {taken} octets")]);
+            return vec![format!("the server still reads after {taken} octets")];
         }
-        for (stream, sent) in &mut crowd {
-            match stream.write(&message.as_bytes()[*sent..]) {
+        for (stream, sent) in crowd.iter_mut() {
+            match stream.write(&message[*sent..]) {
                 Ok(octets) => {
                     taken += octets;
                     *sent = (*sent + octets) % message.len();
                     quiet_since = Instant::now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Ok(vec![format!("a client that reads nothing was cut off: {error}")]),
+                Err(error) => return vec![format!("a client that reads nothing was cut off: {error}")],
             }
         }
         // A message each at a time: what is tried is whether they are stopped, not how many commands a second can be answered.
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(Vec::new())
+    Vec::new()
 }
 
 /// Each look-alike in front of a second transaction, which would be accepted if it ended the message. The sequences are

@@ -1,5 +1,5 @@
 //! Hostile clients, and clients that look hostile. Each case has its own server and an honest client that only sends
-//! mail.
+//! mail. In cases about IMAP and POP3 another one only reads.
 //!
 //! In every case the honest client is served, and none of its waits reaches a second. On a busy machine the limit is a
 //! hundred times the time of a message without an attack. The server's memory stays below the case's ceiling. When the
@@ -7,6 +7,7 @@
 
 mod cases;
 mod crowds;
+mod readers;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,16 +32,19 @@ pub struct Case {
     pub memory_mib_max: u64,
     /// True if the server indexes its mail meanwhile.
     indexed: bool,
+    /// True if it is about IMAP and POP3: the server has listeners for them, and an honest client reads, too.
+    reads: bool,
     run: fn(&Attack) -> Result<Vec<String>, RigError>,
 }
 
 /// All cases.
-pub const ALL: [Case; 13] = [
+pub const ALL: [Case; 18] = [
     Case {
         name: "slow-senders",
         promise: "all stay connected, one octet a second each, in every state",
         memory_mib_max: 512,
         indexed: false,
+        reads: false,
         run: crowds::slow_senders,
     },
     Case {
@@ -48,6 +52,7 @@ pub const ALL: [Case; 13] = [
         promise: "many connect at once, a message each: every one is served within a second, connecting included",
         memory_mib_max: 256,
         indexed: false,
+        reads: false,
         run: crowds::bursts,
     },
     Case {
@@ -55,6 +60,7 @@ pub const ALL: [Case; 13] = [
         promise: "connections that come and go as fast as they can: whoever waits for it is greeted within a second",
         memory_mib_max: 256,
         indexed: false,
+        reads: false,
         run: crowds::flood,
     },
     Case {
@@ -62,6 +68,7 @@ pub const ALL: [Case; 13] = [
         promise: "500, and no memory",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::endless_command,
     },
     Case {
@@ -69,16 +76,39 @@ pub const ALL: [Case; 13] = [
         promise: "a body of one line beyond the limit is 552",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::endless_line,
     },
-    Case { name: "header-100-mb", promise: "552", memory_mib_max: 96, indexed: false, run: cases::large_header },
-    Case { name: "million-to", promise: "552", memory_mib_max: 96, indexed: false, run: cases::million_to },
-    Case { name: "mime-10000-deep", promise: "kept as it is", memory_mib_max: 96, indexed: false, run: cases::nested },
+    Case {
+        name: "header-100-mb",
+        promise: "552",
+        memory_mib_max: 96,
+        indexed: false,
+        reads: false,
+        run: cases::large_header,
+    },
+    Case {
+        name: "million-to",
+        promise: "552",
+        memory_mib_max: 96,
+        indexed: false,
+        reads: false,
+        run: cases::million_to,
+    },
+    Case {
+        name: "mime-10000-deep",
+        promise: "kept as it is",
+        memory_mib_max: 96,
+        indexed: false,
+        reads: false,
+        run: cases::nested,
+    },
     Case {
         name: "mime-indexed",
         promise: "the same, parsed by the search, and found",
         memory_mib_max: 192,
         indexed: true,
+        reads: false,
         run: cases::nested_indexed,
     },
     Case {
@@ -86,6 +116,7 @@ pub const ALL: [Case; 13] = [
         promise: "whoever stops sending gets his replies, and his session ends",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::half_closed,
     },
     Case {
@@ -93,6 +124,7 @@ pub const ALL: [Case; 13] = [
         promise: "RST at every octet of a dialogue leaves no descriptor behind",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::reset_anywhere,
     },
     Case {
@@ -100,6 +132,7 @@ pub const ALL: [Case; 13] = [
         promise: "replies that nobody reads pile up nowhere",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::never_reads,
     },
     Case {
@@ -107,7 +140,48 @@ pub const ALL: [Case; 13] = [
         promise: "nothing but CRLF.CRLF ends a message",
         memory_mib_max: 96,
         indexed: false,
+        reads: false,
         run: cases::look_alikes,
+    },
+    Case {
+        name: "read-slowly",
+        promise: "a message of 16 MiB is held in memory for nobody; who reads an octet a second is served",
+        memory_mib_max: 192,
+        indexed: false,
+        reads: true,
+        run: readers::slow,
+    },
+    Case {
+        name: "read-endless",
+        promise: "a line without an end is refused by IMAP and POP3, or cut off",
+        memory_mib_max: 128,
+        indexed: false,
+        reads: true,
+        run: readers::endless_line,
+    },
+    Case {
+        name: "read-literals",
+        promise: "no literal beyond the limits is asked for, nor kept",
+        memory_mib_max: 128,
+        indexed: false,
+        reads: true,
+        run: readers::literals,
+    },
+    Case {
+        name: "read-halves",
+        promise: "halves of commands, an octet a second: the others read and send",
+        memory_mib_max: 384,
+        indexed: false,
+        reads: true,
+        run: readers::halves,
+    },
+    Case {
+        name: "read-pipelines",
+        promise: "commands whose answers nobody reads pile up nowhere",
+        memory_mib_max: 128,
+        indexed: false,
+        reads: true,
+        run: readers::pipelines,
     },
 ];
 
@@ -170,9 +244,11 @@ impl Case {
         let scratch = tempfile::Builder::new().prefix("powercut-hostile-").tempdir_in(&environment.scratch)?;
         let setup = Setup {
             indexed: self.indexed,
+            passwords: self.reads.then(|| scratch.path().join("passwords")),
             limits: "memory_bytes = 33554432\nconnections = 20000\nconnections_per_address = 20000\n".to_owned(),
             ..Setup::plain(environment.program.clone(), scratch.path())
         };
+        readers::write_passwords(&setup)?;
         let server = setup.start()?;
         let sockets_before = sockets(&server)?;
         let load = Load { large_one_in: u64::MAX, body_bytes_max: 8 << 10, ..Load::mixed(51) };
