@@ -13,7 +13,7 @@ fn main() {
     let mut machine = ImapMachine::new(Arc::new(ImapConfig::new("imap.example.org")), true);
     machine.greet();
     let (mut input, mut written) = (BytesMut::from(CLIENT), Vec::new());
-    let mut names = ["Drafts", "INBOX"].map(listed).into_iter();
+    let mut names = ["INBOX", "Drafts"].map(listed).into_iter();
     loop {
         match machine.step(&mut input) {
             // An owner with a socket writes the output and reads more.

@@ -89,11 +89,11 @@ impl Environment {
         self.check_program()
     }
 
-    /// Not a matter of the machine.
     fn check_program(&self) -> Result<(), RigError> {
         if self.program.is_file() {
             return Ok(());
         }
+        // The machine lacks nothing, so this is not `Unavailable`.
         let missing = format!("there is no server at {}: build it or use --server", self.program.display());
         Err(std::io::Error::new(std::io::ErrorKind::NotFound, missing).into())
     }
