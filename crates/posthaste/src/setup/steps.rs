@@ -88,7 +88,7 @@ impl Step {
             Step::Directories => place.config_dir.is_dir() && place.data.is_dir(),
             Step::SmarthostPassword => match &wanted.smarthost {
                 Some(Smarthost { username: Some(_), password, .. }) => {
-                    let password = password.as_ref().map(|password| smarthost_line(password));
+                    let password = password.as_deref().map(smarthost_line);
                     is_there_as(&place.smarthost_password(), password.as_deref())?
                 }
                 _ => true,
