@@ -1,7 +1,7 @@
 //! The state of a member, kept up to date on the ring's thread, and the translation between its local numbers and those of the cluster.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use posthaste_spool::{Consumer, Lsn, Published, StreamId};
 
@@ -16,7 +16,7 @@ pub(crate) struct Member {
     /// Asks for a snapshot.
     wanted: Box<dyn Fn() + Send + Sync>,
     /// Told of each `digest` record.
-    digests: OnceLock<DigestHook>,
+    digests: Mutex<Option<DigestHook>>,
 }
 
 /// See [`ReplicatedSpool::on_digest`](crate::ReplicatedSpool::on_digest).
@@ -40,12 +40,17 @@ impl Member {
     pub fn new(shard: u16, applied: Applied, covered: u64, wanted: Box<dyn Fn() + Send + Sync>) -> Self {
         let next_stream = applied.streams.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
         let state = State { applied, covered, next_stream, ..State::default() };
-        Member { shard, state: Mutex::new(state), changed: Condvar::new(), wanted, digests: OnceLock::new() }
+        Member { shard, state: Mutex::new(state), changed: Condvar::new(), wanted, digests: Mutex::default() }
     }
 
-    /// Once; later ones are dropped.
-    pub fn on_digest(&self, hook: DigestHook) {
-        let _ = self.digests.set(hook);
+    /// Waits until the one before is not called any more.
+    pub fn on_digest(&self, hook: Option<DigestHook>) {
+        let before = std::mem::replace(&mut *self.digests(), hook);
+        drop(before);
+    }
+
+    fn digests(&self) -> MutexGuard<'_, Option<DigestHook>> {
+        self.digests.lock().expect("nothing panics while it is held")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -194,7 +199,10 @@ impl Consumer for Member {
         let is_wanted = state.since_snapshot.is_multiple_of(SNAPSHOT_EVERY);
         self.changed.notify_all();
         drop(state);
-        if let (Some(position), Some(tell)) = (digest_at, self.digests.get()) {
+        if let Some(position) = digest_at
+            && let Some(tell) = &*self.digests()
+        {
+            // Under the lock: whoever takes it away may end the spool, which this thread cannot.
             tell(position);
         }
         if is_wanted {

@@ -183,8 +183,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     }
 
     /// Has this called with the position of each `digest` record, on the ring's thread: consumers have been shown all before it and nothing after. It must not block.
-    /// The first one stays.
-    pub fn on_digest(&self, hook: Box<dyn Fn(Position) + Send + Sync>) {
+    /// `None` ends that, once no call is under way.
+    pub fn on_digest(&self, hook: Option<Box<dyn Fn(Position) + Send + Sync>>) {
         self.member().on_digest(hook);
     }
 

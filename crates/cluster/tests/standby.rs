@@ -350,7 +350,7 @@ fn members_are_told_of_a_digest_at_the_same_place() {
     let standby = elsewhere.follow().unwrap();
     let told = [&owner, &standby].map(|spool| {
         let (tell, told) = channel();
-        spool.on_digest(Box::new(move |position| tell.send(position).unwrap()));
+        spool.on_digest(Some(Box::new(move |position| tell.send(position).unwrap())));
         told
     });
     let stream = owner.stream("a").unwrap();

@@ -7,6 +7,7 @@ use super::lease::Lease;
 use crate::cell::{Digest, Report};
 use crate::hub::LogProgress;
 use crate::local::LocalSpool;
+use crate::member::DigestHook;
 use crate::ownership::OwnReport;
 use crate::ownership::marks::Marks;
 use crate::queue::Told;
@@ -44,12 +45,6 @@ pub struct NodeShard {
 impl NodeShard {
     /// A shard, by its spool, which is a standby's: see [`ReplicatedSpool::follow`]. `is_home`: this node makes the cell of a new shard, and gets the shard back.
     pub fn new<L: LocalSpool>(spool: Arc<ReplicatedSpool<L>>, is_home: bool, service: Arc<dyn ShardService>) -> Self {
-        let told = Arc::downgrade(&service);
-        spool.on_digest(Box::new(move |position| {
-            if let Some(service) = told.upgrade() {
-                service.digest_at(position);
-            }
-        }));
         NodeShard { number: spool.shard(), is_home, spool, service }
     }
 }
@@ -63,6 +58,7 @@ pub(super) trait ShardSpool: Send + Sync {
     fn has_stopped(&self) -> bool;
     fn ended(&self) -> Option<End>;
     fn log_digest(&self);
+    fn on_digest(&self, hook: Option<DigestHook>);
     fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>);
     fn demote_then(&self, then: Told);
     fn drain_then(&self, then: Told);
@@ -95,6 +91,10 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
 
     fn log_digest(&self) {
         self.log_digest();
+    }
+
+    fn on_digest(&self, hook: Option<DigestHook>) {
+        self.on_digest(hook);
     }
 
     fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>) {
@@ -145,6 +145,8 @@ pub(super) struct Releasing {
 impl DrivenShard {
     pub fn new(shard: NodeShard) -> Self {
         let NodeShard { number, spool, service, .. } = shard;
+        let told = service.clone();
+        spool.on_digest(Some(Box::new(move |position| told.digest_at(position))));
         DrivenShard {
             number,
             spool,
@@ -194,6 +196,13 @@ impl DrivenShard {
     /// The ownership of this epoch, if it goes on.
     pub fn tenure_of(&mut self, epoch: u64) -> Option<&mut Tenure> {
         self.tenure.as_mut().filter(|tenure| tenure.lease.epoch() == epoch)
+    }
+}
+
+impl Drop for DrivenShard {
+    fn drop(&mut self) {
+        // The service may hold the spool, which would hold the service.
+        self.spool.on_digest(None);
     }
 }
 
