@@ -9,6 +9,7 @@ mod ask;
 mod body;
 mod client;
 mod connection;
+mod file_state;
 mod guard;
 mod heads;
 mod history;

@@ -5,15 +5,16 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::file_state::{OpenFile, Stamp};
 use crate::token::{self, Token, TokenHash};
 
 /// The name of the file in the data directory.
@@ -106,14 +107,16 @@ impl TokenFile {
     /// # Errors
     /// The file cannot be read, others can, or a line of it is wrong.
     pub fn read(&self) -> Result<Vec<Token>, TokenFileError> {
-        self.read_with_stamp().map(|(tokens, _)| tokens).map_err(|kind| self.error(kind))
+        self.read_whole().map(|(tokens, ..)| tokens).map_err(|kind| self.error(kind))
     }
 
-    fn read_with_stamp(&self) -> Result<(Vec<Token>, Stamp), TokenFileErrorKind> {
+    /// The tokens, and the open file with its state before it was read.
+    fn read_whole(&self) -> Result<(Vec<Token>, Stamp, Option<OpenFile>), TokenFileErrorKind> {
         let mut file = match OpenOptions::new().read(true).custom_flags(nofollow()).open(self.path()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Stamp::default())),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Stamp::default(), None)),
             file => file?,
         };
+        let open = OpenFile::new(file.try_clone()?);
         let found = file.metadata()?;
         if !found.is_file() {
             return Err(TokenFileErrorKind::NoFile);
@@ -126,7 +129,7 @@ impl TokenFile {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(TokenFileErrorKind::TooLarge);
         }
-        Ok((parse(&text)?, Stamp::of(&found)))
+        Ok((parse(&text)?, Stamp::of(&found), open))
     }
 
     /// Adds a token. Durable once this returns. Blocks.
@@ -163,7 +166,7 @@ impl TokenFile {
         let changed = || {
             let lock = private().create(true).truncate(false).open(self.dir.join("tokens.lock"))?;
             flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
-            let (mut tokens, _) = self.read_with_stamp()?;
+            let (mut tokens, ..) = self.read_whole()?;
             change(&mut tokens)?;
             self.write(&tokens)?;
             Ok(())
@@ -199,36 +202,28 @@ fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
     }
 }
 
-/// By which a changed file is known. All zero: there was none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(found: &std::fs::Metadata) -> Self {
-        let changed = (found.ctime(), found.ctime_nsec());
-        Self { device: found.dev(), inode: found.ino(), bytes: found.len(), changed }
-    }
-}
-
 /// The tokens that are good now: the file is read again when it has changed.
 #[derive(Debug)]
 pub(crate) struct KnownTokens {
     file: TokenFile,
     looks: AsyncMutex<Looks>,
+    /// When the last look began, and its outcome.
+    recent: Mutex<Option<(Instant, Arc<ReadTokens>)>>,
     /// Requests that have asked so far.
     asked: AtomicU64,
 }
 
-type ByHash = HashMap<TokenHash, Arc<Token>>;
+/// The tokens of one read of the file.
+#[derive(Debug)]
+struct ReadTokens {
+    by_hash: HashMap<TokenHash, Arc<Token>>,
+    stamp: Stamp,
+    open: Option<OpenFile>,
+}
 
 #[derive(Debug, Default)]
 struct Looks {
-    read: Option<(Stamp, Arc<ByHash>)>,
+    read: Option<Arc<ReadTokens>>,
     /// The last look began after so many requests had asked: it is as new as each of them needs.
     covers: u64,
     #[cfg(test)]
@@ -237,7 +232,7 @@ struct Looks {
     left: Option<JoinHandle<Look>>,
 }
 
-type Look = Result<(Stamp, Arc<ByHash>), TokenFileErrorKind>;
+type Look = Result<Arc<ReadTokens>, TokenFileErrorKind>;
 
 /// The file of tokens cannot be used: nobody is let in, and the log says why.
 #[derive(Debug, PartialEq, Eq)]
@@ -245,7 +240,7 @@ pub(crate) struct TokensUnreadable;
 
 impl KnownTokens {
     pub fn new(file: TokenFile) -> Self {
-        Self { file, looks: AsyncMutex::default(), asked: AtomicU64::new(0) }
+        Self { file, looks: AsyncMutex::default(), recent: Mutex::default(), asked: AtomicU64::new(0) }
     }
 
     /// The token with this secret, unless it has ended at `now`, in seconds since 1970.
@@ -259,7 +254,7 @@ impl KnownTokens {
     /// The token with this hash, as [`find`](Self::find).
     pub async fn find_hash(&self, hash: &TokenHash, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
         let known = timeout(LOOK_PATIENCE, self.known()).await.unwrap_or(Err(TokensUnreadable))?;
-        Ok(known.get(hash).filter(|token| !token.has_ended(now)).cloned())
+        Ok(known.by_hash.get(hash).filter(|token| !token.has_ended(now)).cloned())
     }
 
     /// All tokens, by name.
@@ -268,16 +263,19 @@ impl KnownTokens {
     /// As [`find`](Self::find).
     pub async fn all(&self) -> Result<Vec<Arc<Token>>, TokensUnreadable> {
         let known = timeout(LOOK_PATIENCE, self.known()).await.unwrap_or(Err(TokensUnreadable))?;
-        let mut all: Vec<_> = known.values().cloned().collect();
+        let mut all: Vec<_> = known.by_hash.values().cloned().collect();
         all.sort_by(|one, other| one.name().cmp(other.name()));
         Ok(all)
     }
 
     /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask. Requests that wait meanwhile share the next look.
-    async fn known(&self) -> Result<Arc<ByHash>, TokensUnreadable> {
+    async fn known(&self) -> Result<Arc<ReadTokens>, TokensUnreadable> {
+        if let Some(known) = self.unchanged() {
+            return Ok(known);
+        }
         let own = self.asked.fetch_add(1, Ordering::Release) + 1;
         let mut looks = self.looks.lock().await;
-        if let Some((_, known)) = looks.read.as_ref().filter(|_| looks.covers >= own) {
+        if let Some(known) = looks.read.as_ref().filter(|_| looks.covers >= own) {
             return Ok(Arc::clone(known));
         }
         if let Some(left) = &mut looks.left {
@@ -292,15 +290,18 @@ impl KnownTokens {
         {
             looks.begun += 1;
         }
+        let begun = Instant::now();
         let look = looks.left.insert(spawn_blocking(move || look(&file, before)));
         let found = look.await;
         looks.left = None;
         match found.unwrap_or_else(|error| Err(io::Error::from(error).into())) {
-            Ok((stamp, known)) => {
-                (looks.read, looks.covers) = (Some((stamp, Arc::clone(&known))), covers);
+            Ok(known) => {
+                (looks.read, looks.covers) = (Some(Arc::clone(&known)), covers);
+                *self.recent() = Some((begun, Arc::clone(&known)));
                 Ok(known)
             }
             Err(kind) => {
+                *self.recent() = None;
                 let error = self.file.error(kind).to_string();
                 // Once for each change: a later success names the next one.
                 if looks.read.take().is_some() {
@@ -310,19 +311,32 @@ impl KnownTokens {
             }
         }
     }
+
+    /// The tokens of the last look, if their open file has not changed: most requests need no other thread. A look at the file's name follows each second.
+    fn unchanged(&self) -> Option<Arc<ReadTokens>> {
+        let (begun, known) = self.recent().clone()?;
+        let is_same = begun.elapsed() < NAME_AGE_MAX && known.open.as_ref().is_some_and(OpenFile::is_unchanged);
+        is_same.then_some(known)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Option<(Instant, Arc<ReadTokens>)>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The tokens as they were read `before`, if the file is the same. Blocks.
-fn look(file: &TokenFile, before: Option<(Stamp, Arc<ByHash>)>) -> Look {
+fn look(file: &TokenFile, before: Option<Arc<ReadTokens>>) -> Look {
     let stamp = std::fs::symlink_metadata(file.path()).map(|found| Stamp::of(&found)).unwrap_or_default();
-    if let Some(before) = before.filter(|(of, _)| *of == stamp) {
+    if let Some(before) = before.filter(|before| before.stamp == stamp) {
         return Ok(before);
     }
-    let (tokens, stamp) = file.read_with_stamp()?;
-    let by_hash = tokens.into_iter().map(|token| (*token.hash(), Arc::new(token)));
-    Ok((stamp, Arc::new(by_hash.collect())))
+    let (tokens, stamp, open) = file.read_whole()?;
+    let by_hash = tokens.into_iter().map(|token| (*token.hash(), Arc::new(token))).collect();
+    Ok(Arc::new(ReadTokens { by_hash, stamp, open }))
 }
 
+/// Age of a look at the file's name.
+const NAME_AGE_MAX: Duration = Duration::from_secs(1);
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -412,7 +426,13 @@ mod tests {
         assert_eq!(asking.join_all().await, [true; 20]);
         assert_eq!(known.looks.lock().await.begun, 1);
         known.find(secret.reveal(), 1).await.unwrap();
-        assert_eq!(known.looks.lock().await.begun, 2, "a later request needs a later look");
+        assert_eq!(known.looks.lock().await.begun, 1, "an open file that is as it was needs none");
+        known.file.remove("shop").unwrap();
+        assert_eq!(known.find(secret.reveal(), 1).await, Ok(None));
+        assert_eq!(known.looks.lock().await.begun, 2, "another file took its place");
+        known.recent().as_mut().unwrap().0 -= NAME_AGE_MAX;
+        known.find(secret.reveal(), 1).await.unwrap();
+        assert_eq!(known.looks.lock().await.begun, 3, "its name is looked at each second");
     }
 
     #[tokio::test]

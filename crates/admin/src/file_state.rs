@@ -1,0 +1,61 @@
+//! By which a file is known to have changed.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+/// By which a changed file is known. All zero: there was none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub fn of(found: &Metadata) -> Self {
+        let changed = (found.ctime(), found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), bytes: found.len(), changed }
+    }
+}
+
+/// A file as it was read, still open.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    file: File,
+    state: OpenState,
+}
+
+/// By which a change of an open file is known. A file in its place takes its name, and so its link.
+#[derive(Debug, PartialEq, Eq)]
+struct OpenState {
+    mode: u16,
+    links: u32,
+    bytes: u64,
+    changed: (i64, u32),
+}
+
+impl OpenFile {
+    /// A file that is about to be read. `None`: it has no name any more, or the system cannot say.
+    pub fn new(file: File) -> Option<Self> {
+        let state = OpenState::of(&file).filter(|state| state.links > 0)?;
+        Some(Self { file, state })
+    }
+
+    /// True if it is as it was, and no other file took its place. Some file systems do not say so of the latter.
+    pub fn is_unchanged(&self) -> bool {
+        OpenState::of(&self.file).as_ref() == Some(&self.state)
+    }
+}
+
+impl OpenState {
+    /// Does not block: the system has this of an open file in memory, and a file system of another host is not asked.
+    fn of(file: &File) -> Option<Self> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(file, "", flags, StatxFlags::BASIC_STATS).ok()?;
+        let changed = (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec);
+        Some(Self { mode: found.stx_mode, links: found.stx_nlink, bytes: found.stx_size, changed })
+    }
+}
