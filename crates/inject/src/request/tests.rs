@@ -337,3 +337,23 @@ fn many_small_values_are_refused_before_they_take_memory() {
     let content = format!(r#""X: \"\n\n{}""#, ",[{".repeat(200_000));
     assert_eq!(made(ANN, &content, "").unwrap().len(), 1);
 }
+
+#[test]
+fn what_takes_long_to_read_is_known_by_its_octets() {
+    let check = |content: &str, more: &str, expected: bool| {
+        let body = format!(r#"{{"envelope_sender":"","recipients":{ANN},"content":"{content}"{more}}}"#);
+        assert_eq!(InjectRequest::is_quick(body.as_bytes()), expected, "{}", &body[..body.len().min(120)]);
+        assert!(InjectRequest::parse(body.as_bytes()).is_ok(), "{body}");
+    };
+    check(r"Subject: x\n\n{ hello, }\n", "", true);
+    check(&format!(r"\n\n{}", "hello, world".repeat(40)), "", true);
+    check(&r"\nx".repeat(20_000), "", true);
+    check(&r"\nx".repeat(25_000), "", false);
+    check(&format!(r"\n\n{{{{ 1{} }}}}", " + 1".repeat(10)), "", false);
+    for marks in
+        [r"\u007b{ x }}", r"{\u007b x }}", r"{\u007B x }}", r"{\u0023 x #}", r"{\u0025 if x %}{\u0025 endif %}"]
+    {
+        check(&format!(r"\n\n{marks}"), "", false);
+    }
+    check(r"\n\n", &format!(r#","substitutions":{{"a":[1{}]}}"#, ",1".repeat(600)), false);
+}

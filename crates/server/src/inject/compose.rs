@@ -87,16 +87,16 @@ pub(super) async fn checked(
     bounds: &Bounds,
     id: u64,
 ) -> Result<CheckedRequest, Refused> {
-    let bytes = body.len();
+    let (bytes, is_quick) = (body.len(), InjectRequest::is_quick(&body));
     let parse = move || InjectRequest::parse(&body).map(Arc::new);
-    let request = blocking(bytes, parse).await??;
+    let request = blocking(!is_quick, parse).await??;
     let latest = unix_micros() / 1_000_000 + A_YEAR as i64;
     if request.schedule().first_attempt.is_some_and(|first| first > latest) {
         return Err(Refused { status: 400, why: "schedule.first_attempt: a year ahead at most".to_owned() });
     }
     if request.messages() == 1 && !request.has_templates() {
         let (of_request, bounds) = (Arc::clone(&request), bounds.clone());
-        let only = blocking(bytes, move || composed(&of_request, 0, &|| true, &bounds, id)).await??;
+        let only = blocking(is_long(bytes), move || composed(&of_request, 0, &|| true, &bounds, id)).await??;
         return Ok(CheckedRequest { sizes: vec![only.bytes], only: Some(only), request });
     }
     let mut sizes = Vec::with_capacity(request.messages());
@@ -111,15 +111,20 @@ pub(super) async fn checked(
     Ok(CheckedRequest { request, sizes, only: None })
 }
 
-/// Works on so many octets: at once if they are few, as another thread would take longer to hear of it.
+/// Does work that takes long or not: at once if it does not, as another thread would take longer to hear of it.
 pub(super) async fn blocking<T: Send + 'static>(
-    bytes: usize,
+    is_long: bool,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RenderFailure> {
-    match bytes <= AT_ONCE_BYTES_MAX {
-        true => Ok(work()),
-        false => spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked),
+    match is_long {
+        false => Ok(work()),
+        true => spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked),
     }
+}
+
+/// True if work that looks once at each of so many octets takes long.
+pub(super) fn is_long(bytes: usize) -> bool {
+    bytes > AT_ONCE_BYTES_MAX
 }
 
 /// Makes messages behind those whose octets are known, for [`PART_TIME`].
@@ -185,7 +190,7 @@ pub(super) fn composed(
     Ok(Composed { id, bytes: wire_bytes, mail, body: InjectedBody::new(header, text, has_crlf) })
 }
 
-/// Octets that a request or a message has at most to be worked on at once: about 100 µs.
+/// Octets that are worked on at once: about 100 µs.
 const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Octets of all messages of a request.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;

@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::compose::{Refused, blocking};
+use super::compose::{Refused, blocking, is_long};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
@@ -69,7 +69,7 @@ impl InjectKeys {
             tracing::error!(error = error.to_string(), "keys of requests cannot be read");
             Refused { status: 503, why: "keys of requests cannot be read now".to_owned() }
         })?;
-        let (digest, body) = blocking(body.len(), move || (body_digest(&body), body)).await?;
+        let (digest, body) = blocking(is_long(body.len()), move || (body_digest(&body), body)).await?;
         let found = log.begin(KeyId::new(token, path, key), digest).map_err(|refusal| {
             let status = match refusal {
                 KeyRefusal::Running => 409,

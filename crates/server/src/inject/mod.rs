@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
-use self::compose::{Bounds, CheckedRequest, Composed, Refused, blocking, checked, composed};
+use self::compose::{Bounds, CheckedRequest, Composed, Refused, blocking, checked, composed, is_long};
 pub(crate) use self::keys::InjectKeys;
 use self::keys::KeyedRequest;
 use self::senders::AllowedSenders;
@@ -161,7 +161,7 @@ impl InjectDoor {
         let compose = move |may_go_on: &dyn Fn() -> bool| composed(&request, number, may_go_on, &bounds, id);
         let composed = match has_templates {
             true => rendering.again(compose).await,
-            false => blocking(bytes as usize, move || compose(&|| true)).await,
+            false => blocking(is_long(bytes as usize), move || compose(&|| true)).await,
         };
         composed.ok()?.ok()
     }
