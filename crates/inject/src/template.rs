@@ -49,10 +49,12 @@ pub(crate) enum Piece {
 /// The templates of one request.
 #[derive(Debug)]
 pub(crate) struct Templates {
-    environment: Environment<'static>,
+    /// Made with the first template: most requests have none, and it has tables of its own.
+    environment: Option<Environment<'static>>,
     /// Octets that filters may still make in the render under way.
     budget: Arc<AtomicUsize>,
-    has_any: bool,
+    /// Steps of one template.
+    steps: u64,
 }
 
 /// Asked before each template. False: no more are rendered.
@@ -83,22 +85,9 @@ pub(crate) fn is_fixed(text: &str) -> bool {
 impl Templates {
     /// For a request with so many recipients, whose variables take `variables_bytes` for each at most.
     pub fn new(recipients: usize, variables_bytes: usize) -> Self {
-        let budget = Arc::new(AtomicUsize::new(0));
-        let mut environment = Environment::empty();
-        environment.set_keep_trailing_newline(true);
         let steps = (REQUEST_STEPS_MAX / recipients.max(1) as u64).min(STEPS_MAX);
         let steps = steps / (1 + variables_bytes / STEP_BYTES) as u64;
-        environment.set_fuel(Some(steps.max(STEPS_MIN)));
-        let escape = |name: &str| if name.starts_with(HTML) { AutoEscape::Html } else { AutoEscape::None };
-        environment.set_auto_escape_callback(escape);
-        environment.set_formatter(|out, state, value| {
-            if state.name().starts_with(HEADER) && value.to_string().contains(['\r', '\n', '\0']) {
-                return Err(refused("a value for a header field has a line break or NUL"));
-            }
-            escape_formatter(out, state, value)
-        });
-        add_filters(&mut environment, &budget);
-        Self { environment, budget, has_any: false }
+        Self { environment: None, budget: Arc::default(), steps: steps.max(STEPS_MIN) }
     }
 
     /// Takes a text: as it is if it has nothing of a template, or `is_static`. `what` names it in errors.
@@ -123,14 +112,14 @@ impl Templates {
         check_statement(&parsed).map_err(|why| format!("{what}: templates here have no {why}"))?;
         drop(parsed);
         let name = format!("{}{what}", place.prefix());
-        self.environment.add_template_owned(name.clone(), text).map_err(named)?;
-        self.has_any = true;
+        let environment = self.environment.get_or_insert_with(|| new_environment(self.steps, &self.budget));
+        environment.add_template_owned(name.clone(), text).map_err(named)?;
         Ok(Piece::Template(name))
     }
 
     /// True if there is a template, and not only fixed texts.
     pub fn has_any(&self) -> bool {
-        self.has_any
+        self.environment.is_some()
     }
 
     /// The text for one recipient, whose variables these are.
@@ -148,11 +137,28 @@ impl Templates {
         self.budget.store(OUTPUT_BYTES_MAX, Ordering::Relaxed);
         let what = name.split_once(':').map_or(&**name, |(_, what)| what);
         let named = |error: Error| format!("{what}: {}", told(&error));
-        let template = self.environment.get_template(name).map_err(named)?;
+        let environment = self.environment.as_ref().expect("a template has an environment");
+        let template = environment.get_template(name).map_err(named)?;
         let mut out = Bounded(Vec::new());
         template.render_captured_to(variables, &mut out).map_err(named)?;
         Ok(String::from_utf8(out.0).expect("a template writes text"))
     }
+}
+
+fn new_environment(steps: u64, budget: &Arc<AtomicUsize>) -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_keep_trailing_newline(true);
+    environment.set_fuel(Some(steps));
+    let escape = |name: &str| if name.starts_with(HTML) { AutoEscape::Html } else { AutoEscape::None };
+    environment.set_auto_escape_callback(escape);
+    environment.set_formatter(|out, state, value| {
+        if state.name().starts_with(HEADER) && value.to_string().contains(['\r', '\n', '\0']) {
+            return Err(refused("a value for a header field has a line break or NUL"));
+        }
+        escape_formatter(out, state, value)
+    });
+    add_filters(&mut environment, budget);
+    environment
 }
 
 /// Takes so many octets of output, and no more.

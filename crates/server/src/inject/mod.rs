@@ -179,6 +179,7 @@ impl Delivery {
         let mut outcomes = Outcomes::new();
         let mut receiving = JoinSet::new();
         let request_id = door.0.receiver.new_id();
+        let is_single = sizes.len() == 1;
         for (number, bytes) in sizes.into_iter().enumerate() {
             let left: Vec<u32> = request.indexes_of(number).filter(|index| !before.settled.has(*index)).collect();
             if left.is_empty() {
@@ -193,7 +194,7 @@ impl Delivery {
             let (of_message, request, bounds, key) =
                 (door.clone(), Arc::clone(&request), Arc::clone(&bounds), key.clone());
             let (only, peer, tenant) = (only.take(), peer.clone(), tenant.clone());
-            receiving.spawn(async move {
+            let receive = async move {
                 let composed = match only {
                     Some(only) => Some(only),
                     None => {
@@ -205,7 +206,13 @@ impl Delivery {
                 let outcomes = of_message.receive(request, composed, of_request, (peer, tenant), key).await;
                 drop(room);
                 outcomes
-            });
+            };
+            if is_single {
+                // Another task would only wake this one.
+                note(&mut outcomes, Ok(receive.await));
+                break;
+            }
+            receiving.spawn(receive);
             while let Some(done) = receiving.try_join_next() {
                 note(&mut outcomes, done);
             }
