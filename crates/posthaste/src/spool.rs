@@ -293,7 +293,7 @@ fn repair(spool: &Spool, give_up_damaged: bool) -> Result<ExitCode, AnyError> {
 
 fn has_what_may_be_given_up(closed: &ClosedFileSpool) -> std::io::Result<bool> {
     let is_missing = !closed.missing().is_empty() || spool_give_up::has_lost_batches(closed)?;
-    Ok(is_missing || !closed.unreadable_bodies()?.is_empty())
+    Ok(is_missing || !closed.unreadable_bodies()?.is_empty() || !closed.lost_entries()?.is_empty())
 }
 
 fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {

@@ -8,7 +8,7 @@ use posthaste_relay::sender::STREAM as QUEUE;
 use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool, SpoolAdmin};
 use serde_json::{Value, json};
 
-use crate::spool_access::config_for;
+use crate::spool_access::{batches, config_for};
 use crate::spool_inspect::{damage_json, damage_text};
 use crate::spool_waiting::{Waiting, all, date};
 use crate::terminal::harmless;
@@ -20,6 +20,8 @@ pub struct GivenUp {
     segments: Vec<u64>,
     /// Batches that are lost with them, or that no checkpoint tells of.
     lost: Vec<Damage>,
+    /// Batches without a body that streams waited for: what they said of other mail is not known.
+    entries: Vec<Lsn>,
     bodies: Vec<LostBody>,
 }
 
@@ -35,17 +37,18 @@ struct LostBody {
     remote: Option<Vec<String>>,
 }
 
-/// Gives up missing segments and unreadable bodies, after copying the rest of each body. A body that turns out to be
-/// whole stays.
+/// Gives up missing segments, lost batches and unreadable bodies, after copying the rest of each body. A body that
+/// turns out to be whole stays.
 pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
-    let mut given_up = GivenUp { segments: closed.missing().to_vec(), ..GivenUp::default() };
+    let (segments, entries) = (closed.missing().to_vec(), closed.lost_entries()?);
+    let mut given_up = GivenUp { segments, entries, ..GivenUp::default() };
     let mut messages: HashMap<Lsn, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
     let mut recipients = remote(&closed)?;
     let is_remote: Vec<bool> = unreadable.iter().map(|(lsn, _)| closed.needed_by(*lsn).contains(&QUEUE)).collect();
     let is_damaged = has_lost_batches(&closed)?;
     drop(closed);
-    if unreadable.is_empty() && given_up.segments.is_empty() && !is_damaged {
+    if unreadable.is_empty() && given_up.is_empty() && !is_damaged {
         return Ok(given_up);
     }
     let mut config = config_for(dir)?;
@@ -64,7 +67,8 @@ pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn s
         let remote = is_remote.then(|| recipients.remove(&lsn).unwrap_or_default());
         given_up.bodies.push(LostBody { batch: lsn, why, kept, message, remote });
     }
-    spool.give_up_bodies(&given_up.bodies.iter().map(|one| one.batch).collect::<Vec<_>>())?;
+    let bodies = given_up.bodies.iter().map(|one| one.batch);
+    spool.give_up_bodies(&bodies.chain(given_up.entries.iter().copied()).collect::<Vec<_>>())?;
     Ok(given_up)
 }
 
@@ -88,7 +92,7 @@ fn remote(closed: &dyn ClosedSpool) -> std::io::Result<HashMap<Lsn, Vec<String>>
 
 impl GivenUp {
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.lost.is_empty() && self.bodies.is_empty()
+        self.segments.is_empty() && self.lost.is_empty() && self.entries.is_empty() && self.bodies.is_empty()
     }
 
     pub fn text(&self) -> String {
@@ -98,7 +102,10 @@ impl GivenUp {
             text += &format!("GIVEN UP: segments of the log: {}\n", numbers.join(", "));
         }
         text += &damage_text(&self.lost, "LOST");
-        if !self.segments.is_empty() || !self.lost.is_empty() {
+        if !self.entries.is_empty() {
+            text += &format!("GIVEN UP: what {} said of other mail\n", batches(self.entries.len() as u64));
+        }
+        if !self.segments.is_empty() || !self.lost.is_empty() || !self.entries.is_empty() {
             text += "recipients that other hosts may have had mail for are held from the next start on: `posthaste queue list --held`\n";
         }
         text + &self.bodies.iter().map(LostBody::text).collect::<String>()
@@ -109,7 +116,7 @@ impl GivenUp {
     }
 
     pub fn segments_json(&self) -> Value {
-        json!({"segments": self.segments, "lost": damage_json(&self.lost)})
+        json!({"segments": self.segments, "lost": damage_json(&self.lost), "entries": self.entries})
     }
 }
 

@@ -197,10 +197,11 @@ pub trait SpoolAdmin: Spool {
     fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError>;
 
     /// Releases unreadable bodies for all streams, when the operator gives them up. Reading such a body then fails with [`ReadError::NotFound`]. Entries stay, unless
-    /// the head of the batch is lost with them. Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
+    /// the head of the batch is lost with them: streams that wait for such entries without a body are uncertain up to there. Durable when this returns without an error.
+    /// After a loss at the end of the log later openings know then where it ends. [Set aside](Spool::set_aside) what is left of a body before.
     ///
     /// # Errors
-    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.
+    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds. `StorageFull`: only the end of the loss is not written; call it again.
     fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError>;
 
     /// Reads all that streams need while the spool is in use, and verifies it. Calls `pause` after each batch with the bytes read so far. Sleep there to read in the background,

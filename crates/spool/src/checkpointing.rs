@@ -9,15 +9,17 @@ use std::time::Instant;
 
 use posthaste_ring::Proof;
 
+use crate::batch::{BodyPlace, Head};
 use crate::checkpoint::Checkpoint;
+use crate::core::{Appended, AppendedBody};
 use crate::events::Event;
 use crate::live::Window;
 use crate::lsn_set::LsnSet;
 use crate::shared::{Shared, Work};
 use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
-use crate::store::{Extent, Unneeded};
-use crate::{CheckpointError, Lsn};
+use crate::store::{Commit, Extent, Unneeded};
+use crate::{AppendError, CheckpointError, Lsn};
 
 /// The content of a checkpoint, taken at one moment.
 struct Taken {
@@ -58,6 +60,28 @@ impl Shared {
             }
         }
         outcome.map(drop)
+    }
+
+    /// Ends a loss in the ring that a durable checkpoint knows of: appends a record of no stream, and makes a checkpoint. Without a later record each opening takes
+    /// all numbers for lost that missing segments may have had, each time more. Blocks.
+    pub fn end_loss(&self) -> Result<(), CheckpointError> {
+        if self.store.ring().is_none() || self.core.state().lost_through == 0 {
+            return Ok(());
+        }
+        let head = Head { entries: Vec::new(), body: BodyPlace::None }.encode();
+        let appended = Appended { entries: Vec::new(), body: AppendedBody::None, bytes: head.len() as u64 };
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let then: crate::Then = Box::new(move |outcome| drop(tell.send(outcome)));
+        let commit = Commit::Batch { core: self.core.clone(), appended, then };
+        drop(self.store.append(head.into(), Vec::new(), commit));
+        match told.recv().unwrap_or(Err(AppendError::Closed)) {
+            Ok(_) => self.checkpoint(),
+            Err(AppendError::Poisoned(why)) => Err(CheckpointError::Poisoned(why)),
+            Err(error) => {
+                let error = std::io::Error::new(std::io::ErrorKind::StorageFull, error);
+                Err(CheckpointError::Io { what: "cannot write the end of the loss", error })
+            }
+        }
     }
 
     /// # Errors

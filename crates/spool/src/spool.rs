@@ -126,7 +126,8 @@ impl SpoolAdmin for FileSpool {
             let mut state = self.shared.core.state();
             if is_lost { state.give_up_batch(lsn) } else { state.give_up_body(lsn) }
         }
-        self.shared.checkpoint()
+        self.shared.checkpoint()?;
+        self.shared.end_loss()
     }
 
     fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> std::io::Result<ScrubReport> {

@@ -316,8 +316,9 @@ fn told_lost(text: &str) -> Vec<std::ops::RangeInclusive<u64>> {
     let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok();
     let ranges =
         text.split("batches ").skip(1).filter_map(|rest| Some(number(rest)?..=number(rest.split_once(" to ")?.1)?));
+    let open = text.split("batches from ").skip(1).filter_map(|rest| Some(number(rest)?..=u64::MAX));
     let single = |before| text.split(before).skip(1).filter_map(move |rest| number(rest).map(|one| one..=one));
-    ranges.chain(single("batch ")).chain(single("batch=")).collect()
+    ranges.chain(open).chain(single("batch ")).chain(single("batch=")).collect()
 }
 
 /// Runs the repair command from the message of a server that refused to start: one line with the spool and a command.

@@ -6,8 +6,8 @@ use std::process::Output;
 use std::sync::mpsc::channel;
 
 use posthaste_spool::{
-    Batch, Body, ClosedFileSpool, Config, Entry, FileSpool, Lsn, Released, SnapshotName, Spool, SpoolImport, StoreKind,
-    StreamId,
+    Batch, Body, ClosedFileSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, SpoolImport,
+    StoreKind, StreamId,
 };
 use serde_json::Value;
 
@@ -402,4 +402,79 @@ fn damage_that_no_checkpoint_tells_of_is_named_until_it_is_given_up() {
     assert_eq!(json(dir.path(), &["export", "spool", "--to", "whole"]).1["damage"], Value::Array(Vec::new()));
     assert_eq!(run(dir.path(), &["import", "new", "--from", "whole"]).0, 0);
     assert_eq!(json(dir.path(), &["inspect", "new"]).1["streams"][0]["entries"], 3);
+}
+
+/// What a stream is shown at an opening: its batches, and up to where nobody knows what its entries said.
+fn shown(dir: &Path, stream: &str) -> (Vec<Lsn>, Option<Lsn>) {
+    let mut config = Config { keeper: false, ..Config::default() };
+    config.ring.segment_bytes = 64 << 10;
+    let (spool, report) = FileSpool::open(dir, config).unwrap();
+    let stream = spool.stream(stream).unwrap();
+    let (mut batches, mut uncertain) = (Vec::new(), None);
+    spool
+        .replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, .. } => batches.push(lsn),
+            Replayed::Uncertain { through } => uncertain = Some(through),
+            Replayed::Damaged { lsn } => panic!("{lsn} was given up: {report:?}"),
+        })
+        .unwrap();
+    // As a kill: the look leaves nothing behind.
+    spool.abandon();
+    (batches, uncertain)
+}
+
+/// The last segment is the one of which no later record tells; without a checkpoint nobody knows who needed it.
+#[test]
+fn after_a_lost_segment_a_spool_is_repaired_and_moved() {
+    for (has_checkpoint, is_last) in [(false, true), (true, true), (true, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = open(dir.path());
+        let one = spool.stream("local:one").unwrap();
+        let mut all = Vec::new();
+        for n in 0..60_u8 {
+            all.push(append(&spool, &[one], Body::inline(vec![vec![n; 3000].into()])));
+            // One that only says what became of others.
+            let (tell, told) = channel();
+            let entry = Entry { stream: one, needs_body: false, payload: "done".into() };
+            let batch = Batch { entries: vec![entry], body: Body::None };
+            spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+            all.push(told.recv().unwrap().unwrap());
+        }
+        if has_checkpoint {
+            spool.checkpoint().unwrap();
+        }
+        spool.abandon();
+        let mut segments = json(dir.path(), &["inspect", "spool"]).1["segments"].as_array().unwrap().clone();
+        segments.retain(|segment| segment["batches"] != 0);
+        let segment = &segments[if is_last { segments.len() - 1 } else { segments.len() / 2 }];
+        let number = |key: &str| segment[key].as_str().unwrap().parse::<u64>().unwrap();
+        let lost = number("first")..=number("last");
+        std::fs::remove_file(dir.path().join("spool/ring").join(segment["name"].as_str().unwrap())).unwrap();
+        let what = format!("{has_checkpoint} {is_last} {lost:?}");
+
+        let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+        assert!(code == 1 && text.contains("DAMAGED: ring/"), "{what}: {text}");
+        assert_eq!(run(dir.path(), &["export", "spool", "--to", "damaged"]).0, 1, "{what}");
+        let (code, text, _) = run(dir.path(), &["repair", "spool", "--give-up-damaged"]);
+        assert!(code == 0 && text.contains("GIVEN UP: segments of the log: "), "{what}: {text}");
+        assert!(text.ends_with("sound\n"), "{what}: {text}");
+        assert!(!is_last || text.contains("records missing (batches from "), "{what}: {text}");
+        for _ in 0..2 {
+            let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+            assert!(code == 0 && text.starts_with("sound: "), "{what}: {text}");
+            let (code, text, _) = run(dir.path(), &["repair", "spool", "--give-up-damaged"]);
+            assert_eq!((code, &*text), (0, "sound: nothing had to be repaired\n"), "{what}");
+        }
+        let (code, exported) = json(dir.path(), &["export", "spool", "--to", "whole"]);
+        assert_eq!((code, &exported["damage"]), (0, &Value::Array(Vec::new())), "{what}");
+        let (code, _, error) = run(dir.path(), &["import", "new", "--from", "whole"]);
+        assert_eq!(code, 0, "{what}: {error}");
+        for place in ["spool", "new"] {
+            let (batches, uncertain) = shown(&dir.path().join(place), "local:one");
+            let left: Vec<Lsn> = all.iter().copied().filter(|lsn| !lost.contains(&lsn.get())).collect();
+            assert_eq!(batches, left, "{what}: {place}");
+            let last_said = all.iter().skip(1).step_by(2).rfind(|lsn| lost.contains(&lsn.get()));
+            assert!(uncertain.as_ref() >= last_said, "{what}: {place}: {uncertain:?}");
+        }
+    }
 }

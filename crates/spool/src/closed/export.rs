@@ -197,8 +197,20 @@ impl ClosedFileSpool {
         Ok(lost)
     }
 
+    pub(super) fn lost_heads(&self) -> io::Result<Vec<Lsn>> {
+        let mut all = Vec::new();
+        for (lsn, _) in self.state.needed(0..=u64::MAX).into_iter().filter(|(_, is_body_needed)| !*is_body_needed) {
+            match self.find(lsn) {
+                Ok(Some(_)) => {}
+                Ok(None) => all.push(Lsn::new(lsn)),
+                Err(error) if is_bad_sector(&error) => all.push(Lsn::new(lsn)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
     pub(super) fn lost_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
-        let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
         let mut all = Vec::new();
         for (lsn, _) in self.state.needed(0..=u64::MAX).into_iter().filter(|(_, is_body_needed)| *is_body_needed) {
             let why = match self.find(lsn) {
@@ -311,6 +323,10 @@ impl ClosedFileSpool {
             read => Ok(read?),
         }
     }
+}
+
+fn is_bad_sector(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// The front fields and the body, or of a large body the front fields; or why they cannot be read.

@@ -66,6 +66,12 @@ pub trait ClosedSpool {
     /// An error of reading, except for sectors that cannot be read.
     fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>>;
 
+    /// Batches of which streams need entries alone and whose heads cannot be read, in order: nobody knows what they said.
+    ///
+    /// # Errors
+    /// An error of reading, except for sectors that cannot be read.
+    fn lost_entries(&self) -> io::Result<Vec<Lsn>>;
+
     /// The streams that need anything of a batch.
     fn needed_by(&self, lsn: Lsn) -> Vec<&str>;
 
@@ -450,6 +456,10 @@ impl ClosedSpool for ClosedFileSpool {
 
     fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
         self.lost_bodies()
+    }
+
+    fn lost_entries(&self) -> io::Result<Vec<Lsn>> {
+        self.lost_heads()
     }
 
     fn needed_by(&self, lsn: Lsn) -> Vec<&str> {

@@ -58,6 +58,10 @@ pub(crate) fn open(
 pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
     let what = match found.lsns {
         Some((first, last)) if first == last => found.what.to_owned(),
+        // Numbers that a lost end may have had, far more than it had.
+        Some((first, last)) if last.get() - first.get() >= posthaste_ring::LSN_GAP => {
+            format!("{} (batches from {first} on)", found.what)
+        }
         Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
         None => found.what.to_owned(),
     };
