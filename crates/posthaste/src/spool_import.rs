@@ -1,5 +1,6 @@
 //! `posthaste spool import`: makes a spool from what `export` wrote.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,15 +42,16 @@ pub fn import(from: &Path, to: &Path, kind: StoreKind, is_json: bool) -> Result<
     for row in streams.streams.iter().flat_map(|stream| &stream.snapshots).filter(|row| row.is_file) {
         let file = format!("{SNAPSHOTS}/{}", row.name);
         let name = row.name().ok_or_else(|| files.named(&file, "not a valid name"))?;
-        let copied = files.open(&file).and_then(|mut content| spool.snapshot(&name, &mut content));
-        copied.map_err(|error| files.named(&file, error))?;
+        let mut content = Source::open(&files, &file)?;
+        let copied = spool.snapshot(&name, &mut content);
+        copied.map_err(|error| blamed(&files, &file, Some(&content), to, &error))?;
     }
     let names: Vec<&str> = manifest.names().filter(|name| is_batch(name)).collect();
     let bar = progress_bar();
     bar.set_message("reading batches");
     bar.set_length(names.len() as u64);
     for name in &names {
-        put(&mut spool, &manifest, &files, name)?;
+        put(&mut spool, &manifest, &files, to, name)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -91,16 +93,55 @@ fn is_batch(name: &str) -> bool {
     name.strip_suffix(".json").is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn put(spool: &mut SpoolImport, manifest: &Manifest, files: &ExportFiles, name: &str) -> Result<(), AnyError> {
+fn put(
+    spool: &mut SpoolImport,
+    manifest: &Manifest,
+    files: &ExportFiles,
+    to: &Path,
+    name: &str,
+) -> Result<(), AnyError> {
     let Batch { batch: lsn, front_bytes: front_len, entries } = files.json(name)?;
     let body_name = name.replace(".json", ".body");
-    let mut body = match manifest.bytes_of(&body_name) {
-        Some(len) => Some((files.open(&body_name).map_err(|error| files.named(&body_name, error))?, len)),
+    let mut source = None;
+    let body = match manifest.bytes_of(&body_name) {
+        Some(len) => {
+            let file = source.insert(Source::open(files, &body_name)?);
+            Some((file as &mut dyn io::Read, len))
+        }
         None => None,
     };
-    let body = body.as_mut().map(|(file, len)| (file as &mut dyn io::Read, *len));
     let put = spool.batch(ImportedBatch { lsn, entries, front_len, body });
-    put.map_err(|error| files.named(name, error))
+    put.map_err(|error| blamed(files, name, source.as_ref(), to, &error))
+}
+
+/// A file of the export. It remembers whether reading it failed, which the import tells like a failure of writing.
+struct Source {
+    file: File,
+    has_failed: bool,
+}
+
+impl Source {
+    fn open(files: &ExportFiles, name: &str) -> Result<Self, AnyError> {
+        let file = files.open(name).map_err(|error| files.named(name, error))?;
+        Ok(Source { file, has_failed: false })
+    }
+}
+
+impl io::Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = io::Read::read(&mut self.file, buffer);
+        self.has_failed |= read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
+        read
+    }
+}
+
+/// An error with the file of the export, if that cannot be read or is wrong; else with the new spool.
+fn blamed(files: &ExportFiles, name: &str, source: Option<&Source>, to: &Path, error: &io::Error) -> AnyError {
+    let is_wrong = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+    if is_wrong || source.is_some_and(|source| source.has_failed) {
+        return files.named(name, error);
+    }
+    format!("{}: {error}", to.display()).into()
 }
 
 /// The ids of mail mounts: without them the next start would take those that it finds.

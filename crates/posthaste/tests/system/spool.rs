@@ -378,6 +378,33 @@ fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
     assert!(!dir.path().join("never").exists());
 }
 
+/// The disk of the new spool has no room, here by a limit of the process.
+#[test]
+fn an_import_that_finds_no_room_names_the_new_spool() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path());
+    let one = spool.stream("local:one").unwrap();
+    let mut upload = spool.upload(0).unwrap();
+    upload.write(&[99; 3 << 20]).unwrap();
+    let lsn = append(&spool, &[one], Body::file(upload.finish().unwrap()));
+    let name = SnapshotName::new("one.1").unwrap();
+    spool.write_snapshot(&name, &mut |out| out.write_all(b"the state")).unwrap();
+    spool.advance(one, lsn, Some(name), Released::default());
+    drop(spool);
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
+    // Without any room the snapshot fails, else the body.
+    for blocks in [0, 1024] {
+        let mut shell = std::process::Command::new("bash");
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" spool import new --from out");
+        let tried = shell.current_dir(dir.path()).args(["-c", &script, env!("CARGO_BIN_EXE_posthaste")]).output();
+        let tried = tried.unwrap();
+        let error = String::from_utf8(tried.stderr).unwrap();
+        assert_eq!(tried.status.code(), Some(2), "{error}");
+        assert!(error.contains("posthaste: new: ") && !error.contains("out/"), "{blocks}: {error}");
+    }
+    assert_eq!(run(dir.path(), &["import", "new", "--from", "out"]).0, 0, "it is begun anew");
+}
+
 #[test]
 fn damage_that_no_checkpoint_tells_of_is_named_until_it_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
