@@ -12,7 +12,7 @@ use crate::row::NumberRange;
 
 /// The name of the stream.
 pub const STREAM: &str = "mailstore";
-/// The most messages of one [`MailEntry::Found`].
+/// The most messages of one [`MailEntry::Found`] or [`MailEntry::UniqueIds`].
 pub const FOUND_MAX: usize = 65_536;
 
 const VERSION: u8 = 1;
@@ -103,6 +103,13 @@ pub enum MailEntry {
         name: Bytes,
         /// True if it is subscribed to.
         is_on: bool,
+    },
+    /// Unique-ids that a POP3 server before this one gave to messages. Each is a printable text of at most 70 octets.
+    UniqueIds {
+        /// The mailbox.
+        mailbox: u32,
+        /// UIDs with their unique-ids, at most [`FOUND_MAX`].
+        ids: Vec<(u32, Bytes)>,
     },
     /// Digests of imported messages, in the batch of their *new* or *found*.
     Imported {
@@ -291,7 +298,8 @@ impl MailEntry {
             | Self::Gone { mailbox, .. }
             | Self::Keyword { mailbox, .. }
             | Self::Found { mailbox, .. }
-            | Self::Name { mailbox, .. } => Some(*mailbox),
+            | Self::Name { mailbox, .. }
+            | Self::UniqueIds { mailbox, .. } => Some(*mailbox),
             Self::Held { .. }
             | Self::Mailbox(_)
             | Self::MailboxGone { .. }

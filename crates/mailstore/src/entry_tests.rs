@@ -77,6 +77,8 @@ fn entries() -> impl Strategy<Value = MailEntry> {
         (octets(), id(), id(), prop::collection::vec(any::<[u8; 32]>(), 0..3)).prop_map(
             |(import, mailbox, first_uid, digests)| MailEntry::Imported { import, mailbox, first_uid, digests }
         ),
+        (id(), prop::collection::vec((id(), octets()), 0..4))
+            .prop_map(|(mailbox, ids)| MailEntry::UniqueIds { mailbox, ids }),
     ]
 }
 
@@ -95,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_those_of_an_entry(kind in 0u8..17, mut bytes in prop::collection::vec(any::<u8>(), 2..90)) {
+    fn any_bytes_are_refused_or_those_of_an_entry(kind in 0u8..18, mut bytes in prop::collection::vec(any::<u8>(), 2..90)) {
         (bytes[0], bytes[1]) = (1, kind);
         let bytes = Bytes::from(bytes);
         if let Some(entry) = MailEntry::decode(&bytes) {
@@ -116,7 +118,7 @@ fn the_layout_is_that_of_the_table() {
 
 #[test]
 fn a_count_that_lies_takes_no_memory() {
-    for kind in [1u8, 2, 8, 15] {
+    for kind in [1u8, 2, 8, 15, 16] {
         let mut bytes = vec![1, kind];
         bytes.resize(40, 0xFF);
         assert_eq!(MailEntry::decode(&bytes.into()), None);

@@ -44,5 +44,5 @@ pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRa
 pub use store::{
     AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, KeptKind,
     ListOptions, ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows,
-    MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags, UniqueIds, ViewChanges,
 };

@@ -15,7 +15,7 @@ use crate::message_list::{Message, MessageCounts, MessageList};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{
     Asked, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions,
-    SelectMode, StoredFlags, ViewChanges,
+    SelectMode, StoredFlags, UniqueIds, ViewChanges,
 };
 
 /// The most rows of one step.
@@ -60,6 +60,10 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>>;
     /// Waits until there may be another snapshot than this.
     fn changed<'a>(&'a self, known: &'a Arc<Snapshot<Self::File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    /// See [`MailboxView::unique_ids`].
+    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
+        Box::pin(std::future::ready(Ok(Arc::default())))
+    }
     /// The size of a message, if it is known without reading it. One that could not be read has none.
     fn known_size(&self, message: &Message<Self::File>) -> Option<u64>;
     /// The size of a message, known already or found now.
@@ -318,6 +322,10 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             return Box::pin(std::future::ready(()));
         }
         self.source.changed(&self.of)
+    }
+
+    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
+        self.source.unique_ids()
     }
 
     fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>> {

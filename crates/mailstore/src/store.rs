@@ -1,5 +1,6 @@
 //! The traits: a store has accounts, an account has mailboxes, a session selects one as a view.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,6 +19,9 @@ pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> +
 
 /// Octets after which [`MailboxView::fields`] gives no more messages.
 pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
+
+/// Unique-ids of POP3 by UID.
+pub type UniqueIds = BTreeMap<u32, Box<str>>;
 
 /// Where mail is kept.
 pub trait Mailstore: Send + Sync + 'static {
@@ -316,6 +320,15 @@ pub trait MailboxView: Send + Sync {
     /// The files that the messages lie in, for those who know files; `None` if there are none.
     fn files(&self) -> Option<Arc<dyn MailboxFiles>> {
         None
+    }
+
+    /// Unique-ids of POP3 (RFC 1939 section 7) that a server before this one gave, by UID: clients know messages by them. Those of other messages follow from the
+    /// UID.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
+        Box::pin(std::future::ready(Ok(Arc::default())))
     }
 
     /// The messages of a set, in order of their numbers.

@@ -85,6 +85,13 @@ impl MailEntry {
                 [*mailbox, *first_uid, count(digests.len())].into_iter().for_each(|number| out.put_u32_le(number));
                 digests.iter().for_each(|digest| out.put_slice(digest));
             }
+            Self::UniqueIds { mailbox, ids } => {
+                begin(&mut out, 16, &[*mailbox, count(ids.len())]);
+                for (uid, id) in ids {
+                    out.put_u32_le(*uid);
+                    put_octets(&mut out, id);
+                }
+            }
         }
         out.into()
     }
@@ -95,7 +102,7 @@ impl MailEntry {
         let mailbox = || rest.first_chunk().copied().map(u32::from_le_bytes);
         Some(match kind {
             _ if version != VERSION => return None,
-            1..=3 | 7..=9 => EntryKind::OfMailbox(mailbox()?),
+            1..=3 | 7..=9 | 16 => EntryKind::OfMailbox(mailbox()?),
             5 | 6 => EntryKind::Mailbox(mailbox()?),
             _ => EntryKind::Other,
         })
@@ -154,6 +161,10 @@ impl MailEntry {
                 mailbox: fields.u32()?,
                 first_uid: fields.u32()?,
                 digests: fields.list(|fields| fields.fields.array())?,
+            },
+            16 => Self::UniqueIds {
+                mailbox: fields.u32()?,
+                ids: fields.list(|fields| Some((fields.u32()?, fields.octets()?)))?,
             },
             _ => return None,
         };

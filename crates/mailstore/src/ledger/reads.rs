@@ -10,7 +10,7 @@ use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
     AccountRow, GoneRow, LeavingRow, MailboxHead, MetaError, NameRow, RowChanges, StoreNumbers, TableName, TableReader,
-    key_of, modseq_and_uid, rows_of,
+    for_each_row, key_of, modseq_and_uid, rows_of, second_of,
 };
 
 impl MailLedger {
@@ -67,6 +67,25 @@ impl MailLedger {
                 };
                 let all: Option<Vec<_>> = rows.into_iter().map(range).collect();
                 Ok(all.map(|all| all.into_iter().filter(|(of, _)| *of > modseq).map(|(_, range)| range).collect()))
+            },
+        )
+    }
+
+    /// Unique-ids of POP3 that a server before this one gave, by UID. Damaged ones are missing.
+    ///
+    /// # Errors
+    /// [`MailLedgerError::Table`].
+    pub fn unique_ids(&self, mailbox: u32) -> Result<BTreeMap<u32, Box<str>>, MailLedgerError> {
+        self.read(
+            |state| state.of_mailbox(mailbox),
+            |reader, changes, _| {
+                let mut ids = BTreeMap::new();
+                for_each_row((reader, changes), TableName::UniqueIds, &key_of(mailbox), &mut |key, id| {
+                    if let (Some(uid), Ok(id)) = (second_of(key), std::str::from_utf8(id)) {
+                        ids.insert(uid, id.into());
+                    }
+                })?;
+                Ok(ids)
             },
         )
     }

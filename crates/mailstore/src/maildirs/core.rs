@@ -32,6 +32,7 @@ use crate::ledger::MailLedgerError;
 use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::Uid;
+use crate::store::UniqueIds;
 
 /// Attempts to change the table of letters while another program has it locked.
 const LOCK_TRIES: usize = 5;
@@ -76,6 +77,8 @@ pub(super) struct MailboxCore {
     /// Held while a message is added, and by who gives the mailbox another name or deletes it.
     pub adding: Arc<RwLock<()>>,
     pub is_deleted: AtomicBool,
+    /// `None` until a session of POP3 asks. They come with the takeover alone.
+    pub unique_ids: Mutex<Option<Arc<UniqueIds>>>,
     pub uid_list: Mutex<UidListState>,
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Shared;
 use super::body::{ended, wire_len};
 use super::change_queue::ChangeQueue;
-use super::core::MailboxCore;
+use super::core::{MailboxCore, unavailable};
 use super::file::MailFile;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
@@ -32,7 +32,7 @@ use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
 use crate::snapshot::Source;
-use crate::store::{Asked, KeptKind};
+use crate::store::{Asked, KeptKind, UniqueIds};
 
 /// Time for which a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
@@ -70,6 +70,7 @@ impl MaildirMailbox {
             is_unlisted: AtomicBool::new(true),
             adding: Arc::default(),
             is_deleted: AtomicBool::new(false),
+            unique_ids: Mutex::default(),
             uid_list: Mutex::default(),
         }))
     }
@@ -108,6 +109,7 @@ impl MaildirMailbox {
     pub fn unload(&self) {
         let mut state = lock(&self.0.state);
         *state = None;
+        *lock(&self.0.unique_ids) = None;
         self.0.shared.ledger.unfollow(self.0.id);
         self.0.looked.send_modify(|looked| looked.messages = None);
     }
@@ -295,6 +297,22 @@ impl Source for MaildirMailbox {
         Box::pin(async move {
             let gone = spawn_blocking(move || core.shared.ledger.gone_since(core.id, modseq.0)).await.map_err(ended)?;
             gone.map_err(|error| MailstoreError::Unavailable(error.to_string()))
+        })
+    }
+
+    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
+        let core = Arc::clone(&self.0);
+        Box::pin(async move {
+            let known = lock(&core.unique_ids).clone();
+            if let Some(known) = known {
+                return Ok(known);
+            }
+            let read = move || {
+                let ids = Arc::new(core.shared.ledger.unique_ids(core.id).map_err(unavailable)?);
+                *lock(&core.unique_ids) = Some(Arc::clone(&ids));
+                Ok(ids)
+            };
+            spawn_blocking(read).await.map_err(ended)?
         })
     }
 

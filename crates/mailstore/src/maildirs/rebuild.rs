@@ -177,6 +177,13 @@ impl Numbering {
             also.push(MailEntry::State { mailbox: id, groups: behind });
         }
         also.push(MailEntry::MailboxGone { id: core.id });
+        if self.keeps_uids {
+            let ids = ledger.unique_ids(core.id).map_err(unavailable)?.into_iter();
+            let of_messages = ids.filter(|(uid, _)| messages.binary_search_by_key(uid, |message| message.0).is_ok());
+            let octets = |id: Box<str>| Bytes::from(id.into_string().into_bytes());
+            let ids: Vec<(u32, Bytes)> = of_messages.map(|(uid, id)| (uid, octets(id))).collect();
+            takeover.append_unique_ids(&ids).map_err(|error| refusal(&error))?;
+        }
         let appended = takeover.append(entries, &messages, (validity, last_uid), (special_use, also));
         appended.map_err(|error| refusal(&error))?;
         let next_uid = messages.last().map_or(0, |(uid, ..)| *uid).max(last_uid) + 1;

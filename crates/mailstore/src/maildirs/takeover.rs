@@ -1,6 +1,6 @@
 //! A Maildir that the ledger does not know gets its ids, with the UIDs that Dovecot gave it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::keywords::MailboxKeywords;
 use super::listed::{Listed, Listing};
 use super::owner::Owner;
 use super::scan::{Oddities, batch_len, facts_of, name_of, now_secs};
-use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
+use crate::entry::{AccountFields, FOUND_MAX, GoneReason, MailEntry, MailboxFields, MessageFacts};
 use crate::error::MailstoreError;
 use crate::ledger::{MailLedger, MailLedgerError};
 use crate::name::{MailboxName, SpecialUse};
@@ -22,6 +22,8 @@ use crate::table::SKIPPED_UIDS;
 
 /// The most messages of a list of UIDs that is read.
 pub(super) const LISTED_MAX: usize = 4_000_000;
+/// RFC 1939 section 7.
+const UNIQUE_ID_BYTES_MAX: usize = 70;
 /// Listings of a directory until it stands still, at most.
 const LISTINGS_MAX: usize = 20;
 const LISTING_PAUSE: Duration = Duration::from_millis(100);
@@ -55,6 +57,8 @@ struct Readings {
     list: Option<UidList>,
     keywords: MailboxKeywords,
     messages: Vec<Numbered>,
+    /// Unique-ids of POP3 by UID.
+    unique_ids: Vec<(u32, Bytes)>,
     /// UIDVALIDITY of a list whose UIDs are used up.
     last_validity: u32,
     /// Of the keywords.
@@ -79,7 +83,7 @@ impl Takeover<'_> {
             return Ok(());
         }
         // Before the lock: a directory that hangs holds up no other mailbox of the account.
-        let Readings { list, messages, last_validity, mut entries, .. } = self.read(reader, odd)?;
+        let Readings { list, messages, unique_ids, last_validity, mut entries, .. } = self.read(reader, odd)?;
         // One at a time: each mailbox of an account has its own UIDVALIDITY.
         let _one = self.owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.is_made().map_err(|error| failed(&error))? {
@@ -101,6 +105,7 @@ impl Takeover<'_> {
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
         let special_use = self.special_use_now().map_err(|error| failed(&error))?;
         is_spent.store(true, Ordering::Relaxed);
+        self.append_unique_ids(&unique_ids).map_err(|error| failed(&error))?;
         self.append(entries, &messages, (validity, last_uid), (special_use, Vec::new()))
             .map_err(|error| failed(&error))?;
         self.owner.set_durable();
@@ -143,6 +148,9 @@ impl Takeover<'_> {
         let files = files(reader, list.is_some(), odd)?;
         let numbering = (list.as_ref(), self.next_uid(list.as_ref()));
         found.messages = numbered(reader, files, numbering, &found.keywords, odd);
+        if let Some(list) = list.as_ref().filter(|_| self.name.is_inbox()) {
+            found.unique_ids = unique_ids(list, &found.messages);
+        }
         found.list = list;
         Ok(found)
     }
@@ -151,6 +159,14 @@ impl Takeover<'_> {
     fn next_uid(&self, list: Option<&UidList>) -> u32 {
         let skipped = self.ledger.skip().saturating_mul(SKIPPED_UIDS);
         list.map_or(1, |list| list.next.get().saturating_add(skipped))
+    }
+
+    /// In batches of their own, before that of the mailbox.
+    pub fn append_unique_ids(&self, ids: &[(u32, Bytes)]) -> Result<(), MailLedgerError> {
+        for ids in ids.chunks(FOUND_MAX) {
+            self.ledger.append(&[MailEntry::UniqueIds { mailbox: self.id, ids: ids.to_vec() }])?;
+        }
+        Ok(())
     }
 
     /// The last batch has the mailbox itself, after `also`.
@@ -228,6 +244,20 @@ pub(super) fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) 
     Err(MailstoreError::Unavailable("the Maildir changes all the time".to_owned()))
 }
 
+/// Unique-ids that the list has for these messages, ascending. One that RFC 1939 section 7 does not allow, or that comes again, is left out: its message has the
+/// default.
+fn unique_ids(list: &UidList, messages: &[Numbered]) -> Vec<(u32, Bytes)> {
+    let mut listed = list.messages.iter().peekable();
+    let mut taken = HashSet::new();
+    let of = |uid: u32| {
+        while listed.next_if(|message| message.uid.get() < uid).is_some() {}
+        let id = listed.next_if(|message| message.uid.get() == uid)?.uidl.as_deref()?;
+        let is_one = id.len() <= UNIQUE_ID_BYTES_MAX && id.iter().all(|octet| (0x21..=0x7E).contains(octet));
+        (is_one && taken.insert(id)).then(|| (uid, Bytes::copy_from_slice(id)))
+    };
+    messages.iter().map(|(uid, ..)| *uid).filter_map(of).collect()
+}
+
 /// Files of the list have its UIDs; the others follow, in the order of time and name.
 fn numbered(
     reader: &MaildirReader,
@@ -243,7 +273,7 @@ fn numbered(
         uids.entry(key).or_insert(message.uid.get());
     }
     let (mut known, mut new) = (Vec::new(), Vec::new());
-    let mut keys = std::collections::HashSet::new();
+    let mut keys = HashSet::new();
     for Listed { subdir, name, inode } in files {
         // A further file of a key gets one of its own at the first look.
         if !keys.insert(key_of_name(&name).to_owned()) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::entry::MailEntry;
+use crate::store::UniqueIds;
 
 const UID_LIST: &str = "3 V77 N20 Gabc\n3 :a\n4 W9 :b,S=1\n9 :gone\n12 :c\n";
 
@@ -33,6 +34,37 @@ async fn uids_and_keywords_of_dovecot_are_taken_over() {
     mailbox.look_patiently().await.unwrap();
     fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", "N21")).unwrap();
     assert!(matches!(mailbox.look_patiently().await, Err(MailstoreError::Unavailable(_))));
+}
+
+#[tokio::test]
+async fn unique_ids_of_pop3_are_taken_over_and_stay() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dovecots(mail.path());
+    let list = mail.path().join("Maildir/dovecot-uidlist");
+    // One that is no unique-id, one that is taken, and one of a message that is gone.
+    let lines = format!("3 Pold-3 :a\n4 W9 P{} :b,S=1\n9 Pgone :gone\n12 Pold-3 :c\n13 Pold-13 :0\n", "x".repeat(71));
+    fs::write(&list, format!("3 V77 N20 Gabc\n{lines}")).unwrap();
+    let expected: UniqueIds = [(3, "old-3".into()), (13, "old-13".into())].into();
+    for round in 0..3 {
+        let mailbox = open_mailbox(mail.path(), data.path());
+        let messages = mailbox.look_patiently().await.unwrap();
+        assert_eq!(uids(&messages), [3, 4, 12, 13]);
+        assert_eq!(*mailbox.unique_ids().await.unwrap(), expected);
+        mailbox.unload();
+        assert_eq!(*mailbox.unique_ids().await.unwrap(), expected);
+        match round {
+            // The list is read once.
+            0 => fs::remove_file(&list).unwrap(),
+            _ => mailbox.core().shared.ledger.commit().unwrap(),
+        }
+    }
+    let mailbox = open_mailbox(mail.path(), data.path());
+    mailbox.look_patiently().await.unwrap();
+    fs::remove_file(mail.path().join("Maildir/cur/a:2,")).unwrap();
+    settle_in(mail.path(), 1);
+    mailbox.look_patiently().await.unwrap();
+    mailbox.unload();
+    assert_eq!(*mailbox.unique_ids().await.unwrap(), UniqueIds::from([(13, "old-13".into())]));
 }
 
 /// Fewer are left than a loss would leave out.

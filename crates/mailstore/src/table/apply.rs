@@ -135,6 +135,11 @@ impl<'a> Applier<'a> {
                 let row = NameRow { is_subscribed: *is_on, ..self.name_row(&key)?.unwrap_or_default() };
                 self.changes.put(TableName::Names, &key, row.encode());
             }
+            MailEntry::UniqueIds { mailbox, ids } => {
+                for (uid, id) in ids {
+                    self.changes.put(TableName::UniqueIds, &key_of_two(*mailbox, *uid), id.to_vec());
+                }
+            }
             MailEntry::Held { .. } | MailEntry::Imported { .. } => self.unknown.push(lsn),
         }
         Ok(())
@@ -280,6 +285,7 @@ impl<'a> Applier<'a> {
             TableName::Foreign,
             TableName::Keywords,
             TableName::Leaving,
+            TableName::UniqueIds,
         ] {
             // Damaged ones as well.
             let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -458,6 +464,10 @@ impl<'a> Applier<'a> {
                 self.changes.put(TableName::Leaving, &key, row.encode());
             }
             self.changes.remove(TableName::Foreign, &key);
+            // Few messages have one.
+            if self.row(TableName::UniqueIds, &key)?.is_some() {
+                self.changes.remove(TableName::UniqueIds, &key);
+            }
         }
         let row = GoneRow { last: range.last, when, reason };
         self.changes.put(TableName::Gone, &key_of_gone(mailbox, lsn, range.first), row.encode());

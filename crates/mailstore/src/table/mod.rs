@@ -76,10 +76,12 @@ pub enum TableName {
     Leaving,
     /// By mailbox: directories that are yet to be renamed or removed.
     Pending,
+    /// By mailbox and UID: unique-ids of POP3 that do not follow from the UID.
+    UniqueIds,
 }
 
 impl TableName {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Store,
         Self::Openings,
         Self::Accounts,
@@ -92,6 +94,7 @@ impl TableName {
         Self::Keywords,
         Self::Leaving,
         Self::Pending,
+        Self::UniqueIds,
     ];
 
     fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
@@ -108,6 +111,7 @@ impl TableName {
             Self::Keywords => "keywords",
             Self::Leaving => "leaving",
             Self::Pending => "pending",
+            Self::UniqueIds => "unique_ids",
         })
     }
 }

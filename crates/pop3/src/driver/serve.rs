@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use posthaste_mailstore::{
     BODY_READ_MAX, FlagUpdate, FlagUpdateMode, MailBody, MailboxName, MailboxView, MailstoreError, MessageFlags,
-    MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid,
+    MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid, UniqueIds,
 };
 use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream, Woken, after};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
@@ -145,6 +145,8 @@ impl Conversation {
     /// Answers a list to its end, and returns the first event that belongs to something else.
     async fn rows(&mut self, view: &dyn MailboxView, range: NumberRange, sizes: bool) -> Result<Pop3Event, SessionEnd> {
         let validity = view.uid_validity().get();
+        // LIST needs sizes, UIDL the others.
+        let unique_ids = if sizes { Ok(Arc::default()) } else { view.unique_ids().await };
         let mut rows = view.rows(&MessageSet::Numbers(vec![range]), RowOptions { sizes });
         let mut waiting: VecDeque<MessageRow> = VecDeque::new();
         let mut turn = 0;
@@ -167,8 +169,9 @@ impl Conversation {
                             }
                         }
                     }
-                    let row = waiting.pop_front().map(|row| listed(&row, validity));
-                    self.machine.row(Ok(row.as_ref()));
+                    let row = waiting.pop_front();
+                    let listed = unique_ids.as_ref().map(|ids| row.map(|row| listed(&row, validity, ids)));
+                    self.machine.row(listed.as_ref().map(Option::as_ref).map_err(|error| refusal(error)));
                 }
                 Pop3Event::Flush => self.flush().await?,
                 other => return Ok(other),
@@ -282,9 +285,11 @@ async fn open(view: &dyn MailboxView, message: u32) -> Result<Arc<dyn MailBody>,
     view.body(uid).await
 }
 
-/// The unique-id in Dovecot's default form, `%08Xu%08Xv` in lower case.
-fn listed(row: &MessageRow, validity: u32) -> Pop3Row {
-    Pop3Row { message: row.number, size: row.size, unique_id: format!("{:08x}{validity:08x}", row.uid.get()) }
+/// The unique-id is that of a server before this one, or has Dovecot's default form, `%08Xu%08Xv` in lower case.
+fn listed(row: &MessageRow, validity: u32, unique_ids: &UniqueIds) -> Pop3Row {
+    let uid = row.uid.get();
+    let unique_id = unique_ids.get(&uid).map_or_else(|| format!("{uid:08x}{validity:08x}"), |id| id.to_string());
+    Pop3Row { message: row.number, size: row.size, unique_id }
 }
 
 fn refusal(error: &MailstoreError) -> Pop3Refusal {

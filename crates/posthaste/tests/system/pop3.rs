@@ -183,6 +183,25 @@ fn every_message_of_the_corpus_is_retrieved_as_it_was_kept() {
     server.stop();
 }
 
+/// Clients that leave mail on the server know it by these.
+#[test]
+fn unique_ids_of_the_server_before_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let maildir = dir.path().join("posthaste-data/mail/example.org/ann/Maildir");
+    ["tmp", "new", "cur"].iter().for_each(|sub| std::fs::create_dir_all(maildir.join(sub)).unwrap());
+    for name in ["cur/1.a.h:2,S", "cur/2.b.h:2,S"] {
+        std::fs::write(maildir.join(name), "Subject: x\n\nx\n").unwrap();
+    }
+    std::fs::write(maildir.join("dovecot-uidlist"), "3 V1700000000 N8\n3 Pold-one :1.a.h\n7 :2.b.h\n").unwrap();
+    let (server, address) = serve(dir.path(), "", "pop3");
+    let mut pop3 = Pop3::logged_in(address);
+    let expected = format!("1 old-one\r\n2 {:08x}{:08x}\r\n", 7, 1_700_000_000);
+    assert_eq!(String::from_utf8(pop3.lines("UIDL")).unwrap(), expected);
+    assert_eq!(pop3.ok("UIDL 1"), "+OK 1 old-one\r\n");
+    pop3.ok("QUIT");
+    server.stop();
+}
+
 #[test]
 fn a_session_that_breaks_off_deletes_nothing() {
     let dir = tempfile::tempdir().unwrap();
