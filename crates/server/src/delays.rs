@@ -68,8 +68,7 @@ mod tests {
     use posthaste_relay::queue::entry::{Change, HoldReason, QueueEntry, Status, What};
 
     use super::*;
-    use crate::control::ClosedQueue;
-    use crate::control::closed::queued;
+    use crate::control::closed::{ClosedQueue, queued};
 
     #[test]
     fn held_mail_makes_no_destination_late() {

@@ -33,7 +33,7 @@ pub struct ServeOptions {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infallible) -> Result<(), ServeFailure> {
+pub fn serve(options: ServeOptions, at_once: fn() -> std::convert::Infallible) -> Result<(), ServeFailure> {
     let mut log_format = options.log_format.unwrap_or_default();
     run_process(options, &mut log_format, at_once).map_err(|error| ServeFailure { error, log_format })
 }
@@ -48,10 +48,11 @@ pub struct ServeFailure {
 }
 
 /// `format` becomes that of the configuration once it is read.
+// No generics here: with them the whole start would be compiled once more, in the program.
 fn run_process(
     options: ServeOptions,
     format: &mut LogFormat,
-    at_once: impl FnOnce() -> std::convert::Infallible,
+    at_once: fn() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
     let ServeOptions { config, log_format, ready_fd } = options;
     // Before privileges are dropped: the descriptor belongs to the user that starts the server.

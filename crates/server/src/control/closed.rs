@@ -49,7 +49,7 @@ pub fn open_closed(config: &Config, request: Request) -> Result<ClosedAnswer, Cl
 }
 
 /// The queue, open.
-pub(super) struct ClosedQueue {
+pub(crate) struct ClosedQueue {
     relay: Relay,
     /// The event log, which has the acts, too.
     events: Option<Events>,
