@@ -48,6 +48,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
         | Request::Search { .. } => Some(Scope::MailRead),
         Request::Find { .. } => Some(Scope::EventsRead),
         Request::Logins { .. } => Some(Scope::Accounts),
+        Request::Domains {} | Request::Records { .. } => Some(Scope::ServerRead),
         Request::Export { .. }
         | Request::Import { .. }
         | Request::Trace { .. }
@@ -172,6 +173,8 @@ mod tests {
         check(r#"{"ask":"find"}"#, Some(Scope::EventsRead));
         check(r#"{"ask":"search","query":"x"}"#, Some(Scope::MailRead));
         check(r#"{"ask":"logins"}"#, Some(Scope::Accounts));
+        check(r#"{"ask":"domains"}"#, Some(Scope::ServerRead));
+        check(r#"{"ask":"records","domain":"a.example"}"#, Some(Scope::ServerRead));
         check(r#"{"ask":"page","secs":1}"#, None);
         check(r#"{"ask":"export","of":{}}"#, None);
         check(r#"{"ask":"trace","inbound":true,"outbound":true}"#, None);

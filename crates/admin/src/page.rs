@@ -26,7 +26,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Each file comes after those that it names.
-const FILES: [(&str, &str, &[u8]); 13] = [
+const FILES: [(&str, &str, &[u8]); 14] = [
     ("page.css", CSS, include_bytes!("page/page.css")),
     ("icon.svg", SVG, include_bytes!("page/icon.svg")),
     ("el.js", JAVASCRIPT, include_bytes!("page/el.js")),
@@ -36,6 +36,7 @@ const FILES: [(&str, &str, &[u8]); 13] = [
     ("ask.js", JAVASCRIPT, include_bytes!("page/ask.js")),
     ("now.js", JAVASCRIPT, include_bytes!("page/now.js")),
     ("queue.js", JAVASCRIPT, include_bytes!("page/queue.js")),
+    ("domains.js", JAVASCRIPT, include_bytes!("page/domains.js")),
     ("find.js", JAVASCRIPT, include_bytes!("page/find.js")),
     ("mail.js", JAVASCRIPT, include_bytes!("page/mail.js")),
     ("system.js", JAVASCRIPT, include_bytes!("page/system.js")),

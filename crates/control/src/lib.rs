@@ -291,6 +291,14 @@ pub enum Request {
         /// Also those that are not due.
         all: bool,
     },
+    /// Domains of the configuration with their DKIM keys, one on each line; certificates, and results of checks and of TLS, in the last. Answered also where nothing is relayed.
+    Domains {},
+    /// The DNS records that a domain of the configuration needs, each with what is there, one on each line. They are asked for at the domain's own servers, once a minute at
+    /// most, and nobody waits for that: the last line says that they are being asked for. Answered also where nothing is relayed.
+    Records {
+        /// The domain.
+        domain: String,
+    },
     /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
     Logins {},
     /// Forgets wrong passwords, so that nobody is turned away or slowed for them.

@@ -61,6 +61,8 @@ impl Request {
             | Self::ForgetMailbox { .. }
             | Self::Page { .. }
             | Self::Logins { .. }
+            | Self::Domains {}
+            | Self::Records { .. }
             | Self::Reload {}
             | Self::Account { .. }
             | Self::Acme { .. }
@@ -137,6 +139,8 @@ mod tests {
             json!({ "ask": "forget-mailbox", "mailbox": "x" }),
             json!({ "ask": "page", "secs": 1 }),
             json!({ "ask": "logins" }),
+            json!({ "ask": "domains" }),
+            json!({ "ask": "records", "domain": "d" }),
             json!({ "ask": "forget-guesses", "of": [] }),
         ] {
             check(refused, Err(NotOfTenant::WholeServer));

@@ -59,6 +59,25 @@ pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((issuer, subject))
 }
 
+/// The text of a name that [`names`] gives: its organisation, or else its common name (RFC 5280 section 4.1.2.4).
+pub fn text_of_name(name: &[u8]) -> Option<String> {
+    const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    let part = |wanted: &[u8]| {
+        let mut sets = name;
+        while let Some((_, mut set)) = element(&mut sets) {
+            while let Some((_, mut part)) = element(&mut set) {
+                let ((_, kind), (_, text)) = (element(&mut part)?, element(&mut part)?);
+                if kind == wanted {
+                    return Some(String::from_utf8_lossy(text).into_owned());
+                }
+            }
+        }
+        None
+    };
+    part(ORGANISATION).or_else(|| part(COMMON_NAME))
+}
+
 /// The fields of a certificate from its issuer on.
 fn from_issuer(certificate: &[u8]) -> Option<&[u8]> {
     let (_, certificate) = element(&mut &*certificate)?;

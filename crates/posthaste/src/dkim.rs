@@ -12,10 +12,11 @@ use posthaste_control::Request;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Algorithm, KeyDirectory, KeyRecord, KeyState, StoredKey};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource};
+use posthaste_server::own_domain::ask_own_servers;
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
-use crate::dns_check::{CUT_OFF, ask_own_servers};
+use crate::dns_check::CUT_OFF;
 use crate::queue::{AnyError, answer_or_none};
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};

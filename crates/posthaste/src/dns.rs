@@ -3,17 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls, Loaded};
-use posthaste_directory::Route;
-use posthaste_directory::names::folded_domain;
-use posthaste_dkim::{KeyDirectory, KeyRecord, KeyState};
+use posthaste_config::Loaded;
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
-use posthaste_smtp::ForwardPath;
-use serde_json::{Value, json};
+use posthaste_server::own_domain::{DescribedDomain, HTTPS, domain_name, of_record, with_policy};
+use serde_json::json;
 
 use crate::config_arg::ConfigArg;
 use crate::dns_check::CheckArgs;
-use crate::policy_file::{HTTPS, with_policy};
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -76,83 +72,17 @@ impl RecordsArgs {
 /// The domain, with its data from the configuration and the keys.
 pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
     let (config, directory) = (&loaded.config, &loaded.directory);
-    let name = folded_domain(domain.trim_end_matches('.')).map(|name| name.into_owned());
-    let name = name.filter(|name| posthaste_dkim::is_domain(name));
-    let name = name.ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?;
-    let host = folded_domain(&config.host_name).map_or_else(|| config.host_name.clone(), |host| host.into_owned());
-    // An account of its own, if there is one; postmaster is always taken.
-    let reports = format!("reports@{name}");
-    let is_taken = ForwardPath::parse(&format!("<{reports}>"))
-        .is_ok_and(|path| matches!(directory.recipient(&path), Route::Local(_)));
-    let reports = if is_taken { reports } else { format!("postmaster@{name}") };
+    let name = domain_name(domain).ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?;
     // A slip of the pen, published, leads mail here that is refused.
     if !directory.is_ours(&name) {
         complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
     }
-    Ok(OwnDomain {
-        keys: keys(config, &name)?,
-        domain: name,
-        host,
-        reports,
-        services: services(config),
-        has_web: config.listeners.iter().any(is_web),
-        policy_id: None,
-    })
-}
-
-/// Selectors and records of the keys that sign now or next.
-fn keys(config: &Config, domain: &str) -> Result<Vec<(String, String)>, AnyError> {
     if config.dkim.dir.is_dir() {
         become_owner(&config.dkim.dir)?;
     }
-    let mut records = Vec::new();
-    for key in KeyDirectory::new(&config.dkim.dir).keys(domain)? {
-        match &key.file {
-            Ok(file) if file.state != KeyState::Old => {
-                records.push((key.selector, KeyRecord::of(&file.key).to_string()));
-            }
-            Ok(_) => {}
-            Err(why) => complain(&format!("{}: {}", key.path.display(), harmless(why))),
-        }
-    }
-    Ok(records)
-}
-
-/// True for an HTTPS listener that is open to other hosts.
-fn is_web(listener: &Listener) -> bool {
-    listener.protocol == ListenerProtocol::Http && listener.tls_mode() == ListenerTls::Implicit && !listener.is_local()
-}
-
-/// Services with TLS from the first octet, at the first port of each.
-fn services(config: &Config) -> Vec<(&'static str, u16)> {
-    let name = |listener: &Listener| match listener.protocol {
-        _ if listener.tls != Some(ListenerTls::Implicit) => None,
-        ListenerProtocol::Imap => Some("_imaps"),
-        ListenerProtocol::Pop3 => Some("_pop3s"),
-        ListenerProtocol::Smtp if listener.auth_mode(None) != ListenerAuth::Off => Some("_submissions"),
-        _ => None,
-    };
-    let mut services: Vec<(&'static str, u16)> = Vec::new();
-    for listener in &config.listeners {
-        let port = listener.socket.address.as_deref().and_then(|address| address.rsplit(':').next()?.parse().ok());
-        if let (Some(name), Some(port)) = (name(listener), port)
-            && !services.iter().any(|(known, _)| *known == name)
-        {
-            services.push((name, port));
-        }
-    }
-    services
-}
-
-pub fn of_record(record: &WantedRecord) -> Value {
-    let WantedRecord { name, kind, value, found } = record;
-    let (state, other) = match found {
-        FoundRecord::Same => ("there", None),
-        FoundRecord::Nothing => ("missing", None),
-        FoundRecord::Other(other) => ("differs", Some(other)),
-        FoundRecord::Unknown(why) => ("unknown", Some(why)),
-    };
-    json!({ "name": name, "type": kind, "value": value, "state": state, "found": other })
+    let DescribedDomain { own, unreadable } = DescribedDomain::of(config, directory, &name)?;
+    unreadable.iter().for_each(|key| complain(&harmless(key)));
+    Ok(own)
 }
 
 /// The record's data in zone file syntax, TXT in quotes.

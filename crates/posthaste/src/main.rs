@@ -46,7 +46,6 @@ mod options_first;
 mod page;
 mod pager;
 mod password;
-mod policy_file;
 mod progress;
 mod query;
 mod queue;

@@ -55,6 +55,29 @@ pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
     files(config).into_iter().filter_map(|file| end(&file).map(|end| (file, end))).collect()
 }
 
+/// A certificate of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListenerCertificate {
+    pub file: PathBuf,
+    /// When it ends, in seconds since 1970.
+    pub ends: u64,
+    /// The name of its issuer; empty if it has none that can be shown.
+    pub issuer: String,
+    /// No authority has signed it.
+    pub is_self_made: bool,
+}
+
+/// The certificates of listeners. Blocks. Files that cannot be read are left out.
+pub(crate) fn certificates(config: &Config) -> Vec<ListenerCertificate> {
+    let of = |file: PathBuf| {
+        let own = CertificateDer::pem_file_iter(&file).ok()?.next()?.ok()?;
+        let ((_, ends), (issuer, subject)) = (x509::validity(&own)?, x509::names(&own)?);
+        let (issuer, is_self_made) = (x509::text_of_name(issuer).unwrap_or_default(), issuer == subject);
+        Some(ListenerCertificate { file, ends, issuer, is_self_made })
+    };
+    files(config).into_iter().filter_map(of).collect()
+}
+
 /// Files of the configuration and of the authority, and the self-made one where it is in use.
 fn files(config: &Config) -> Vec<PathBuf> {
     let self_made = self_made::users(config).next().filter(|_| !has_obtained(config)).map(|_| self_made::file(config));
@@ -128,11 +151,21 @@ mod tests {
             params.distinguished_name.push(rcgen::DnType::CommonName, name);
             params
         };
+        let text = format!(
+            "[tls]\ncertificate = {:?}\nkey = 'k'\n[[listener]]\naddress = '[::]:25'\n",
+            dir.path().join("cert.pem")
+        );
+        let configured = Config::parse(Path::new("x"), &text).unwrap();
         let (of_authority, own) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
         check(named("mx.example.org").self_signed(&own).unwrap().der(), false);
         let authority = rcgen::Issuer::new(named("Authority"), of_authority);
         check(named("mx.example.org").signed_by(&own, &authority).unwrap().der(), true);
+        assert_eq!(
+            certificates(&configured).first().map(|of| (&*of.issuer, of.is_self_made)),
+            Some(("Authority", false))
+        );
         check(b"nonsense", false);
+        assert_eq!(certificates(&configured), []);
         assert!(!is_of_authority(&dir.path().join("absent.pem")));
     }
 

@@ -17,6 +17,7 @@ use crate::dkim::DomainSigners;
 use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
+use crate::own_domain::OwnDomains;
 use crate::sender_checks::TreatmentRules;
 use crate::tenants::Tenants;
 use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
@@ -61,6 +62,8 @@ pub(crate) struct Settings {
     /// Mail for an account that is full is refused for good.
     pub quota_is_permanent: bool,
     pub tenants: Tenants,
+    /// The domains of the configuration, as the page shows them.
+    pub own_domains: OwnDomains,
     pub maps: Maps,
     /// The keys of signatures.
     pub signers: Arc<DomainSigners>,
@@ -125,6 +128,7 @@ impl Settings {
             quota_is_set: config.quota.is_set(),
             quota_is_permanent: config.quota.permanent,
             tenants: Tenants::new(config),
+            own_domains: OwnDomains::new(config),
             maps: Maps::new(&config.relay),
             signers: Arc::default(),
             returned_bytes: config.relay.returned_bytes,

@@ -23,8 +23,8 @@ function dialog(title, ...children) {
   return node;
 }
 
-/// Shows a command to copy.
-export function showCommand(command) {
+/// Shows a text to copy.
+function showCopy(title, command) {
   const said = el("p", { class: "hint", role: "status" });
   const text = el("code", { class: "command" }, foreign(command));
   const copy = async () => {
@@ -36,11 +36,11 @@ export function showCommand(command) {
       put(said, "Selected: copy it with your keyboard.");
     }
   };
-  const node = dialog("As a command", text, el("div", { class: "buttons" }, button("Copy", copy, ""), button("Close", () => node.close())), said);
+  const node = dialog(title, text, el("div", { class: "buttons" }, button("Copy", copy, ""), button("Close", () => node.close())), said);
 }
 
-export function commandButton(command, text = "copy as command") {
-  return button(text, () => showCommand(command()), "link");
+export function commandButton(command, text = "copy as command", title = "As a command") {
+  return button(text, () => showCopy(title, command()), "link");
 }
 
 /// Asks about the end of the server. `waits` says what stays in its spool.

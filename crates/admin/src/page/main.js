@@ -2,6 +2,7 @@
 
 import { button, el, foreign, put } from "./el.js";
 import { Refused, forget, get, logIn, logOut } from "./api.js";
+import { DomainsPage } from "./domains.js";
 import { FindPage } from "./find.js";
 import { MailPage } from "./mail.js";
 import { NowPage } from "./now.js";
@@ -14,6 +15,7 @@ const PAGES = {
   now: ["Now", null, NowPage, "n"],
   queue: ["Queue", "queue:read", QueuePage, "q"],
   find: ["Find", "events:read", FindPage, "f"],
+  domains: ["Domains", "server:read", DomainsPage, "d"],
   system: ["System", "server:read", SystemPage, "s"],
   mail: [null, "mail:read", MailPage, null],
 };

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::process::Stdio;
 
 use posthaste_dns_stub::{Kind, Server as Dns, Zone};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::http::{CONFIG, page_of, token};
+use crate::page::control;
 use crate::relaying::unused_port;
-use crate::support::{Server, command, configure};
+use crate::support::{ANYBODY, PATIENCE, Server, command, configure};
 
 #[test]
 fn records_are_printed_with_what_they_replace() {
@@ -251,4 +253,42 @@ fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
     assert_eq!(of(&served, "autoconfig.example.org").unwrap()["state"], "missing");
     server.stop();
     assert_eq!(of(&records(port), "_mta-sts.example.org"), None);
+}
+
+#[test]
+fn the_page_shows_domains_and_asks_for_their_records_once_a_minute() {
+    let (dir, dns) =
+        (tempfile::tempdir().unwrap(), Dns::start(Zone::default().mx("example.org", 10, "mail.old.example")));
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}[dns]\nservers = [\"{}\"]\n", dns.address()));
+    let (address, secret) = (page_of(&server), token(dir.path(), "me", "server:read"));
+    let made = command(dir.path(), &["dkim", "new", "example.org", "--keys", "ed25519"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let ask = |request: Value| control(address, &secret, &request);
+    let (status, domains) = ask(json!({ "ask": "domains" }));
+    assert_eq!((status, &domains["lines"][0]["domain"]), (200, &"example.org".into()), "{domains}");
+    let key = &domains["lines"][0]["keys"][0];
+    assert_eq!((&key["algorithm"], &key["state"]), (&"ed25519".into(), &"active".into()), "{domains}");
+    assert_eq!(domains["end"]["checks"][0], json!({ "method": "spf", "results": {} }));
+    let records = |domain: &str| ask(json!({ "ask": "records", "domain": domain }));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let seen = loop {
+        let (status, seen) = records("Example.ORG");
+        assert_eq!(status, 200, "{seen}");
+        if seen["end"]["asking"] == false {
+            break seen;
+        }
+        assert!(std::time::Instant::now() < deadline, "{seen}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let expected = json!({ "name": "example.org", "type": "MX", "value": "10 mx.example.org.", "state": "differs", "found": "mail.old.example" });
+    assert_eq!(seen["lines"][0], expected);
+    assert_eq!((&seen["end"]["asked"], &seen["end"]["complete"]), (&"resolver".into(), &false.into()), "{seen}");
+    // All who ask share what was seen.
+    let asked = dns.asked("example.org", Kind::Mx);
+    assert_eq!(records("example.org").1, seen);
+    assert_eq!(dns.asked("example.org", Kind::Mx), asked);
+    // Nobody can have us ask for other domains.
+    assert_eq!(records("elsewhere.example").0, 422);
+    assert_eq!(dns.asked("elsewhere.example", Kind::Mx), 0);
+    server.stop();
 }

@@ -180,6 +180,8 @@ fn each_request_needs_its_scope() {
         json!({ "ask": "find" }),
         json!({ "ask": "suppressions" }),
         json!({ "ask": "logins" }),
+        json!({ "ask": "domains" }),
+        json!({ "ask": "records", "domain": "here.example" }),
         json!({ "ask": "page", "secs": 1 }),
         json!({ "ask": "export", "of": {} }),
         json!({ "ask": "forget-guesses", "of": [] }),

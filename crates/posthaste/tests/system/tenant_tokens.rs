@@ -165,6 +165,8 @@ fn no_request_of_a_tenant_shows_or_changes_mail_of_another() {
         json!({ "ask": "subjects", "of": [] }),
         json!({ "ask": "mail", "message": own_text, "mailbox": "here.example/eve/Maildir" }),
         json!({ "ask": "logins" }),
+        json!({ "ask": "domains" }),
+        json!({ "ask": "records", "domain": "bravo.example" }),
         json!({ "ask": "export", "of": {} }),
         json!({ "ask": "page", "secs": 1 }),
     ] {

@@ -12,6 +12,7 @@ mod cat;
 pub(crate) mod closed;
 mod closed_mailboxes;
 mod divert;
+mod domains;
 mod explain;
 mod export;
 mod find;
@@ -351,6 +352,8 @@ fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answe
     Some(match request {
         Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
         Request::Logins { .. } => logins::list(receiver, answer),
+        Request::Domains {} => domains::list(receiver, answer),
+        Request::Records { domain } => domains::records(receiver, domain, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
             let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
@@ -454,6 +457,8 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
         | Request::Logins { .. }
+        | Request::Domains {}
+        | Request::Records { .. }
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }
         | Request::Mail { .. }

@@ -11,6 +11,7 @@ use ring::digest::{SHA256, digest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
+/// The port of HTTPS.
 pub const HTTPS: u16 = 443;
 
 /// Adds the id of the domain's policy, if the policy is served: a record without a policy must not be printed.

@@ -1,0 +1,122 @@
+//! The domains of the configuration, and checks of their records that pages ask for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use posthaste_config::Config;
+use posthaste_directory::Directory;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::{DescribedDomain, DomainCheck, HTTPS, domain_name};
+use crate::ids::unix_micros;
+
+/// The domains of one configuration. A reload begins anew.
+#[derive(Debug)]
+pub(crate) struct OwnDomains {
+    config: Config,
+    checks: Arc<Mutex<Checks>>,
+}
+
+/// What is known of the records of a domain.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownRecords {
+    /// A round of questions is under way, or waits for its turn.
+    pub is_asking: bool,
+    /// The last round, and when it ended, in seconds since 1970.
+    pub last: Option<(i64, Result<DomainCheck, String>)>,
+}
+
+#[derive(Debug, Default)]
+struct Checks {
+    under_way: usize,
+    /// At most one for each of our domains.
+    by_domain: HashMap<String, Check>,
+}
+
+#[derive(Debug, Default)]
+struct Check {
+    is_under_way: bool,
+    ended: Option<Instant>,
+    last: Option<(i64, Result<DomainCheck, String>)>,
+}
+
+/// A round under way. It ends with this, by a panic too.
+struct Round {
+    checks: Arc<Mutex<Checks>>,
+    domain: String,
+    outcome: Result<DomainCheck, String>,
+}
+
+impl OwnDomains {
+    pub fn new(config: &Config) -> Self {
+        Self { config: config.clone(), checks: Arc::default() }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Their names in lower-case A-labels, those of aliases too, at most [`DOMAINS_MAX`].
+    pub fn names(&self) -> BTreeSet<String> {
+        let names = self.config.domains.iter().flat_map(|of| [&of.name].into_iter().chain(&of.domain_aliases));
+        names.filter_map(|name| domain_name(name)).take(DOMAINS_MAX).collect()
+    }
+
+    /// The last round of questions about the records of a domain. If that was a minute ago, the next one begins: it takes seconds, and is not waited for. A few at a time.
+    /// `directory` is that of the configuration. `None`: the domain is none of ours. Within a runtime.
+    pub fn records(&self, directory: &Arc<Directory>, domain: &str) -> Option<KnownRecords> {
+        let domain = domain_name(domain).filter(|name| directory.is_ours(name))?;
+        let mut checks = lock(&self.checks);
+        let Checks { under_way, by_domain } = &mut *checks;
+        let check = by_domain.entry(domain.clone()).or_default();
+        let is_fresh = check.ended.is_some_and(|ended| ended.elapsed() < CHECK_AGE_MAX);
+        if !is_fresh && !check.is_under_way && *under_way < CHECKS_MAX {
+            check.is_under_way = true;
+            *under_way += 1;
+            let outcome = Err("the check has failed: see the server's log".to_owned());
+            let mut round = Round { checks: Arc::clone(&self.checks), domain, outcome };
+            let (config, directory) = (self.config.clone(), Arc::clone(directory));
+            spawn_blocking(move || round.outcome = ask(&config, &directory, &round.domain));
+        }
+        Some(KnownRecords { is_asking: !is_fresh, last: check.last.clone() })
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut self.outcome, Err(String::new()));
+        let mut checks = lock(&self.checks);
+        checks.under_way -= 1;
+        let check = checks.by_domain.entry(self.domain.clone()).or_default();
+        let last = Some((unix_micros() / 1_000_000, outcome));
+        *check = Check { is_under_way: false, ended: Some(Instant::now()), last };
+    }
+}
+
+/// Blocks for [`CHECK_TIME`] at most.
+fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainCheck, String> {
+    let DescribedDomain { own, .. } =
+        DescribedDomain::of(config, directory, domain).map_err(|error| error.to_string())?;
+    Handle::current().block_on(async {
+        let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, config, DNS, HTTPS)).await;
+        asked.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())
+    })
+}
+
+fn lock(checks: &Mutex<Checks>) -> MutexGuard<'_, Checks> {
+    checks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The port of DNS.
+const DNS: u16 = 53;
+/// Domains that are listed.
+const DOMAINS_MAX: usize = 1000;
+/// Rounds at a time: each has a thread.
+const CHECKS_MAX: usize = 2;
+/// Within that time, all who ask share a round.
+const CHECK_AGE_MAX: Duration = Duration::from_secs(60);
+/// All questions of a round.
+const CHECK_TIME: Duration = Duration::from_secs(60);
