@@ -166,6 +166,8 @@ impl Shared {
                 None => Found::Damaged("its head has a format that is not known".to_owned()),
             }),
             Err(RecordError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
+            // A scan passes over a record whose header or head is damaged.
+            Err(RecordError::NotFound(_)) => Ok(Found::Damaged("its record is damaged or missing".to_owned())),
             Err(error) => Ok(Found::Damaged(error.to_string())),
         }
     }

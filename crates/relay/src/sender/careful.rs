@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use posthaste_consumer::append_within;
 
-use super::messages::{LoadError, Loaded};
+use super::messages::{LoadError, Loaded, Unloaded};
 use super::shared::Shared;
 use crate::queue::{Change, Key, Transaction, What};
 
 impl Shared {
     /// Makes the start of an attempt durable, and loads the message. Blocks.
-    pub fn begin(self: &Arc<Self>, transaction: &Transaction) -> Result<Loaded, LoadError> {
+    pub fn begin(self: &Arc<Self>, transaction: &Transaction) -> Result<Loaded, Unloaded> {
         let message = transaction.message;
         let begun = transaction.recipients.iter().map(|taken| {
             let key = Key { message, number: taken.number };

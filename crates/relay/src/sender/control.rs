@@ -54,8 +54,8 @@ pub struct Waiting {
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
-    /// The next hop's last reply, or why it cannot be reached. `None`: no attempt yet, or the reply was dropped for
-    /// newer ones.
+    /// Why the message cannot be read, in which case it has no names; else the next hop's last reply, or why it cannot
+    /// be reached. `None`: no attempt yet, or the reply was dropped for newer ones.
     pub why: Option<Arc<str>>,
     /// The class of that reply.
     pub class: Option<Arc<str>>,
@@ -119,7 +119,16 @@ impl Relay {
                 let said = shared.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let (trouble, is_connecting) = shared.at_site(*key);
-                let why = trouble.or_else(|| said.map(|said| said.text));
+                // Damage comes first: no host has anything to do with it.
+                let unreadable = match envelope {
+                    Some(_) => None,
+                    None => shared.messages.envelope(key.message).err().map(|error| Arc::from(error.to_string())),
+                };
+                // Settled and released meanwhile.
+                if unreadable.is_some() && shared.queue().show(*key).is_none() {
+                    continue;
+                }
+                let why = unreadable.or(trouble).or_else(|| said.map(|said| said.text));
                 let is_held = matches!(state.waits, Waits::Held(HoldReason::Operator | HoldReason::Until(_)));
                 let held_reason = is_held.then(|| shared.replies.why_held(*key)).flatten();
                 let bytes = size.1;

@@ -72,7 +72,7 @@ impl Drop for Owed<'_> {
 }
 
 impl Shared {
-    /// The outcome of a transaction at a host.
+    /// The outcome of a transaction at a host; an empty one: our own. `envelope`: `None` if it cannot be read.
     pub fn ended(
         self: &Arc<Self>,
         site: &Site,
@@ -101,6 +101,7 @@ impl Shared {
                 continue;
             }
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
+                && !host.is_empty()
                 && let Some(recipient) = envelope.recipient(key.number)
             {
                 self.automate(site, &envelope.queued, &recipient.address, reply);
@@ -128,8 +129,8 @@ impl Shared {
                 self.keep_reply(key, place, fate.reply(), &Arc::default());
             }
             let attempts = taken.attempts.saturating_add(1);
-            let attempt =
-                envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, place, fate.into_reply()));
+            let envelope = envelope.map(|envelope| &**envelope);
+            let attempt = self.attempted(key, envelope, attempts, result, place, fate.into_reply());
             let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
             changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
@@ -157,11 +158,12 @@ impl Shared {
         self.recorder.reply(key, said);
     }
 
-    /// Counts a recipient's outcome, and makes the observer's record of it.
+    /// Counts a recipient's outcome, and makes the observer's record of it: without names if its envelope cannot be
+    /// read.
     pub fn attempted(
         &self,
         key: Key,
-        envelope: &Envelope,
+        envelope: Option<&Envelope>,
         attempts: u8,
         result: AttemptResult,
         place: ReplyPlace<'_>,
@@ -184,6 +186,13 @@ impl Shared {
             count.fetch_add(1, Ordering::Relaxed);
         }
         self.config.observer.as_ref()?;
+        let at = self.time.now();
+        let is_given_up = matches!(result, AttemptResult::Failed | AttemptResult::Expired);
+        let Some(envelope) = envelope else {
+            let received = self.queue().show(key).map_or(at, |state| state.received);
+            let nameless = Attempt::of_no_message(at, place, class, reply);
+            return Some(Attempt { key, received, attempts, result, ..nameless });
+        };
         let queued = &envelope.queued;
         Some(Attempt {
             key,
@@ -192,11 +201,10 @@ impl Shared {
             tenant: queued.tenant.clone(),
             campaign: queued.campaign.clone(),
             received: queued.received,
-            at: self.time.now(),
+            at,
             attempts,
             result,
-            is_double_bounce: matches!(result, AttemptResult::Failed | AttemptResult::Expired)
-                && self.is_double_bounce(envelope, key.number),
+            is_double_bounce: is_given_up && self.is_double_bounce(envelope, key.number),
             host: place.host.clone(),
             stage: place.stage,
             source: Arc::default(),
@@ -232,7 +240,7 @@ impl Shared {
         }
         let attempt = match first {
             Some((envelope, (key, attempts))) => {
-                self.attempted(key, envelope, attempts, AttemptResult::Interrupted, place, reply.clone())
+                self.attempted(key, Some(envelope), attempts, AttemptResult::Interrupted, place, reply.clone())
             }
             None => Some(Attempt::of_no_message(self.time.now(), place, class, reply.clone())),
         };
@@ -311,10 +319,14 @@ impl Shared {
         place: ReplyPlace<'_>,
     ) {
         let envelope = self.messages.envelope(message);
+        let mut reply = reply.clone();
         if let Err(error) = &envelope {
             self.warn(message, &error.to_string());
+            if failed == AttemptResult::Expired {
+                reply = Reply::new(554, "5.4.7", format!("it could not be delivered in time: {error}"));
+            }
         }
-        let envelope = envelope.ok();
+        let (envelope, reply) = (envelope.ok(), &reply);
         let (mut recorded, mut is_delay_told) = (Vec::new(), false);
         for change in changes {
             let (tell, result) = match change.what {
@@ -333,12 +345,12 @@ impl Shared {
             if is_told {
                 self.keep_reply(key, place, reply, &Arc::default());
             }
-            let attempt = result.zip(envelope.as_ref()).and_then(|(result, envelope)| {
+            let attempt = result.and_then(|result| {
                 let attempts = match change.what {
                     What::Deferred { attempts, .. } => attempts,
                     _ => self.queue().show(key).map_or(0, |state| state.attempts),
                 };
-                self.attempted(key, envelope, attempts, result, place, reply.clone())
+                self.attempted(key, envelope.as_deref(), attempts, result, place, reply.clone())
             });
             recorded.push((if is_told { change.with_notice() } else { change }, attempt));
         }

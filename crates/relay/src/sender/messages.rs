@@ -42,6 +42,20 @@ pub(super) enum LoadError {
     Now(String),
 }
 
+/// A message that could not be loaded.
+#[derive(Debug)]
+pub(super) struct Unloaded {
+    pub error: LoadError,
+    /// Its envelope, if that can be read.
+    pub envelope: Option<Arc<Envelope>>,
+}
+
+impl From<LoadError> for Unloaded {
+    fn from(error: LoadError) -> Self {
+        Unloaded { error, envelope: None }
+    }
+}
+
 pub(super) struct Messages {
     spool: Arc<dyn Spool>,
     stream: StreamId,
@@ -135,13 +149,15 @@ impl Messages {
     }
 
     /// The message, from memory or from the spool. Blocks.
-    pub fn load(&self, lsn: Lsn) -> Result<Loaded, LoadError> {
+    pub fn load(&self, lsn: Lsn) -> Result<Loaded, Unloaded> {
         if let Some(loaded) = self.in_memory(lsn) {
             return Ok(loaded);
         }
         let envelope = self.envelope(lsn)?;
-        let body = self.body(lsn, u64::MAX)?;
-        Ok(Loaded { envelope, body })
+        match self.body(lsn, u64::MAX) {
+            Ok(body) => Ok(Loaded { envelope, body }),
+            Err(error) => Err(Unloaded { error, envelope: Some(envelope) }),
+        }
     }
 
     /// The first `bytes_max` bytes of the body at most. Blocks.
@@ -161,7 +177,11 @@ impl Messages {
 
 fn load_error(error: ReadError) -> LoadError {
     match error {
-        ReadError::Damaged { .. } | ReadError::NotFound(_) => LoadError::Lost(error.to_string()),
+        ReadError::Damaged { .. } => LoadError::Lost(error.to_string()),
+        // As long as the queue has a recipient of it, only that has released it.
+        ReadError::NotFound(lsn) => {
+            LoadError::Lost(format!("batch {lsn} was damaged, and an operator has given it up"))
+        }
         error => LoadError::Now(error.to_string()),
     }
 }

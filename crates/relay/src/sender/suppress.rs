@@ -44,7 +44,8 @@ impl Shared {
             };
             let Some(change) = self.queue().finish(key, Outcome::Suppressed) else { continue };
             let (result, reply, host) = (AttemptResult::Suppressed, reply_for(&entry), Arc::from(""));
-            changes.push((change, self.attempted(key, envelope, taken.attempts, result, ReplyPlace::of(&host), reply)));
+            let place = ReplyPlace::of(&host);
+            changes.push((change, self.attempted(key, Some(envelope), taken.attempts, result, place, reply)));
         }
         self.record_told(changes);
         transaction.recipients = left;

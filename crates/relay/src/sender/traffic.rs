@@ -17,7 +17,7 @@ use super::backlog::Backlog;
 use super::connection::poll_join;
 use super::crowd::GivesWay;
 use super::ended::CLOSING;
-use super::messages::{Envelope, LoadError, Loaded};
+use super::messages::{Envelope, LoadError, Loaded, Unloaded};
 use super::observer::SiteState;
 use super::reuse::{Handed, Known};
 use super::shape::{MessageGate, Tokens};
@@ -40,7 +40,7 @@ pub(super) struct Mail {
     /// Recipients per transaction, by LIMITS (RFC 9422).
     recipients_max: usize,
     across_domains: bool,
-    loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
+    loading: Option<(UnderWay, JoinHandle<Result<Loaded, Unloaded>>)>,
     has_taken: bool,
     has_progress: bool,
     /// The host has given a final reply, or deferred a recipient.
@@ -256,6 +256,7 @@ impl Mail {
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
         let Loaded { envelope, body } = loaded;
         if let Err(error) = self.shared.end_suppressed(&mut under_way.transaction, &envelope) {
+            under_way.envelope = Some(envelope);
             self.unreadable(under_way, &LoadError::Now(error.to_string()));
             return None;
         }
@@ -270,7 +271,8 @@ impl Mail {
         else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool cannot be decoded");
             under_way.envelope = Some(envelope);
-            self.end(under_way, |_| Fate::Refused(reply.clone().into(), crate::session::Scope::Message));
+            let fate = Fate::Refused(reply.into(), crate::session::Scope::Message);
+            self.end(&Arc::default(), under_way, |_| fate.clone());
             return None;
         };
         let mut body = body;
@@ -306,7 +308,7 @@ impl Mail {
         false
     }
 
-    /// Handles an unreadable message: lost, or only for now.
+    /// Handles an unreadable message: lost, or only for now. No host has said that.
     fn unreadable(&mut self, under_way: UnderWay, error: &LoadError) {
         let fate = match error {
             LoadError::Lost(_) => {
@@ -319,7 +321,7 @@ impl Mail {
                 Fate::Deferred(reply.into(), crate::session::Scope::Message)
             }
         };
-        self.end(under_way, |_| fate.clone());
+        self.end(&Arc::default(), under_way, |_| fate.clone());
     }
 
     /// Notes the host's replies about a message for the health of its site. A recipient beyond its limit, or whose
@@ -333,7 +335,8 @@ impl Mail {
         }
     }
 
-    fn end(&self, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
+    /// `host`: where the fates come from; empty for ourselves.
+    fn end(&self, host: &Arc<str>, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
         under_way.is_ended = true;
         let (message, count) = (under_way.transaction.message, under_way.transaction.recipients.len());
         let fates: Vec<Fate> = (0..count).map(&mut fate).collect();
@@ -344,7 +347,7 @@ impl Mail {
         }
         self.shared.ended(
             &self.site,
-            &self.host,
+            host,
             self.has_dsn,
             &under_way.transaction,
             under_way.envelope.as_ref(),
@@ -368,14 +371,17 @@ impl Traffic for Mail {
         loop {
             if let Some((_, handle)) = &mut self.loading {
                 let loaded = ready!(poll_join(handle, cx));
-                let Some((under_way, _)) = self.loading.take() else { continue };
+                let Some((mut under_way, _)) = self.loading.take() else { continue };
                 match loaded {
                     Ok(Ok(loaded)) => {
                         if let Some(message) = self.message(under_way, loaded) {
                             return Poll::Ready(Some(message));
                         }
                     }
-                    Ok(Err(error)) => self.unreadable(under_way, &error),
+                    Ok(Err(Unloaded { error, envelope })) => {
+                        under_way.envelope = envelope;
+                        self.unreadable(under_way, &error);
+                    }
                     Err(error) => self.unreadable(under_way, &LoadError::Now(error.to_string())),
                 }
                 continue;
@@ -424,7 +430,7 @@ impl Traffic for Mail {
         self.has_told |= fates.iter().any(|fate| fate.reply().code() == CLOSING);
         let mut fates = fates.into_iter();
         let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
-        self.end(under_way, |_| fates.next().unwrap_or_else(missing));
+        self.end(&self.host, under_way, |_| fates.next().unwrap_or_else(missing));
     }
 }
 

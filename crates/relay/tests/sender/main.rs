@@ -7,6 +7,7 @@ mod backlog;
 mod bounces;
 mod changes;
 mod crowded;
+mod damaged;
 mod dane;
 mod dead_domains;
 mod failing;
