@@ -131,6 +131,11 @@ impl FileSpool {
             _lock: lock,
         });
         shared.look_at_space();
+        // A later opening may not find it any more: of a segment that was cut off nothing tells once a record follows it.
+        if shared.core.state().lost_through > checkpoint.through {
+            // A failure is told as an event; the next one has it, too.
+            let _ = shared.checkpoint();
+        }
         let keeper = if has_keeper { Some(Keeper::start(shared.clone())?) } else { None };
         let scrubs = has_keeper && shared.config.scrub_bytes_per_sec > 0;
         let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };

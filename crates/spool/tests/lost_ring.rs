@@ -197,3 +197,24 @@ fn a_ring_that_is_gone_with_its_directory_is_missed() {
         assert!(all.iter().all(|(lsn, _)| *lsn <= found.uncertain || found.damaged.contains(lsn)), "{found:?}");
     }
 }
+
+/// Of a segment that was cut off nothing tells once the next one has a record.
+#[test]
+fn a_loss_stays_known_after_a_kill_that_follows_an_append() {
+    for how in HOW {
+        let dir = scratch();
+        killed(dir.path(), Some(3), Some(3));
+        // The last one with a record; those after it are only ready.
+        let closed = ClosedFileSpool::open(dir.path()).unwrap();
+        let segments = closed.inspect().unwrap().segments;
+        let name = segments.iter().rfind(|segment| segment.records > 0).unwrap().name.clone();
+        drop(closed);
+        spoil(&dir.path().join("ring").join(name), how);
+        let (spool, first) = found(dir.path());
+        let next = append(&spool, spool.stream("stream").unwrap(), None);
+        spool.abandon();
+        let (_spool, again) = found(dir.path());
+        assert_eq!((again.uncertain, &again.damaged), (first.uncertain, &first.damaged), "{how}: {again:?}");
+        assert!(!again.was_refused && again.known.contains(&next), "{how}: {again:?}");
+    }
+}
