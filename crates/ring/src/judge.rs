@@ -76,7 +76,7 @@ pub(crate) fn judge(
         if is_end_lost && Some(*number) == last {
             epoch.mark = expected.end;
         }
-        let here = epoch.damage(segments);
+        let here = epoch.damage(segments, expected.on_record.freed);
         let whole = epoch.segments.iter().map(|number| segments[number].scan.whole).max().unwrap_or_default();
         let unpromised = here.iter().filter(|damage| !damage.promised);
         let torn = unpromised.map(|damage| damage.lsns.map_or(0, |(first, _)| first.get())).min();
@@ -146,11 +146,11 @@ impl End<'_> {
 }
 
 impl Epoch {
-    /// The damaged and missing parts, in the order of the log.
-    fn damage(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
+    /// The damaged and missing parts, in the order of the log. `freed`: the last record that is not needed any more.
+    fn damage(&self, segments: &BTreeMap<u64, Read>, freed: Lsn) -> Vec<Damage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;
-        for read in self.segments.iter().map(|number| &segments[number]) {
+        for (number, read) in self.segments.iter().map(|number| (*number, &segments[number])) {
             let mut within = self.damage_within(read).peekable();
             // Of damage at the beginning the segment itself does not tell which records it hit.
             let at_the_beginning = within.next_if(|damage| damage.lsns.is_none());
@@ -175,7 +175,11 @@ impl Epoch {
                     let lsns = Some(torn).filter(|_| self.mark > Lsn::ZERO);
                     damage.extend(at_the_beginning.map(|here| Damage { promised: false, lsns, ..here }));
                 }
-                (None, _) => damage.extend(at_the_beginning),
+                // Others around it tell, or what was freed: else each opening would take all that may have followed for lost.
+                (None, _) => damage.extend(at_the_beginning.map(|here| match here.promised {
+                    true => Damage { lsns: around(segments, number, freed), ..here },
+                    false => here,
+                })),
             }
             damage.extend(within.filter(|damage| damage.lsns.is_some()));
             if let Some((_, lsn)) = lsns {
@@ -198,6 +202,14 @@ impl Epoch {
             what: gap.what,
         })
     }
+}
+
+/// The records that the beginning of a segment may have had: between the last one before it and the first whole one.
+fn around(segments: &BTreeMap<u64, Read>, number: u64, freed: Lsn) -> Option<(Lsn, Lsn)> {
+    let before = segments.range(..number).next_back().and_then(|(_, read)| Some(read.scan.lsns()?.1));
+    let first = segments.range(number..).find_map(|(_, read)| read.scan.lsns())?.0;
+    let lsns = (Lsn::new(before.unwrap_or(freed).get() + 1), Lsn::new(first.get() - 1));
+    Some(lsns).filter(|(first, last)| first <= last)
 }
 
 #[cfg(test)]
@@ -316,8 +328,12 @@ mod tests {
         // Damage at the beginning of a segment gets its name from the segment before it.
         let second = || with_gap(segment(2, 1, (23, 30), 29, 0), None);
         check(1, [first(), second()], &[("2", Some((21, 22)), true)], 30);
-        // Without one before it nothing tells.
-        check(2, [second()], &[("2", None, true)], 30);
+        // Without one before it, what was freed tells; without a whole record behind it nothing does.
+        check(2, [second()], &[("2", Some((10, 22)), true)], 30);
+        let spoiled = || with_gap(segment(1, 1, (0, 0), 5, 0), None);
+        check(1, [spoiled()], &[("1", None, true)], 5);
+        let later = segment(2, 2, (SECOND, SECOND + 1), 0, 0);
+        check(1, [spoiled(), later], &[("1", Some((10, SECOND - 1)), true)], SECOND + 1);
         // What was not durable when the first whole record was written a cut has torn, also where the segment before was freed.
         check(2, [with_gap(segment(2, 1, (23, 30), 20, 0), None)], &[("2", Some((21, 22)), false)], 20);
         check(2, [with_gap(segment(2, 1, (23, 30), 0, 0), None)], &[("2", None, false)], 0);

@@ -116,7 +116,8 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     segments
 }
 
-const HOW: [&str; 5] = ["removed", "emptied", "cut off in the midst", "cut off at its header", "one bit flipped"];
+const HOW: [&str; 6] =
+    ["removed", "emptied", "cut off in the midst", "cut off at its header", "first record damaged", "one bit flipped"];
 
 fn spoil(path: &Path, how: &str) {
     let cut = |len| std::fs::File::options().write(true).open(path).unwrap().set_len(len).unwrap();
@@ -125,6 +126,11 @@ fn spoil(path: &Path, how: &str) {
         "emptied" => cut(0),
         "cut off in the midst" => cut(32 << 10),
         "cut off at its header" => cut(8 << 10),
+        "first record damaged" => {
+            let mut bytes = std::fs::read(path).unwrap();
+            bytes[posthaste_ring::layout::FIRST_RECORD + 9] ^= 4;
+            std::fs::write(path, bytes).unwrap();
+        }
         _ => {
             let mut bytes = std::fs::read(path).unwrap();
             let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
