@@ -87,6 +87,7 @@ mod server_log;
 mod setup;
 mod sink;
 mod spool;
+mod spool_moves;
 mod support;
 mod tables_of_keys;
 mod tagging;
