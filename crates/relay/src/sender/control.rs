@@ -120,7 +120,7 @@ impl Relay {
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let (trouble, is_connecting) = shared.at_site(*key);
                 // Damage comes first: no host has anything to do with it.
-                let unreadable = match envelope {
+                let unreadable: Option<Arc<str>> = match envelope {
                     Some(_) => None,
                     None => shared.messages.envelope(key.message).err().map(|error| Arc::from(error.to_string())),
                 };
