@@ -345,14 +345,7 @@ impl Mail {
             // Here rather than on the ring's thread, which must commit.
             self.shared.messages.forget(&[message]);
         }
-        self.shared.ended(
-            &self.site,
-            host,
-            self.has_dsn,
-            &under_way.transaction,
-            under_way.envelope.as_ref(),
-            fates,
-        );
+        self.shared.ended(&self.site, host, self.has_dsn, &under_way.transaction, under_way.envelope.as_ref(), fates);
     }
 }
 

@@ -8,8 +8,7 @@ use super::*;
 
 /// Flips a bit of the first octet of a text in the ring.
 fn flip(dir: &Path, text: &str) {
-    let mut paths: Vec<_> =
-        std::fs::read_dir(dir.join("ring")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> = std::fs::read_dir(dir.join("ring")).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     for path in paths {
         let mut bytes = std::fs::read(&path).unwrap();
