@@ -1,5 +1,6 @@
 //! Numbers of mailboxes and messages.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -22,6 +23,9 @@ pub struct UidValidity(pub NonZeroU32);
 /// A modification sequence (RFC 7162), never 0. A store that counts no changes has 1 for everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModSeq(pub u64);
+
+/// Unique-ids of POP3 (RFC 1939 section 7) by UID.
+pub type UniqueIds = BTreeMap<u32, Box<str>>;
 
 impl Uid {
     /// `None` for 0.

@@ -12,10 +12,10 @@ use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
 use crate::message_list::{Message, MessageCounts, MessageList};
-use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::store::{
     Asked, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions,
-    SelectMode, StoredFlags, UniqueIds, ViewChanges,
+    SelectMode, StoredFlags, ViewChanges,
 };
 
 /// The most rows of one step.
@@ -287,6 +287,10 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn first_unseen(&self) -> Option<u32> {
+        // Else it would look at all of them, at each SELECT of a mailbox that was read.
+        if self.seen.messages.counts().unseen == 0 {
+            return None;
+        }
         let mut numbered = self.seen.messages.iter().zip(1..);
         numbered.find(|(message, _)| !message.flags.contains(MessageFlags::SEEN)).map(|(_, number)| number)
     }

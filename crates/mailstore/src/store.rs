@@ -1,6 +1,5 @@
 //! The traits: a store has accounts, an account has mailboxes, a session selects one as a view.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,16 +11,13 @@ use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 
 /// The answer to come. Dropping it is safe at any time.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
 
 /// Octets after which [`MailboxView::fields`] gives no more messages.
 pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
-
-/// Unique-ids of POP3 by UID.
-pub type UniqueIds = BTreeMap<u32, Box<str>>;
 
 /// Where mail is kept.
 pub trait Mailstore: Send + Sync + 'static {
@@ -322,14 +318,11 @@ pub trait MailboxView: Send + Sync {
         None
     }
 
-    /// Unique-ids of POP3 (RFC 1939 section 7) that a server before this one gave, by UID: clients know messages by them. Those of other messages follow from the
-    /// UID.
+    /// Unique-ids of POP3 (RFC 1939 section 7) that a server before this one gave, by UID. Those of other messages follow from the UID.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
-    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
-        Box::pin(std::future::ready(Ok(Arc::default())))
-    }
+    fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>>;
 
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;

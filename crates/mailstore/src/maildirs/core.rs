@@ -31,8 +31,7 @@ use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
 use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
-use crate::row::Uid;
-use crate::store::UniqueIds;
+use crate::row::{Uid, UniqueIds};
 
 /// Attempts to change the table of letters while another program has it locked.
 const LOCK_TRIES: usize = 5;

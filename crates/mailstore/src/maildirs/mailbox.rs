@@ -30,9 +30,9 @@ use crate::error::MailstoreError;
 use crate::mail_body::{MailBody, first_bodies, first_fields};
 use crate::message_list::Message;
 use crate::name::MailboxName;
-use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
+use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::Source;
-use crate::store::{Asked, KeptKind, UniqueIds};
+use crate::store::{Asked, KeptKind};
 
 /// Time for which a session that has seen the mailbox waits for a look: a slow disk is told of later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);

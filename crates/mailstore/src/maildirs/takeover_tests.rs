@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::entry::MailEntry;
-use crate::store::UniqueIds;
+use crate::row::UniqueIds;
 
 const UID_LIST: &str = "3 V77 N20 Gabc\n3 :a\n4 W9 :b,S=1\n9 :gone\n12 :c\n";
 
