@@ -119,15 +119,14 @@ impl HotDirs {
         let left = {
             let mut state = lock(&self.state);
             state.begun.remove(&mailbox);
-            match &watched {
-                Some(numbers) => state.put(mailbox, numbers.clone(), Arc::downgrade(events), self.mailboxes_max),
-                None => return,
+            let Some(numbers) = watched else { return };
+            // Locked: whoever finds the watch finds this counted, and with it the events that came before the watch had its mailbox.
+            if !numbers.is_empty() {
+                events.send_modify(|count| *count += 1);
             }
+            state.put(mailbox, numbers, Arc::downgrade(events), self.mailboxes_max)
         };
         self.unwatch(left);
-        if watched.is_some_and(|numbers| !numbers.is_empty()) {
-            events.send_modify(|count| *count += 1);
-        }
     }
 
     /// Counts all events so far. True: the mailbox has all its watches. Does not block.
