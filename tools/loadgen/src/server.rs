@@ -17,6 +17,8 @@ pub struct Server {
     pub addresses: Vec<SocketAddr>,
     /// Addresses of its listeners for HTTP without TLS.
     pub http: Vec<SocketAddr>,
+    /// Addresses of its listeners for IMAP, then of those for POP3.
+    pub readers: Vec<SocketAddr>,
     /// Directory of its mailboxes, from its banner.
     pub mail: PathBuf,
 }
@@ -47,8 +49,8 @@ impl Server {
         let is_ready = |said: &str| said.lines().any(|line| line.starts_with("Ready") || line.starts_with('{'));
         let banner = process.wait_until(|process| Some(process.output()).filter(|said| is_ready(said)));
         let banner = banner.map_err(StartError::NotReady)?;
-        let Told { addresses, http, mail } = read_banner(&banner);
-        Ok(Self { process, banner, addresses, http, mail })
+        let Told { addresses, http, readers, mail } = read_banner(&banner);
+        Ok(Self { process, banner, addresses, http, readers, mail })
     }
 }
 
@@ -57,6 +59,7 @@ impl Server {
 struct Told {
     addresses: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
+    readers: Vec<SocketAddr>,
     mail: PathBuf,
 }
 
@@ -78,7 +81,9 @@ fn read_banner(banner: &str) -> Told {
     let addresses = values("listening").iter().filter_map(|value| value.parse().ok()).collect();
     let page = |url: &String| url.strip_prefix("http://")?.strip_suffix('/')?.parse().ok();
     let http = [values("page"), values("http")].concat().iter().filter_map(page).collect();
-    Told { addresses, http, mail: values("mail").into_iter().next().unwrap_or_default().into() }
+    let readers = [values("imap"), values("pop3")].concat();
+    let readers = readers.iter().filter_map(|value| value.parse().ok()).collect();
+    Told { addresses, http, readers, mail: values("mail").into_iter().next().unwrap_or_default().into() }
 }
 
 /// A server on a scratch directory, stopped in order when dropped. Unless it is given a configuration, it serves any
@@ -254,13 +259,15 @@ mod tests {
         let expected = || Told {
             addresses: vec!["127.0.0.1:4711".parse().unwrap(), "[::1]:4712".parse().unwrap()],
             http: vec!["127.0.0.1:8025".parse().unwrap()],
+            readers: vec!["127.0.0.1:1143".parse().unwrap(), "127.0.0.1:1110".parse().unwrap()],
             mail: "data/my mail".into(),
         };
         let lines = "Posthaste 1 as mx\n  listening  127.0.0.1:4711\n  listening  [::1]:4712\n  listening  /run/lmtp\n  \
                      page       http://127.0.0.1:8025/\n  \
+                     imap       127.0.0.1:1143\n  pop3       127.0.0.1:1110\n  \
                      mail       data/my mail\nReady; Ctrl-C or SIGTERM ends it.\n";
         assert_eq!(read_banner(lines), expected());
-        let json = "{\"listening\":[\"127.0.0.1:4711\",\"[::1]:4712\",\"/run/lmtp\"],\"http\":[\"http://127.0.0.1:8025/\"],\"mail\":\"data/my mail\"}\n";
+        let json = "{\"listening\":[\"127.0.0.1:4711\",\"[::1]:4712\",\"/run/lmtp\"],\"http\":[\"http://127.0.0.1:8025/\"],\"imap\":[\"127.0.0.1:1143\"],\"pop3\":[\"127.0.0.1:1110\"],\"mail\":\"data/my mail\"}\n";
         assert_eq!(read_banner(json), expected());
     }
 

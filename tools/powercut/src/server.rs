@@ -167,12 +167,12 @@ impl Setup {
         let mut command = Command::new(words.next().expect("a program is a word"));
         command.args(words).arg("serve").arg("--config").arg(&config);
         let started = Server::launch(&mut command, &self.place());
-        let Server { process, addresses, .. } = started.map_err(|error| self.explain(error))?;
-        let silent = || ServerError::Start(std::io::Error::other("the server listens elsewhere than it was told to"));
-        let (address, lmtp, readers) = match (&addresses[..], self.passwords.is_some()) {
-            ([address, lmtp], false) => (*address, *lmtp, None),
-            ([address, lmtp, imap, pop3], true) => (*address, *lmtp, Some([*imap, *pop3])),
-            _ => return Err(silent()),
+        let Server { process, addresses, readers, .. } = started.map_err(|error| self.explain(error))?;
+        let silent = |_| ServerError::Start(std::io::Error::other("the server listens elsewhere than it was told to"));
+        let [address, lmtp] = addresses.try_into().map_err(silent)?;
+        let readers = match self.passwords {
+            Some(_) => Some(readers.try_into().map_err(silent)?),
+            None => None,
         };
         Ok(Running { process, address, lmtp, readers })
     }
