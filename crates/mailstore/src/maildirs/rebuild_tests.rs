@@ -13,7 +13,7 @@ use super::copies_tests::{World, shown};
 use super::verify::{FindingKind, SpoolLook, VerifiedPlaces, verify_mailboxes};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
-use crate::row::{MessageSet, NumberRange};
+use crate::row::{MessageSet, NumberRange, UniqueIds};
 use crate::store::{MailboxView, ViewChanges};
 
 fn one(uid: u32) -> MessageSet {
@@ -78,6 +78,27 @@ fn make_mail(mail: &Path) {
         inbox.write_tmp(key, &[io::IoSlice::new(format!("{key}\n").as_bytes())]).unwrap();
         inbox.publish(key).unwrap();
         inbox.sync_message(Subdir::New, key).unwrap();
+    }
+}
+
+/// Clients of POP3 know messages by them.
+#[tokio::test]
+async fn a_rebuilt_mailbox_keeps_unique_ids_with_its_uids() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make_mail(mail.path());
+    let list = "3 V7 N9\n1 Pone :1.a\n2 :2.b\n3 Pthree :3.c\n";
+    fs::write(mail.path().join("Maildir/dovecot-uidlist"), list).unwrap();
+    settle(mail.path());
+    let world = World::open(mail.path(), data.path()).await;
+    let given = UniqueIds::from([(1, "one".into()), (3, "three".into())]);
+    let view = world.select("INBOX").await;
+    assert_eq!(*view.unique_ids().await.unwrap(), given);
+    drop(view);
+    for (renews, expected) in [(false, given), (true, UniqueIds::new())] {
+        let id = world.select("INBOX").await.id();
+        world.account.rebuild(id, renews).await.unwrap();
+        let view = world.select("INBOX").await;
+        assert_eq!(*view.unique_ids().await.unwrap(), expected);
     }
 }
 
