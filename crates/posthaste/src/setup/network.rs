@@ -59,7 +59,7 @@ pub fn of_addresses(wanted: &Wanted, own: &[IpAddr], in_dns: &[IpAddr], nat: Opt
     let host = &wanted.host;
     let is_known = |family: &IpAddr| own.iter().any(|one| one.is_ipv4() == family.is_ipv4());
     let is_behind = |one: &IpAddr| nat.is_some_and(|nat| nat.outside.contains(one));
-    let is_stranger = |one: &&IpAddr| is_known(*one) && !is_behind(*one) && !own.contains(*one) && !is_here(**one);
+    let is_stranger = |one: &&IpAddr| is_known(one) && !is_behind(one) && !own.contains(*one) && !is_here(**one);
     let private: Vec<IpAddr> = in_dns.iter().filter(|one| is_private(**one)).copied().collect();
     let strangers: Vec<IpAddr> = in_dns.iter().filter(is_stranger).copied().collect();
     let (text, verdict) = if in_dns.is_empty() {
