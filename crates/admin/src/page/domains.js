@@ -1,7 +1,7 @@
 // Domains: are the records in DNS, the keys and the certificates as they should be, and what do others make of them?
 
 import { button, el, foreign, put, table } from "./el.js";
-import { control } from "./api.js";
+import { control, quoted } from "./api.js";
 import { commandButton } from "./ask.js";
 import { clock, count, duration } from "./format.js";
 import { address } from "./route.js";
@@ -35,7 +35,7 @@ export class DomainsPage {
     const { lines, end } = await control({ ask: "records", domain: this.domain });
     const shows = JSON.stringify([lines, end]);
     // What is selected on an unchanged page stays selected.
-    if (shows !== this.shows) put(this.records, recordsOf(this.domain, lines, end, now, () => this.refresh()));
+    if (shows !== this.shows) put(this.records, recordsOf(this.domain, lines, end, now));
     this.shows = shows;
     return end.asking ? ASK_MS : null;
   }
@@ -51,13 +51,13 @@ function domainTable(lines, chosen, now) {
   return table(["domain", "DKIM keys"], rows);
 }
 
-function recordsOf(domain, lines, end, now, again) {
+function recordsOf(domain, lines, end, now) {
   const left = lines.filter((one) => one.state !== "there").length;
   const said = [];
   if (end.failure) said.push(el("p", { class: "error" }, foreign(end.failure)));
   if (lines.length) said.push(el("p", { class: end.complete ? "good" : "warning" }, end.complete ? "All records are seen." : left + " of " + lines.length + " records are not as they should be."));
   if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "The host has no address in DNS."));
-  if (end.has_dkim_keys === false) said.push(el("p", { class: "warning" }, "There is no DKIM key: ", el("code", {}, "posthaste dkim new " + domain), " makes one."));
+  if (end.has_dkim_keys === false) said.push(el("p", { class: "warning" }, "There is no DKIM key: ", el("code", {}, "posthaste dkim new ", foreign(domain)), " makes one."));
   if (end.mta_sts !== undefined) said.push(el("p", {}, "MTA-STS policy: " + POLICY[end.mta_sts]));
   const asked = end.at ? [end.servers?.length ? ["Asked: ", foreign(end.servers.join(", "))] : "Asked: the resolver, which may keep old answers", ", " + clock(end.at, now) + ". "] : null;
   const rows = lines.map(({ name, type, value, state, found }) => {
@@ -69,7 +69,7 @@ function recordsOf(domain, lines, end, now, again) {
   return [el("h2", { id: "records" }, "Records of ", foreign(domain)), said,
     rows.length ? table(["state", "record", "wanted", "there is", ""], rows, { class: "wide records" }) : null,
     el("p", { class: "buttons" }, el("span", { class: "hint", role: "status" }, asked, end.asking ? "Its own servers are being asked …" : null),
-      end.asking ? null : button("look again", again), commandButton(() => "posthaste dns check " + domain))];
+      end.asking ? null : button("look again", () => dispatchEvent(new Event("hashchange"))), commandButton(() => "posthaste dns check " + quoted(domain)))];
 }
 
 function part(title, ...children) {
