@@ -168,7 +168,7 @@ impl MaildirMailbox {
         loop {
             let is_known = self.0.catch_up();
             // Answered here: the change of threads takes longer than the rest of a STATUS.
-            if let Some(messages) = self.0.unchanged() {
+            if is_known && let Some(messages) = self.0.unchanged() {
                 return Ok(messages);
             }
             let wanted = self.want_look();

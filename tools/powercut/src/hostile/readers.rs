@@ -169,7 +169,7 @@ fn is_cut(error: &io::Error) -> bool {
 /// Describes a reply that is no refusal.
 fn refusal(what: &str, reading: Reading, reply: Option<&str>) -> Option<String> {
     let is_refusal = reply.is_none_or(|reply| match reading {
-        Reading::Imap => ["BAD", "NO", "BYE"].iter().any(|word| reply.split(' ').nth(1) == Some(word)),
+        Reading::Imap => ["BAD", "NO", "BYE"].into_iter().any(|word| reply.split(' ').nth(1) == Some(word)),
         Reading::Pop3 => reply.starts_with("-ERR"),
     });
     (!is_refusal).then(|| format!("{what} was answered {reply:?}"))
