@@ -237,7 +237,8 @@ pub(crate) mod tests {
             prop_assert!(names(good.clone(), &certificate));
             let mut data = good.data.clone();
             data[at.index(data.len())] ^= flip;
-            prop_assert!(!names(TlsaRecord { data, ..good.clone() }, &certificate));
+            let other_record = TlsaRecord { data, ..good.clone() };
+            prop_assert!(!names(other_record, &certificate));
             let mut other = certificate.clone();
             other[at.index(certificate.len())] ^= flip;
             // A record of a key is for each certificate with that key.
