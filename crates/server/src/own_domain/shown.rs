@@ -79,7 +79,10 @@ impl OwnDomains {
             let outcome = Err("the check has failed: see the server's log".to_owned());
             let mut round = Round { checks: Arc::clone(&self.checks), domain, outcome };
             let (config, directory) = (self.config.clone(), Arc::clone(directory));
-            spawn_blocking(move || round.outcome = ask(&config, &directory, &round.domain));
+            spawn_blocking(move || {
+                round.outcome = ask(&config, &directory, &round.domain);
+                drop(round);
+            });
         }
         Some(KnownRecords { is_asking: !is_fresh, last: check.last.clone() })
     }
