@@ -170,7 +170,7 @@ users = ["ann"]
 
     def link(self):
         file = self.dir / f"link{time.monotonic_ns()}"
-        self.run("page", "--scopes", "queue:read,queue:write,route,suppression,events:read,mail:read,server:read,server:drain", "--output", str(file))
+        self.run("page", "--scopes", "queue:read,queue:write,route,suppression,events:read,mail:read,accounts,server:read,server:drain", "--output", str(file))
         return file.read_text().strip()
 
     def token(self, name, scopes, *bounds):
@@ -508,7 +508,7 @@ class Tests:
         records.first.get_by_role("button", name="copy record").click()
         expect(page.locator("dialog code")).to_contain_text("here.example. MX 10 mx.here.example.")
         page.locator("dialog").get_by_role("button", name="Close").click()
-        for title in ["Certificates", "Checks of mail received", "TLS with other hosts"]:
+        for title in ["Certificates", "Checks of mail received", "TLS with other hosts", "Accounts"]:
             expect(page.get_by_role("heading", name=title)).to_be_visible()
         page.watch.check()
         page = self.page()

@@ -10,11 +10,13 @@ import { address } from "./route.js";
 const STATES = { there: ["seen", "good"], missing: ["missing", "warning"], differs: ["different", "broken"], unknown: ["no answer", "warning"] };
 const POLICY = { true: "served", false: "not served under its name with a certificate that others trust", null: "not served: no listener speaks HTTPS to other hosts" };
 const ASK_MS = 1000;
+const LOGINS_MAX = 100;
 
 export class DomainsPage {
   constructor(whose, query) {
     this.title = "Domains";
     this.domain = query.get("domain");
+    this.maySeeLogins = whose.scopes.includes("accounts");
     this.list = el("section", { "aria-labelledby": "domains" });
     this.records = el("section", { "aria-labelledby": "records" });
     this.rest = el("div", { class: "parts" });
@@ -28,7 +30,8 @@ export class DomainsPage {
       // Of one domain there is nothing to choose.
       this.domain ??= lines.length === 1 ? lines[0].domain : null;
       put(this.list, el("h2", { id: "domains" }, "Our domains"), domainTable(lines, this.domain, now), el("p", {}, commandButton(() => "posthaste dkim list")));
-      put(this.rest, certificates(end.certificates, now), checks(end.checks), sessions(end.tls));
+      put(this.rest, certificates(end.certificates, now), checks(end.checks), sessions(end.tls),
+        this.maySeeLogins ? accounts((await control({ ask: "logins" })).lines, this.domain, now) : null);
       this.isListed = true;
     }
     if (this.domain === null) return null;
@@ -70,6 +73,16 @@ function recordsOf(domain, lines, end, now) {
     rows.length ? table(["state", "record", "wanted", "there is", ""], rows, { class: "wide records" }) : null,
     el("p", { class: "buttons" }, el("span", { class: "hint", role: "status" }, asked, end.asking ? "Its own servers are being asked …" : null),
       end.asking ? null : button("look again", () => dispatchEvent(new Event("hashchange"))), commandButton(() => "posthaste dns check " + quoted(domain)))];
+}
+
+/// Logins of the domain, or of all.
+function accounts(lines, domain, now) {
+  const all = lines.filter((one) => one.login !== undefined && (domain === null || one.login.endsWith("@" + domain)));
+  const rows = all.slice(0, LOGINS_MAX).map(({ login, last_use, last_to, last_from, wrong }) => el("tr", {}, el("th", { scope: "row" }, foreign(login)),
+    el("td", {}, last_use === null ? "–" : [clock(last_use, now), last_to === "send" ? " to send" : " to read", last_from ? [", from ", foreign(last_from)] : null]),
+    el("td", { class: wrong ? "number" : "number zero" }, count(wrong))));
+  return part("Accounts, and their logins since the start", rows.length ? table(["account", "last login", "#wrong passwords"], rows) : el("p", { class: "hint" }, "There is none."),
+    all.length > rows.length ? el("p", { class: "hint" }, count(all.length - rows.length) + " more") : null, el("p", {}, commandButton(() => "posthaste logins")));
 }
 
 function part(title, ...children) {
