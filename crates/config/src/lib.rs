@@ -22,6 +22,7 @@ mod listeners;
 mod log;
 #[cfg(test)]
 mod manual_tests;
+mod own_domain;
 mod owners;
 mod place;
 mod quota;

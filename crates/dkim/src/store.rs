@@ -11,6 +11,7 @@ use crate::generate::{GenerateError, generate};
 use crate::key::{Algorithm, KeyError};
 use crate::key_file::{KEY_FILE_BYTES_MAX, KeyFile, KeyState};
 use crate::names::{is_domain, is_selector};
+use crate::record::KeyRecord;
 
 /// The directory of keys.
 #[derive(Debug, Clone)]
@@ -36,6 +37,15 @@ pub struct StoredKey {
     pub path: PathBuf,
     /// The contents, or why they cannot be used.
     pub file: Result<KeyFile, String>,
+}
+
+/// Records of keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyRecords {
+    /// Selectors and records (RFC 6376 section 3.6.1).
+    pub records: Vec<(String, String)>,
+    /// Keys that cannot be used: the file, and why.
+    pub unusable: Vec<String>,
 }
 
 /// Why the directory cannot be used, or a change of it is refused.
@@ -131,6 +141,22 @@ impl KeyDirectory {
                 Ok(StoredKey { selector: selector.to_owned(), path, file })
             })
             .collect()
+    }
+
+    /// The records of the keys of a domain that sign now or next. Blocks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn records(&self, domain: &str) -> Result<KeyRecords, StoreError> {
+        let mut all = KeyRecords::default();
+        for StoredKey { selector, path, file } in self.keys(domain)? {
+            match file {
+                Ok(file) if file.state == KeyState::Old => {}
+                Ok(file) => all.records.push((selector, KeyRecord::of(&file.key).to_string())),
+                Err(why) => all.unusable.push(format!("{}: {why}", path.display())),
+            }
+        }
+        Ok(all)
     }
 
     /// Makes the first keys of a domain, which sign at once. Their selectors begin with `month`, such as `2611`. `now` is in seconds since 1970. Blocks.

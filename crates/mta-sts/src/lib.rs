@@ -1,17 +1,19 @@
 //! MTA-STS policies of other domains (RFC 8461): found by DNS, fetched by HTTPS, kept on disk.
 //!
-//! [`Policies::of`] is all that a sender asks.
+//! [`Policies::of`] is all that a sender asks; [`own_policy_id`] looks at a policy of ours from outside.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod fetch;
 mod kept;
+mod own;
 mod policies;
 mod policy;
 mod public;
 mod record;
 
 pub use fetch::AuthoritiesError;
+pub use own::own_policy_id;
 pub use policies::{FoundPolicy, OpenError, Policies};
 pub use policy::{Mode, Policy, PolicyError};
 pub use record::policy_id;

@@ -11,8 +11,7 @@ use posthaste_config::Config;
 use posthaste_control::Request;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Algorithm, KeyDirectory, KeyRecord, KeyState, StoredKey};
-use posthaste_dns::{FoundRecord, OwnDomain, RecordSource};
-use posthaste_server::own_domain::ask_own_servers;
+use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, ask_own_servers};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
@@ -203,7 +202,7 @@ fn check_published(of: &OfDomain, dns_port: u16) -> Result<(), AnyError> {
     let keys = store.keys(&domain)?.into_iter().filter_map(next).collect();
     let own = OwnDomain { domain, keys, host: config.host_name.clone(), ..OwnDomain::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let records = runtime.block_on(ask_own_servers(&config, dns_port, async |source| {
+    let records = runtime.block_on(ask_own_servers(&config.dns, dns_port, async |source| {
         if matches!(source, RecordSource::Resolver(_)) {
             complain(CUT_OFF);
         }
@@ -254,7 +253,7 @@ fn record_name(domain: &str, selector: &str) -> String {
 }
 
 /// The domain in lower-case A-labels.
-fn folded(domain: &str) -> Result<String, AnyError> {
+pub fn folded(domain: &str) -> Result<String, AnyError> {
     let folded = folded_domain(domain.trim_end_matches('.')).filter(|domain| posthaste_dkim::is_domain(domain));
     Ok(folded.ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?.into_owned())
 }

@@ -4,15 +4,20 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use posthaste_config::Loaded;
+use posthaste_dkim::{KeyDirectory, KeyRecords};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
-use posthaste_server::own_domain::{DescribedDomain, HTTPS, domain_name, of_record, with_policy};
+use posthaste_mta_sts::own_policy_id;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
+use crate::dkim::folded;
 use crate::dns_check::CheckArgs;
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
+
+/// The port of HTTPS.
+pub const HTTPS: u16 = 443;
 
 #[derive(Subcommand)]
 pub enum DnsCommand {
@@ -52,11 +57,12 @@ impl RecordsArgs {
         let wanted = runtime.block_on(async {
             let resolver = Resolver::new(&loaded.config.dns)?;
             let source = RecordSource::Resolver(&resolver);
-            let own = with_policy(&own, source, &loaded.config, HTTPS).await;
-            Ok::<_, AnyError>(own.wanted(source).await?)
+            let ca_file = &loaded.config.acme.ca_file;
+            let policy_id = if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None };
+            Ok::<_, AnyError>(OwnDomain { policy_id, ..own.clone() }.wanted(source).await?)
         })?;
         if self.json {
-            return Ok(print_json(&format!("{:#}\n", json!(wanted.iter().map(of_record).collect::<Vec<_>>())))?);
+            return Ok(print_json(&format!("{:#}\n", json!(wanted)))?);
         }
         if self.zone {
             return Ok(print(&wanted.iter().map(|record| record.zone_line() + "\n").collect::<String>())?);
@@ -72,7 +78,7 @@ impl RecordsArgs {
 /// The domain, with its data from the configuration and the keys.
 pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
     let (config, directory) = (&loaded.config, &loaded.directory);
-    let name = domain_name(domain).ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?;
+    let name = folded(domain)?;
     // A slip of the pen, published, leads mail here that is refused.
     if !directory.is_ours(&name) {
         complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
@@ -80,9 +86,9 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     if config.dkim.dir.is_dir() {
         become_owner(&config.dkim.dir)?;
     }
-    let DescribedDomain { own, unreadable } = DescribedDomain::of(config, directory, &name)?;
-    unreadable.iter().for_each(|key| complain(&harmless(key)));
-    Ok(own)
+    let KeyRecords { records, unusable } = KeyDirectory::new(&config.dkim.dir).records(&name)?;
+    unusable.iter().for_each(|key| complain(&harmless(key)));
+    Ok(OwnDomain { keys: records, ..config.own_domain(directory, &name) })
 }
 
 /// The record's data in zone file syntax, TXT in quotes.

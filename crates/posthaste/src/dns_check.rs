@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use posthaste_dns::{FoundRecord, WantedRecord};
-use posthaste_server::own_domain::{DomainCheck, HTTPS};
+use posthaste_dns::{DomainCheck, FoundRecord, RecordSource, WantedRecord};
+use posthaste_mta_sts::own_policy_id;
+use serde_json::json;
 
 use crate::config_arg::ConfigArg;
-use crate::dns::{own_domain, quoted_value};
+use crate::dns::{HTTPS, own_domain, quoted_value};
 use crate::queue::AnyError;
 use crate::terminal::{complain, harmless, is_colourful, print, print_again, print_json};
 
@@ -43,10 +44,12 @@ impl CheckArgs {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         let loaded = self.config.load()?;
         let own = own_domain(&loaded, &self.domain)?;
+        let ca_file = &loaded.config.acme.ca_file;
+        let policy_id = async |source: RecordSource<'_>| own_policy_id(&own, source, self.https_port, ca_file).await;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let round = runtime.block_on(async {
             loop {
-                let round = DomainCheck::ask(&own, &loaded.config, self.dns_port, self.https_port).await?;
+                let round = DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &policy_id).await?;
                 if !self.watch || round.is_complete() {
                     return Ok::<_, AnyError>(round);
                 }
@@ -57,7 +60,7 @@ impl CheckArgs {
             }
         })?;
         match self.json {
-            true => print_json(&format!("{:#}\n", round.to_json()))?,
+            true => print_json(&format!("{:#}\n", json!(round)))?,
             false if self.watch && is_colourful() => _ = print_again(&text(&round))?,
             false => print(&text(&round))?,
         }

@@ -1,46 +1,26 @@
 //! Destinations that do not take their mail: a line for the page, with the reason.
 
-use std::sync::Arc;
-
 use posthaste_admin::{Attention, Urgency};
-use posthaste_relay::queue::Selection;
-use posthaste_relay::sender::{Count, CountBy, Filter, Relay, Standing};
-
-/// Destinations that hold up much mail, the largest first. `now` is in seconds since 1970. Blocks.
-pub(crate) fn delays(relay: &Relay, tenant: Option<&str>, now: i64) -> Vec<Attention> {
-    // Held mail is old by somebody's decision: neither its age nor its attempts are the destination's.
-    let selection = Selection { tenant: tenant.map(Into::into), is_held: Some(false), ..Selection::default() };
-    let filter = Filter { selection, ..Filter::default() };
-    let line = |(domain, count): &(Arc<str>, Count)| {
-        let free = count.recipients.saturating_sub(count.suspended);
-        let delay = Delay { free, deferred: count.deferred, age_secs: now - relay.wall(count.oldest) };
-        delay.needs_somebody().then(|| {
-            let Standing { reply, limit } = relay.standing(count);
-            delay.line(domain, reply.as_deref().or(limit.as_deref()))
-        })
-    };
-    relay.summary(&filter, CountBy::Domain, BUSIEST).busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
-}
 
 /// Mail that waits for one destination, without what an operator holds.
 #[derive(Debug, Clone, Copy)]
-struct Delay {
+pub(crate) struct Delay {
     /// Recipients that are not suspended.
-    free: u64,
+    pub free: u64,
     /// Recipients that had an attempt, suspended ones included.
-    deferred: u64,
+    pub deferred: u64,
     /// Age of the oldest.
-    age_secs: i64,
+    pub age_secs: i64,
 }
 
 impl Delay {
     /// A few old recipients are typing errors, and many new ones a mailing.
-    fn needs_somebody(self) -> bool {
+    pub fn needs_somebody(self) -> bool {
         self.free >= RECIPIENTS_MIN && self.deferred >= self.free / 2 && self.age_secs >= AGE_SECS_MIN
     }
 
     /// The line of a destination. `why`: its last reply, or the limit that its mail waits for.
-    fn line(self, domain: &str, why: Option<&str>) -> Attention {
+    pub fn line(self, domain: &str, why: Option<&str>) -> Attention {
         let (free, minutes) = (self.free, self.age_secs / 60);
         let age = if minutes < 120 { format!("{minutes} minutes") } else { format!("{} hours", minutes / 60) };
         let why = why.map_or(String::new(), |why| format!(": {why}"));
@@ -55,9 +35,7 @@ const RECIPIENTS_MIN: u64 = 100;
 /// Greylisting and most outages are over by then.
 const AGE_SECS_MIN: i64 = 1800;
 /// Lines at most: many destinations fail together for one reason.
-const DELAYS_MAX: usize = 5;
-/// Destinations that are looked at.
-const BUSIEST: usize = 50;
+pub(crate) const DELAYS_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {
@@ -69,6 +47,7 @@ mod tests {
 
     use super::*;
     use crate::control::closed::{ClosedQueue, queued};
+    use crate::overview::delays;
 
     #[test]
     fn held_mail_makes_no_destination_late() {

@@ -41,7 +41,7 @@ mod opening;
 mod outbound;
 mod overview;
 mod own_certificates;
-pub mod own_domain;
+mod own_domains;
 mod page_door;
 mod panics;
 mod pickup;

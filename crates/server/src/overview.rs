@@ -16,10 +16,10 @@ use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::Trouble;
 use posthaste_relay::queue::{QueueEntry, Secs, Selection};
-use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE};
+use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE, Standing};
 use serde_json::{Value, json};
 
-use crate::delays::delays;
+use crate::delays::{DELAYS_MAX, Delay};
 use crate::disks::{Disks, FileSystem};
 use crate::expiry::CertificateWarning;
 use crate::inject::{InjectDoor, InjectKeys};
@@ -399,6 +399,22 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
         attention.push(more.in_queue([]));
     }
     attention
+}
+
+/// Destinations that hold up much mail, the largest first. `now` is in seconds since 1970. Blocks.
+pub(crate) fn delays(relay: &Relay, tenant: Option<&str>, now: i64) -> Vec<Attention> {
+    // Held mail is old by somebody's decision: neither its age nor its attempts are the destination's.
+    let selection = Selection { tenant: tenant.map(Into::into), is_held: Some(false), ..Selection::default() };
+    let filter = Filter { selection, ..Filter::default() };
+    let line = |(domain, count): &(Arc<str>, Count)| {
+        let free = count.recipients.saturating_sub(count.suspended);
+        let delay = Delay { free, deferred: count.deferred, age_secs: now - relay.wall(count.oldest) };
+        delay.needs_somebody().then(|| {
+            let Standing { reply, limit } = relay.standing(count);
+            delay.line(domain, reply.as_deref().or(limit.as_deref()))
+        })
+    };
+    relay.summary(&filter, CountBy::Domain, DESTINATIONS_MAX).busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
 }
 
 fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {

@@ -17,7 +17,7 @@ use crate::dkim::DomainSigners;
 use crate::head::HeaderRules;
 use crate::logins::Session;
 use crate::maps::Maps;
-use crate::own_domain::OwnDomains;
+use crate::own_domains::OwnDomains;
 use crate::sender_checks::TreatmentRules;
 use crate::tenants::Tenants;
 use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Outcome};
 use crate::expiry::{self, ListenerCertificate};
-use crate::own_domain::{DomainCheck, KnownRecords};
+use crate::own_domains::KnownRecords;
 use crate::receive::Receiver;
 
 /// A line for each domain with its keys. The last has what all share.
@@ -68,7 +68,7 @@ pub(super) fn records(receiver: &Receiver, domain: &str, answer: Answer<'_>) -> 
     let known = settings.own_domains.records(&settings.directory, domain);
     let KnownRecords { is_asking, last } = known.ok_or("no [[domain]] of the configuration has this name")?;
     let mut end = match last.as_ref().map(|(_, outcome)| outcome) {
-        Some(Ok(check)) => DomainCheck::to_json(check),
+        Some(Ok(check)) => json!(check),
         Some(Err(why)) => json!({ "failure": why }),
         None => json!({}),
     };

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use posthaste_config::Config;
 use posthaste_directory::Directory;
+use posthaste_directory::names::folded_domain;
+use posthaste_dkim::{KeyDirectory, is_domain};
+use posthaste_dns::{DomainCheck, OwnDomain, RecordSource};
+use posthaste_mta_sts::own_policy_id;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{DescribedDomain, DomainCheck, HTTPS, domain_name};
 use crate::ids::unix_micros;
 
 /// The domains of one configuration. A reload begins anew.
@@ -77,14 +80,20 @@ impl OwnDomains {
             check.is_under_way = true;
             *under_way += 1;
             let outcome = Err("the check has failed: see the server's log".to_owned());
-            let mut round = Round { checks: Arc::clone(&self.checks), domain, outcome };
+            let round = Round { checks: Arc::clone(&self.checks), domain, outcome };
             let (config, directory) = (self.config.clone(), Arc::clone(directory));
             spawn_blocking(move || {
-                round.outcome = ask(&config, &directory, &round.domain);
-                drop(round);
+                let outcome = ask(&config, &directory, &round.domain);
+                round.end(outcome);
             });
         }
         Some(KnownRecords { is_asking: !is_fresh, last: check.last.clone() })
+    }
+}
+
+impl Round {
+    fn end(mut self, outcome: Result<DomainCheck, String>) {
+        self.outcome = outcome;
     }
 }
 
@@ -101,20 +110,27 @@ impl Drop for Round {
 
 /// Blocks for [`CHECK_TIME`] at most.
 fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainCheck, String> {
-    let DescribedDomain { own, .. } =
-        DescribedDomain::of(config, directory, domain).map_err(|error| error.to_string())?;
+    // Keys that cannot be used are told with the list of keys.
+    let keys = KeyDirectory::new(&config.dkim.dir).records(domain).map_err(|error| error.to_string())?.records;
+    let own = OwnDomain { keys, ..config.own_domain(directory, domain) };
     Handle::current().block_on(async {
-        let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, config, DNS, HTTPS)).await;
+        let policy_id = async |source: RecordSource<'_>| own_policy_id(&own, source, HTTPS, &config.acme.ca_file).await;
+        let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, &config.dns, DNS, policy_id)).await;
         asked.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())
     })
+}
+
+/// The name of a domain in lower-case A-labels.
+fn domain_name(text: &str) -> Option<String> {
+    folded_domain(text).filter(|name| is_domain(name)).map(|name| name.into_owned())
 }
 
 fn lock(checks: &Mutex<Checks>) -> MutexGuard<'_, Checks> {
     checks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The port of DNS.
 const DNS: u16 = 53;
+const HTTPS: u16 = 443;
 /// Domains that are listed.
 const DOMAINS_MAX: usize = 1000;
 /// Rounds at a time: each has a thread.

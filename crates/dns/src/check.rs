@@ -1,0 +1,143 @@
+use serde::{Serialize, Serializer};
+
+use crate::{
+    FoundRecord, OwnDomain, OwnServers, RecordSource, Resolver, Settings, SetupError, SpfMergeError, WantedRecord,
+};
+
+/// The records of a domain as one round of questions has seen them, and who was asked. Its form in JSON is for programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainCheck {
+    /// The domain.
+    pub domain: String,
+    /// The host of its mail.
+    pub host: String,
+    /// The records that it needs.
+    pub records: Vec<WantedRecord>,
+    /// The domain's own servers. Empty if they could not be asked, so that the resolver was.
+    pub servers: Vec<String>,
+    /// The domain has a key of DKIM.
+    pub has_keys: bool,
+    /// The host has an address.
+    pub has_address: bool,
+    /// The MTA-STS policy is served under its name, or not; `None`: there is no listener for it.
+    pub has_policy: Option<bool>,
+}
+
+/// Why a domain cannot be checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The settings of DNS.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The SPF records that are there.
+    #[error(transparent)]
+    Spf(#[from] SpfMergeError),
+}
+
+impl DomainCheck {
+    /// Asks with empty caches: the domain's servers at `dns_port`. `policy_id` looks for the id of the MTA-STS policy, if the host has a web server.
+    ///
+    /// # Errors
+    /// See [`CheckError`].
+    pub async fn ask(
+        own: &OwnDomain,
+        settings: &Settings,
+        dns_port: u16,
+        policy_id: impl AsyncFn(RecordSource<'_>) -> Option<String>,
+    ) -> Result<Self, CheckError> {
+        ask_own_servers(settings, dns_port, async |source| {
+            let policy_id = if own.has_web { policy_id(source).await } else { None };
+            let has_policy = own.has_web.then_some(policy_id.is_some());
+            let records = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            let addresses = source.addresses(&own.host).await;
+            Ok(Self {
+                domain: own.domain.clone(),
+                host: own.host.clone(),
+                records,
+                servers: match source {
+                    RecordSource::OwnServers(servers) => servers.servers_of(&own.domain),
+                    RecordSource::Resolver(_) => Vec::new(),
+                },
+                has_keys: !own.keys.is_empty(),
+                has_address: addresses.is_ok_and(|addresses| !addresses.is_empty()),
+                has_policy,
+            })
+        })
+        .await
+    }
+
+    /// True if nothing is missing.
+    pub fn is_complete(&self) -> bool {
+        self.left() == 0 && self.has_keys && self.has_address
+    }
+
+    /// The number of records that are not as they should be.
+    pub fn left(&self) -> usize {
+        self.records.iter().filter(|record| record.found != FoundRecord::Same).count()
+    }
+}
+
+impl Serialize for DomainCheck {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            domain: &'a str,
+            complete: bool,
+            asked: &'static str,
+            servers: &'a [String],
+            host_has_address: bool,
+            has_dkim_keys: bool,
+            mta_sts: Option<bool>,
+            records: &'a [WantedRecord],
+        }
+        let Self { domain, host: _, records, servers, has_keys, has_address, has_policy } = self;
+        let shown = Shown {
+            domain,
+            complete: self.is_complete(),
+            asked: if servers.is_empty() { "resolver" } else { "own servers" },
+            servers,
+            host_has_address: *has_address,
+            has_dkim_keys: *has_keys,
+            mta_sts: *has_policy,
+            records,
+        };
+        shown.serialize(serializer)
+    }
+}
+
+impl Serialize for WantedRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            name: &'a str,
+            r#type: &'static str,
+            value: &'a str,
+            state: &'static str,
+            found: Option<&'a str>,
+        }
+        let Self { name, kind, value, found } = self;
+        let (state, found) = match found {
+            FoundRecord::Same => ("there", None),
+            FoundRecord::Nothing => ("missing", None),
+            FoundRecord::Other(other) => ("differs", Some(&**other)),
+            FoundRecord::Unknown(why) => ("unknown", Some(&**why)),
+        };
+        Shown { name, r#type: kind, value, state, found }.serialize(serializer)
+    }
+}
+
+/// Asks the servers of domains themselves at this port, or the resolver if none of them answers.
+///
+/// # Errors
+/// Those of `ask`, or [`CheckError::Setup`].
+pub async fn ask_own_servers<T>(
+    settings: &Settings,
+    dns_port: u16,
+    ask: impl AsyncFn(RecordSource<'_>) -> Result<T, CheckError>,
+) -> Result<T, CheckError> {
+    let resolver = Resolver::new(settings)?;
+    let servers = OwnServers::new(&resolver, dns_port);
+    let answer = ask(RecordSource::OwnServers(&servers)).await;
+    if servers.is_cut_off() { ask(RecordSource::Resolver(&resolver)).await } else { answer }
+}
