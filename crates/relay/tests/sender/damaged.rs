@@ -55,7 +55,7 @@ fn a_message_whose_record_is_damaged_says_so_and_expires_with_a_word() {
     let dir = deferred(&sink, "never@a.example");
     let rig = rig_in(dir, zone(), sink.port(), wait_long);
     let (_, to, why) = waiting(&rig);
-    assert!(to.is_empty() && why.contains("cannot be read now") && why.contains("its record is damaged"), "{why}");
+    assert!(to.is_empty() && why.contains("cannot be read now") && why.ends_with("is damaged"), "{why}");
     rig.flush();
     wait_log(&rig, " deferred 451");
     let rig = rig_in(rig.end(), zone(), sink.port(), |config| config.schedules = schedules(1, 3));
