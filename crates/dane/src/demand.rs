@@ -30,7 +30,7 @@ pub struct Dane(Mutex<Kept>);
 #[derive(Debug, Default)]
 struct Kept {
     by_host: HashMap<String, Made>,
-    /// Of all of them.
+    /// Octets of all of them.
     octets: usize,
 }
 

@@ -35,7 +35,7 @@ struct BegunCount {
 pub struct BegunTransaction(Lease);
 
 impl Lease {
-    /// One that has not begun.
+    /// A lease that has not begun.
     pub(crate) fn new(shard: u16, epoch: u64, clock: Arc<dyn LeaseClock>) -> Self {
         let (act_until, begin_until, begun) = Default::default();
         Lease(Arc::new(LeaseState { shard, epoch, clock, act_until, begin_until, begun }))

@@ -31,7 +31,7 @@ pub use shard::{NodeShard, ShardService};
 /// Settings of a [`NodeDriver`].
 #[derive(Debug, Clone)]
 pub struct DriverConfig {
-    /// Of its ownership.
+    /// Settings of its ownership.
     pub ownership: OwnershipConfig,
     /// A planned hand-over waits so long for what is under way. Then batches that are not decided fail, and come back by the log if they are stored.
     pub release: Duration,
