@@ -112,7 +112,8 @@ for uid, wire in enumerate(wires, 1):
     assert header + text == wire, uid
     assert all(line in header for line in fields.splitlines(True) if line != b"\r\n"), (uid, fields)
     assert parts(uid, wire, "", 0) > 0, uid
-assert checked["parts"] > count and checked["decoded"] > 10, checked
+# Few of the messages that every clone has are coded.
+assert checked["parts"] > count and checked["decoded"] > (10 if count > 100 else 1), checked
 pop3 = poplib.POP3("127.0.0.1", pop3_port, timeout=60)
 pop3.user("ann@example.org")
 pop3.pass_("secret")
