@@ -1,5 +1,6 @@
 //! A replicated spool over the engine in memory, one thing in each file.
 
+mod driver;
 mod failures;
 mod replicated;
 mod standby;

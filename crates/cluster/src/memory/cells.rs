@@ -49,6 +49,11 @@ impl MemoryCells {
         self.0.1.notify_all();
     }
 
+    /// Watchers that were shown all that was there.
+    pub fn watchers(&self) -> usize {
+        self.state().watchers.len()
+    }
+
     /// Waits until each watcher was shown all that is there.
     pub fn wait_for_watchers(&self) {
         let is_behind = |state: &mut State| state.watchers.values().any(|seen| *seen != state.revision);

@@ -15,7 +15,7 @@ use posthaste_cluster::{
 use posthaste_fsops::Machine;
 use posthaste_spool::Spool;
 
-use crate::place::{Place, Replicated};
+use crate::world::{Place, Replicated};
 
 /// That of [`Place`].
 pub const SHARD: u16 = 3;
@@ -28,7 +28,7 @@ pub fn settings(node: usize, incarnation: u64, times: OwnershipTimes) -> DriverC
     DriverConfig { ownership, release: Duration::from_secs(30) }
 }
 
-fn name(node: usize) -> NodeName {
+pub fn name(node: usize) -> NodeName {
     NodeName::new(&format!("n{node}")).unwrap()
 }
 
@@ -250,6 +250,11 @@ impl Nodes {
         (0..self.nodes.len()).find(owns)
     }
 
+    /// The node that has the shard, by the cell.
+    pub fn holder(&self) -> Option<NodeName> {
+        Some(self.cell()?.owner?.node)
+    }
+
     pub fn in_sync(&self) -> Vec<usize> {
         let cell = self.cell().unwrap_or_default();
         (0..self.nodes.len()).filter(|number| cell.in_sync.contains_key(&name(*number))).collect()
@@ -282,6 +287,16 @@ impl Nodes {
                 Some(process) => process.driver.wait(None),
                 None => return self.meet(),
             };
+        }
+    }
+
+    /// Some turns at this time, which wait for nobody.
+    pub fn turn(&mut self) {
+        for _ in 0..8 {
+            self.cells.wait_for_watchers();
+            self.nodes.iter_mut().filter_map(|node| node.process.as_mut()).for_each(|it| {
+                it.driver.turn();
+            });
         }
     }
 

@@ -1,15 +1,13 @@
 //! Nodes that keep leases over real spools: an engine in memory, and a clock that the test sets.
 
 mod nodes;
-#[path = "../world/mod.rs"]
-mod place;
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodes::{Nodes, SHARD, Service, settings};
-use place::{Place, append, content, inline, start};
+use crate::world::{Place, append, content, inline, start};
+use nodes::{Nodes, SHARD, Service, name, settings};
 use posthaste_cluster::memory::{Faults, MemoryCells};
 use posthaste_cluster::{
     BootTime, CallThreads, ClusterNode, DriverWorld, Log, NodeDriver, NodeNews, NodeShard, OwnershipTimes, Position,
@@ -86,6 +84,29 @@ fn a_planned_hand_over_fails_no_batch() {
 }
 
 #[test]
+fn a_hand_over_waits_for_transactions_and_their_batches() {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    let spool = nodes.spool(0);
+    let stream = spool.stream("a").unwrap();
+    let lease = nodes.service(0).lease().unwrap();
+    let begun = lease.begin().unwrap();
+    nodes.hand_over(0, 1);
+    nodes.turn();
+    assert!(lease.may_act() && lease.begin().is_none());
+    nodes.log.set_away(true);
+    let told = start(&*spool, stream, inline(10), "one");
+    nodes.turn();
+    assert_eq!(nodes.holder(), Some(name(0)), "a transaction is under way");
+    drop(begun);
+    nodes.turn();
+    assert_eq!(nodes.holder(), Some(name(0)), "a batch is undecided");
+    nodes.log.set_away(false);
+    nodes.until("it is handed over", |it| it.owner() == Some(1));
+    assert!(told.recv().unwrap().is_ok());
+}
+
+#[test]
 fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     let mut nodes = Nodes::new(2, OwnershipTimes::default());
     nodes.until_in_sync();
@@ -149,6 +170,15 @@ fn an_engine_that_pauses_moves_no_shard() {
     nodes.run_for(Duration::from_secs(30));
     assert_eq!(nodes.owner(), Some(0));
     assert_eq!((nodes.service(0).promotions(), nodes.service(1).promotions()), (1, 0));
+    // The cells are watched again.
+    while nodes.cells.watchers() < 2 {
+        std::thread::yield_now();
+    }
+    nodes.settle();
+    let before = nodes.now();
+    nodes.hand_over(0, 1);
+    nodes.until("it is handed over", |it| it.owner() == Some(1));
+    assert!(nodes.now() - before <= Duration::from_secs(1));
 }
 
 #[test]
