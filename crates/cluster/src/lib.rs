@@ -22,6 +22,8 @@ mod local;
 mod log;
 mod member;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod opening;
 mod ownership;
 mod pipeline;

@@ -2,6 +2,8 @@
 
 mod driver;
 mod failures;
+#[cfg(feature = "nats")]
+mod nats;
 mod replicated;
 mod standby;
 mod suite;

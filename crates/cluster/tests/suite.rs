@@ -15,6 +15,12 @@ mod with_faults {
     spool_suite!(OnMachine<true>);
 }
 
+#[cfg(feature = "nats")]
+mod on_nats {
+    use super::*;
+    spool_suite!(nats::OnNats);
+}
+
 /// A member on a machine whose power can be cut, and an engine that stays.
 struct OnMachine<const FAULTS: bool>(world::Place);
 
@@ -61,5 +67,65 @@ impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
         }
         let snapshots = std::fs::read_dir(self.0.path().join("snapshots")).unwrap();
         assert!(snapshots.count() <= 2, "its own, and the one before");
+    }
+}
+
+/// The same with NATS JetStream. Without a server it is the engine in memory again, as the tests of that engine say.
+#[cfg(feature = "nats")]
+mod nats {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use posthaste_cluster::Log;
+    use posthaste_cluster::nats::{NatsConfig, NatsEngine};
+    use posthaste_spool_suite::SpoolKind;
+
+    use super::OnMachine;
+    use crate::nats::server::{Server, config, shared};
+    use crate::world::Replicated;
+
+    pub struct OnNats {
+        machine: OnMachine<false>,
+        log: Arc<dyn Log>,
+        _server: Option<Arc<Server>>,
+    }
+
+    impl SpoolKind for OnNats {
+        type Spool = Replicated;
+
+        fn new() -> Self {
+            static COUNT: AtomicU64 = AtomicU64::new(0);
+            let (machine, server) = (OnMachine::<false>::new(), shared());
+            let log: Arc<dyn Log> = match &server {
+                None => Arc::new(machine.0.log.clone()),
+                Some(server) => {
+                    let prefix = format!("suite-{}", COUNT.fetch_add(1, Ordering::SeqCst));
+                    let config = NatsConfig { prefix, log_bytes_max: 256 << 20, ..config(server) };
+                    Arc::new(NatsEngine::connect(config).unwrap().log(3).unwrap())
+                }
+            };
+            OnNats { machine, log, _server: server }
+        }
+
+        fn open(&mut self) -> Replicated {
+            self.machine.0.config.identity.nonce += 1;
+            self.machine.0.open_on(self.log.clone()).unwrap()
+        }
+
+        fn kill(&mut self, spool: Replicated) {
+            self.machine.kill(spool);
+        }
+
+        fn cut_power(&mut self, spool: Replicated, seed: u64) {
+            self.machine.cut_power(spool, seed);
+        }
+
+        fn move_data(&self, spool: &Replicated, way: usize) {
+            self.machine.move_data(spool, way);
+        }
+
+        fn check_empty(&self, spool: &Replicated) {
+            self.machine.check_empty(spool);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Nodes that keep leases over real spools: an engine in memory, and a clock that the test sets.
 
-mod nodes;
+pub mod nodes;
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,122 @@
+//! Cells: a stream with a subject for each, and one message in each subject. A revision is a sequence.
+
+use std::time::Duration;
+
+use async_nats::{Message, Subscriber};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde_json::json;
+
+use super::{NO_MESSAGE, NatsEngine, Published, check};
+use crate::{Cells, LogError};
+
+/// Cells in NATS JetStream.
+#[derive(Clone)]
+pub struct NatsCells {
+    engine: NatsEngine,
+    stream: String,
+}
+
+impl NatsCells {
+    pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
+        NatsCells { engine, stream }
+    }
+
+    /// Compares the settings of the stream, and of the servers, with what the promise needs.
+    ///
+    /// # Errors
+    /// One line for each setting that does not keep it.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        check::check(&self.engine, &self.stream, 1)
+    }
+
+    fn subject(&self, key: &str) -> String {
+        format!("{}.{key}", self.stream)
+    }
+
+    async fn subscribe(&self) -> Result<Subscriber, LogError> {
+        let unreachable = |why: String| LogError::Unreachable(why);
+        let inbox = self.engine.0.client.new_inbox();
+        let subscribed = self.engine.0.client.subscribe(inbox.clone()).await;
+        let subscriber = subscribed.map_err(|error| unreachable(error.to_string()))?;
+        let config = json!({
+            "deliver_subject": inbox,
+            "deliver_policy": "last_per_subject",
+            "filter_subject": self.subject(">"),
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "idle_heartbeat": nanos(HEARTBEAT),
+            "inactive_threshold": nanos(HEARTBEAT * SILENT_BEATS),
+            "mem_storage": true,
+            "num_replicas": 1,
+        });
+        let body = json!({ "stream_name": self.stream, "config": config });
+        match self.engine.api(&format!("CONSUMER.CREATE.{}", self.stream), &body).await? {
+            Ok(_) => Ok(subscriber),
+            Err(error) => Err(unreachable(error.description)),
+        }
+    }
+}
+
+impl Cells for NatsCells {
+    fn get(&self, key: &str) -> Result<(Bytes, u64), LogError> {
+        let body = json!({ "last_by_subj": self.subject(key) });
+        let answer = self.engine.block_on(self.engine.api(&format!("STREAM.MSG.GET.{}", self.stream), &body))?;
+        let message = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.code == NO_MESSAGE => return Ok((Bytes::new(), 0)),
+            Err(error) => return Err(LogError::Unreachable(error.description)),
+        };
+        let message = &message["message"];
+        let value = STANDARD.decode(message["data"].as_str().unwrap_or_default());
+        let value = value.map_err(|error| LogError::Unreachable(error.to_string()))?;
+        Ok((value.into(), message["seq"].as_u64().unwrap_or_default()))
+    }
+
+    fn swap(&self, key: &str, revision: u64, value: Bytes) -> Result<u64, LogError> {
+        match self.engine.block_on(self.engine.publish(self.subject(key), EXPECTED_LAST, revision, value)) {
+            Published::Stored(sequence) => Ok(sequence),
+            Published::WrongSequence(_) => Err(LogError::Conflict),
+            Published::Unknown(why) => Err(LogError::Unknown(why)),
+        }
+    }
+
+    fn watch(&self, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError> {
+        let mut subscriber = self.engine.block_on(self.subscribe())?;
+        let silence = HEARTBEAT * SILENT_BEATS;
+        loop {
+            let next = self.engine.block_on(async { tokio::time::timeout(silence, subscriber.next()).await });
+            let Ok(Some(message)) = next else {
+                return Err(LogError::Unreachable("the watch of the cells is silent".to_owned()));
+            };
+            // Others are heartbeats.
+            if let Some((key, revision)) = shown(&message, &self.stream)
+                && !each(key, &message.payload, revision)
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Key and revision of a message that a consumer delivers. Its reply subject is `$JS.ACK`, then stream, consumer, deliveries and the sequence in the stream. With a domain
+/// and an account two more words come before the stream.
+fn shown<'a>(message: &'a Message, stream: &str) -> Option<(&'a str, u64)> {
+    let key = message.subject.strip_prefix(stream)?.strip_prefix('.')?;
+    let words: Vec<&str> = message.reply.as_ref()?.split('.').collect();
+    let at = if words.len() > SHORT_ACK_WORDS { 7 } else { 5 };
+    Some((key, words.get(at)?.parse().ok()?))
+}
+
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+const EXPECTED_LAST: &str = "Nats-Expected-Last-Subject-Sequence";
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// A watch without so many heartbeats has failed.
+const SILENT_BEATS: u32 = 3;
+/// Words of a reply subject without a domain.
+const SHORT_ACK_WORDS: usize = 9;

@@ -1,0 +1,161 @@
+//! The log of a shard: a stream with one subject. A position is a sequence.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{NO_MESSAGE, NatsEngine, Published, check};
+use crate::{Appended, Log, LogError, Position};
+
+/// A log in NATS JetStream.
+#[derive(Clone)]
+pub struct NatsLog {
+    engine: NatsEngine,
+    stream: String,
+}
+
+/// The state of a stream.
+struct State {
+    first: u64,
+    end: u64,
+}
+
+type Fetched = Result<Option<Bytes>, LogError>;
+
+impl NatsLog {
+    pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
+        NatsLog { engine, stream }
+    }
+
+    fn info(&self) -> Result<Value, LogError> {
+        self.engine.block_on(self.engine.info(&self.stream))
+    }
+
+    fn state(&self) -> Result<State, LogError> {
+        let info = self.info()?;
+        let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
+        let end = number("last_seq");
+        let first = if number("messages") == 0 { end + 1 } else { number("first_seq") };
+        Ok(State { first, end })
+    }
+
+    /// Asks for a record; `None` if the stream does not have it.
+    fn fetch(&self, position: u64) -> JoinHandle<Fetched> {
+        let (engine, call) = (self.engine.clone(), format!("STREAM.MSG.GET.{}", self.stream));
+        self.engine.0.runtime.spawn(async move {
+            match engine.api(&call, &json!({ "seq": position })).await? {
+                Ok(answer) => {
+                    let data = answer["message"]["data"].as_str().unwrap_or_default();
+                    let bytes = STANDARD.decode(data).map_err(|error| LogError::Unreachable(error.to_string()))?;
+                    Ok(Some(bytes.into()))
+                }
+                Err(error) if error.code == NO_MESSAGE => Ok(None),
+                Err(error) => Err(LogError::Unreachable(error.description)),
+            }
+        })
+    }
+
+    fn fetched(&self, fetch: JoinHandle<Fetched>) -> Fetched {
+        self.engine.block_on(fetch).unwrap_or_else(|error| Err(LogError::Unreachable(error.to_string())))
+    }
+
+    /// Shows the records that are there. False if the reader wants no more.
+    fn show(&self, at: &mut u64, end: u64, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<bool, LogError> {
+        let (mut under_way, mut asked) = (VecDeque::new(), *at);
+        while *at <= end {
+            while asked <= end && under_way.len() < READ_AHEAD {
+                under_way.push_back(self.fetch(asked));
+                asked += 1;
+            }
+            let Some(fetch) = under_way.pop_front() else { break };
+            let Some(bytes) = self.fetched(fetch)? else { return Err(self.missing(*at)?) };
+            if !each(Position::new(*at), bytes) {
+                return Ok(false);
+            }
+            *at += 1;
+        }
+        Ok(true)
+    }
+
+    /// Cut, or lost.
+    fn missing(&self, position: u64) -> Result<LogError, LogError> {
+        let first = self.state()?.first;
+        Ok(match position < first {
+            true => LogError::Cut { first: Position::new(first) },
+            false => LogError::Gap(Position::new(position)),
+        })
+    }
+}
+
+impl Log for NatsLog {
+    fn append(&self, after: Position, record: Bytes, then: Appended) {
+        let (engine, subject) = (self.engine.clone(), self.stream.clone());
+        // Tasks of this thread begin in the order in which they are put.
+        self.engine.0.runtime.spawn(async move {
+            then(match engine.publish(subject, EXPECTED_LAST, after.get(), record).await {
+                Published::Stored(sequence) => Ok(Position::new(sequence)),
+                Published::WrongSequence(why) => Err(LogError::Refused(why)),
+                Published::Unknown(why) => Err(LogError::Unknown(why)),
+            });
+        });
+    }
+
+    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+        let mut at = from.get().max(1);
+        loop {
+            let State { first, end } = self.state()?;
+            if at < first {
+                return Err(LogError::Cut { first: Position::new(first) });
+            }
+            if at > end + 1 {
+                return Err(LogError::Gap(Position::new(end + 1)));
+            }
+            if !self.show(&mut at, end, each)? {
+                return Ok(());
+            }
+            self.engine.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+        }
+    }
+
+    fn first(&self) -> Result<Position, LogError> {
+        self.state().map(|state| Position::new(state.first))
+    }
+
+    fn end(&self) -> Result<Position, LogError> {
+        self.state().map(|state| Position::new(state.end))
+    }
+
+    fn cut(&self, below: Position) -> Result<(), LogError> {
+        let call = format!("STREAM.PURGE.{}", self.stream);
+        let answer = self.engine.block_on(self.engine.api(&call, &json!({ "seq": below.get() })))?;
+        answer.map(drop).map_err(|error| LogError::Unreachable(error.description))
+    }
+
+    fn room(&self) -> Result<(u64, u64), LogError> {
+        let info = self.info()?;
+        let limit = info["config"]["max_bytes"].as_u64().unwrap_or(u64::MAX);
+        Ok((info["state"]["bytes"].as_u64().unwrap_or_default(), limit))
+    }
+
+    fn is_current(&self) -> Result<bool, LogError> {
+        let info = self.info()?;
+        let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_current = |peer: &Value| peer["current"] == true && peer["offline"] != true;
+        Ok(others.iter().all(is_current) && others.len() as u64 + 1 >= self.engine.0.config.replicas)
+    }
+
+    fn check(&self) -> Result<(), Vec<String>> {
+        check::check(&self.engine, &self.stream, -1)
+    }
+}
+
+const EXPECTED_LAST: &str = "Nats-Expected-Last-Sequence";
+/// Records that are asked for at a time.
+const READ_AHEAD: usize = 8;
+/// Between two looks for new records.
+const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -1,0 +1,201 @@
+//! The engine NATS JetStream, on a server of its own. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
+
+pub mod server;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use crate::driver::nodes::{Service, settings};
+use crate::world::{Place, Replicated, append, content, in_file, inline, start};
+use bytes::Bytes;
+use posthaste_cluster::memory::Faults;
+use posthaste_cluster::nats::{NatsEngine, NatsError, NatsLog};
+use posthaste_cluster::{
+    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews, NodeShard,
+    OwnershipTimes, Position, ShardCell,
+};
+use posthaste_spool::{Spool, StreamError};
+use server::{Server, config};
+
+/// A server and a connection; `None` if there is no program.
+fn engine(settings: &str) -> Option<(Server, NatsEngine)> {
+    let server = Server::start(settings)?;
+    let engine = NatsEngine::connect(config(&server)).unwrap();
+    Some((server, engine))
+}
+
+fn put(log: &NatsLog, after: u64, record: &[u8]) -> std::sync::mpsc::Receiver<Result<Position, LogError>> {
+    let (tell, told) = channel();
+    let then = Box::new(move |outcome| drop(tell.send(outcome)));
+    log.append(Position::new(after), Bytes::copy_from_slice(record), then);
+    told
+}
+
+fn read(log: &NatsLog, from: u64, count: usize) -> Result<Vec<Bytes>, LogError> {
+    let mut records = Vec::new();
+    log.follow(Position::new(from), &mut |position, bytes| {
+        assert_eq!(position.get(), from + records.len() as u64);
+        records.push(bytes);
+        records.len() < count
+    })?;
+    Ok(records)
+}
+
+#[test]
+fn a_log_keeps_the_contract() {
+    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    let log = engine.log(3).unwrap();
+    assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (1, 0));
+    assert_eq!(put(&log, 0, b"one").recv().unwrap(), Ok(Position::new(1)));
+    assert!(matches!(put(&log, 0, b"other").recv().unwrap(), Err(LogError::Refused(_))));
+    assert!(matches!(put(&log, 5, b"other").recv().unwrap(), Err(LogError::Refused(_))));
+    // Sent without waiting, and in order.
+    let told: Vec<_> = (1..40).map(|after| put(&log, after, &[after as u8; 700])).collect();
+    for (after, told) in (1..).zip(told) {
+        assert_eq!(told.recv().unwrap(), Ok(Position::new(after + 1)));
+    }
+    let large = vec![7; 1 << 20];
+    assert_eq!(put(&log, 40, &large).recv().unwrap(), Ok(Position::new(41)));
+    let records = read(&log, 1, 41).unwrap();
+    assert_eq!((&records[0][..], &records[1][..], records[40].len()), (&b"one"[..], &[1; 700][..], 1 << 20));
+    assert!(matches!(read(&log, 43, 1), Err(LogError::Gap(at)) if at.get() == 42));
+    log.cut(Position::new(5)).unwrap();
+    assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (5, 41));
+    assert!(matches!(read(&log, 4, 1), Err(LogError::Cut { first }) if first.get() == 5));
+    assert_eq!(read(&log, 5, 1).unwrap().len(), 1);
+    log.cut(Position::new(42)).unwrap();
+    assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (42, 41));
+    // One that waits is shown what comes.
+    let reader = std::thread::spawn({
+        let log = log.clone();
+        move || read(&log, 42, 1)
+    });
+    assert_eq!(put(&log, 41, b"next").recv().unwrap(), Ok(Position::new(42)));
+    assert_eq!(reader.join().unwrap().unwrap(), ["next"]);
+    let (used, limit) = log.room().unwrap();
+    assert!(used > 0 && used < 1000 && limit == config(&_server).log_bytes_max, "{used} of {limit}");
+    assert!(log.is_current().unwrap());
+}
+
+#[test]
+fn cells_keep_the_contract() {
+    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    let cells = engine.cells().unwrap();
+    assert_eq!(cells.get("shard.3").unwrap(), (Bytes::new(), 0));
+    let first = cells.swap("shard.3", 0, "one".into()).unwrap();
+    assert_eq!(cells.swap("shard.3", 0, "two".into()), Err(LogError::Conflict));
+    let second = cells.swap("shard.3", first, "two".into()).unwrap();
+    assert!(second > first);
+    assert_eq!(cells.swap("shard.3", first, "three".into()), Err(LogError::Conflict));
+    assert_eq!(cells.get("shard.3").unwrap(), ("two".into(), second));
+    // Another key has revisions of its own.
+    cells.swap("node.a.example", 0, "of a node".into()).unwrap();
+    let (tell, told) = channel();
+    let watcher = std::thread::spawn({
+        let cells = cells.clone();
+        move || {
+            cells.watch(&mut |key, value, revision| {
+                tell.send((key.to_owned(), value.to_vec(), revision)).unwrap();
+                value != b"end"
+            })
+        }
+    });
+    let mut shown = [told.recv().unwrap(), told.recv().unwrap()].map(|it| (it.0, it.1));
+    shown.sort();
+    assert_eq!(shown, [("node.a.example".into(), b"of a node".to_vec()), ("shard.3".into(), b"two".to_vec())]);
+    let last = cells.swap("shard.3", second, "end".into()).unwrap();
+    assert_eq!(told.recv().unwrap(), ("shard.3".into(), b"end".to_vec(), last));
+    assert_eq!(watcher.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn settings_that_do_not_keep_the_promise_are_named() {
+    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    assert_eq!(engine.log(3).unwrap().check(), Ok(()));
+    assert_eq!(engine.cells().unwrap().check(), Ok(()));
+    let (_other, engine) = self::engine(server::UNSYNCED).unwrap();
+    let wrong = engine.log(3).unwrap().check().unwrap_err();
+    assert!(matches!(&wrong[..], [line] if line.contains("sync_interval")), "{wrong:?}");
+}
+
+#[test]
+fn a_server_elsewhere_needs_tls_and_a_login() {
+    let Some((server, _engine)) = engine(server::SYNCED) else { return };
+    let mut elsewhere = config(&server);
+    elsewhere.servers.push("192.0.2.1:4222".to_owned());
+    assert!(matches!(NatsEngine::connect(elsewhere), Err(NatsError::Unprotected(it)) if it.contains("192.0.2.1")));
+}
+
+fn stream_of(spool: &Replicated, name: &str) -> posthaste_spool::StreamId {
+    loop {
+        match spool.stream(name) {
+            Ok(stream) => return stream,
+            Err(StreamError::Unknown(_)) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The server is killed while batches are on their way, and its disk has what it acknowledged.
+#[test]
+fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
+    let Some((mut server, engine)) = engine(server::SYNCED) else { return };
+    let log = Arc::new(engine.log(3).unwrap());
+    let (mut place, mut other) = (Place::new(Faults::default()), Place::new(Faults::default()));
+    (place.segments, other.segments) = (64, 64);
+    (place.config.identity.nonce, other.config.identity.nonce) = (1, 1000);
+    let (first, second) = (place.open_on(log.clone()).unwrap(), other.follow_on(log.clone()).unwrap());
+    let stream = first.stream("a").unwrap();
+    let mut told = Vec::new();
+    for round in 0..3 {
+        for n in 0..50 {
+            let body = if n % 20 == 0 { in_file(&first, 1_300_000) } else { inline(n * 10) };
+            told.push(start(&first, stream, body, &format!("{round}.{n}")));
+        }
+        server.kill_and_start();
+    }
+    let lsns: Vec<_> = told.iter().map(|told| told.recv().unwrap().unwrap()).collect();
+    let stored = content(&first, stream);
+    assert_eq!(stored.iter().map(|it| it.0).collect::<Vec<_>>(), lsns);
+    first.demote();
+    second.promote(Identity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
+    let stream = stream_of(&second, "a");
+    assert!(content(&second, stream) == stored);
+    append(&second, stream, inline(10), "after");
+}
+
+/// Two nodes with their own threads and connections: one drains, and the other acts.
+#[test]
+fn nodes_hand_a_shard_over() {
+    let Some(server) = Server::start(server::SYNCED) else { return };
+    let nodes = [0, 1].map(|number| {
+        let engine = NatsEngine::connect(config(&server)).unwrap();
+        let mut place = Place::new(Faults::default());
+        place.config.identity.nonce = 1 + 1000 * number as u64;
+        let spool = Arc::new(place.follow_on(Arc::new(engine.log(3).unwrap())).unwrap());
+        let service = Service::new(spool.clone());
+        let world = DriverWorld {
+            cells: Arc::new(engine.cells().unwrap()),
+            calls: Arc::new(CallThreads::start().unwrap()),
+            clock: Arc::new(BootTime),
+        };
+        let (tell, told) = channel();
+        let tell = Box::new(move |news: NodeNews| drop(tell.send(news)));
+        let shards = vec![NodeShard::new(spool.clone(), number == 0, service)];
+        let settings = settings(number, 70 + number as u64, OwnershipTimes::default());
+        let node = ClusterNode::start(NodeDriver::new(settings, world, shards, tell).unwrap()).unwrap();
+        (node, spool, told, place)
+    });
+    let [(first, old, told, _first_place), (_second, new, told_second, _second_place)] = nodes;
+    assert_eq!(told.recv().unwrap(), NodeNews::Owner { shard: 3, epoch: 1 });
+    let lsn = append(&old, old.stream("a").unwrap(), inline(100), "one");
+    let cells = NatsEngine::connect(config(&server)).unwrap().cells().unwrap();
+    while ShardCell::decode(&cells.get("shard.3").unwrap().0).unwrap().in_sync.len() < 2 {
+        std::thread::yield_now();
+    }
+    first.drain();
+    assert_eq!(told_second.recv().unwrap(), NodeNews::Owner { shard: 3, epoch: 2 });
+    let stream = new.stream("a").unwrap();
+    assert_eq!(content(&new, stream)[0].0, lsn);
+    append(&new, stream, inline(100), "two");
+}
