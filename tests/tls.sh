@@ -37,8 +37,8 @@ check "testssl.sh scans a listener" scans
 check "nothing before TLS 1.2 is offered" holds '[found for id in ("SSLv2", "SSLv3", "TLS1", "TLS1_1") for found in [all[id]] if "not offered" not in found["finding"]]'
 check "TLS 1.2 and 1.3 are offered" holds '[found for id in ("TLS1_2", "TLS1_3") for found in [all[id]] if not found["finding"].startswith("offered")]'
 # No authority has signed the certificate, so nobody says where it would be revoked.
-check "no other finding is high or critical" holds '[found for id, found in all.items() if found["severity"] in ("HIGH", "CRITICAL") and id not in ("cert_chain_of_trust", "cert_caIssuers", "cert_revocation")]'
+check "no other finding is high or critical" holds '[found for id, found in all.items() if found["severity"] in ("HIGH", "CRITICAL") and id not in ("cert_chain_of_trust", "cert_revocation")]'
 # A scan that gave up half-way has found nothing, either.
 check "it came to its end" holds '[id for id in ("cipherlist_NULL", "PFS", "heartbleed", "ROBOT", "RC4") if id not in all]'
-check "the server still answers" sh -c "echo QUIT | openssl s_client -quiet -connect 127.0.0.1:$port 2>/dev/null | grep -q '^220 '"
+check "the server still answers" sh -c "printf 'QUIT\\r\\n' | timeout 60 openssl s_client -quiet -connect 127.0.0.1:$port 2>/dev/null | grep -q '^220 '"
 finish
