@@ -164,7 +164,8 @@ mod tests {
         verifier.begin_body(Some(DOMAIN));
         verifier.body(&signed[end + 4..]);
         let claims = verifier.finish(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs());
-        let results: Vec<_> = claims.into_iter().map(|claim| claim.verify(Some(std::slice::from_ref(&record))).result).collect();
+        let results: Vec<_> =
+            claims.into_iter().map(|claim| claim.verify(Some(std::slice::from_ref(&record))).result).collect();
         assert_eq!(results, [DkimResult::Pass]);
     }
 }
