@@ -46,18 +46,12 @@ TOML
 for user in dave frank grace; do
     echo secret | "$POSTHASTE" password --scram "$user@example.org"
 done >"$dir/passwords"
-(cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
-server=$!
-for _ in $(seq 600); do
-    grep -q '^Ready' "$dir/banner" 2>/dev/null && break
-    kill -0 "$server" || { cat "$dir/log"; exit 1; }
-    sleep 0.1
-done
-port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
-proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
-implicit=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 3p)
-submission=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 4p)
-submissions=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 5p)
+serve
+port=$(port_of 1)
+proxied=$(port_of 2)
+implicit=$(port_of 3)
+submission=$(port_of 4)
+submissions=$(port_of 5)
 imap=$(sed -n 's/^ *imap  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner")
 pop3=$(sed -n 's/^ *pop3  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
 pop3s=$(sed -n 's/^ *pop3  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)

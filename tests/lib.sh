@@ -35,6 +35,20 @@ check() { # check NAME COMMAND...: the command must succeed
     fi
 }
 
+serve() { # Starts a server with the configuration in $dir, as $server, and waits until it takes mail.
+    (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
+    server=$!
+    for _ in $(seq 600); do
+        grep -q '^Ready' "$dir/banner" 2>/dev/null && return
+        kill -0 "$server" || { cat "$dir/log"; exit 1; }
+        sleep 0.1
+    done
+}
+
+port_of() { # port_of N: the port of its Nth listener
+    sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n "$1p"
+}
+
 skip() { # skip NAME REASON
     skipped=$((skipped + 1))
     echo "skip  $1: $2"

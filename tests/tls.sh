@@ -9,14 +9,8 @@ host_name = "localhost"
 address = "127.0.0.1:0"
 tls = "implicit"
 TOML
-(cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
-server=$!
-for _ in $(seq 600); do
-    grep -q '^Ready' "$dir/banner" 2>/dev/null && break
-    kill -0 "$server" || { cat "$dir/log"; exit 1; }
-    sleep 0.1
-done
-port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
+serve
+port=$(port_of 1)
 
 # Protocols, kinds of ciphers, forward secrecy, certificate, vulnerabilities. Its exit status counts findings of its own choice.
 scans() {

@@ -70,7 +70,7 @@ impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
     }
 }
 
-/// The same with NATS JetStream. Without a server it is the engine in memory again, as the tests of that engine say.
+/// The suite with NATS JetStream. Where there is no server, the engine in memory takes its place: the stage `nats` of CI always has one.
 #[cfg(feature = "nats")]
 mod nats {
     use std::sync::Arc;

@@ -293,8 +293,8 @@ pub enum Request {
     },
     /// Domains of the configuration with their DKIM keys, one on each line; certificates, and results of checks and of TLS, in the last. Answered also where nothing is relayed.
     Domains {},
-    /// The DNS records that a domain of the configuration needs, each with what is there, one on each line. They are asked for at the domain's own servers, once a minute at
-    /// most, and nobody waits for that: the last line says that they are being asked for. Answered also where nothing is relayed.
+    /// The DNS records that a domain of the configuration needs, each with what is there, one on each line. The domain's own servers are asked, once a minute at most.
+    /// Nobody waits for that: the last line says that a question is under way. Answered also where nothing is relayed.
     Records {
         /// The domain.
         domain: String,

@@ -30,8 +30,8 @@ impl Verifier {
     /// the host, of which the records were found at one.
     ///
     /// RFC 7672 section 3.2.2 wants the recipient's domain to be accepted as well. That of a domain with mail hosts of its
-    /// own is above theirs. Whoever has a domain above the host answers for the host's name and records in DNSSEC anyway,
-    /// so such a certificate will do for all domains that the host serves, and they may share connections.
+    /// own is above theirs. Whoever has a domain above the host answers for the host's name and records in DNSSEC anyway.
+    /// So such a certificate will do for all domains that the host serves, and they may share connections.
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
         static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
         Self { associations, names, provider: Arc::clone(&PROVIDER) }

@@ -130,7 +130,7 @@ impl Serialize for WantedRecord {
 /// Asks the servers of domains themselves at this port, or the resolver if none of them answers.
 ///
 /// # Errors
-/// Those of `ask`, or [`CheckError::Setup`].
+/// Errors of `ask`, or [`CheckError::Setup`].
 pub async fn ask_own_servers<T>(
     settings: &Settings,
     dns_port: u16,

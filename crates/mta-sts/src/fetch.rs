@@ -124,7 +124,7 @@ impl Resolver for Pinned {
 const HTTPS: u16 = 443;
 /// For all addresses together.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The same, for a host of ours.
+/// For all addresses of a host of ours.
 const OWN_DEADLINE: Duration = Duration::from_secs(10);
 /// For one address: a silent one leaves time for others.
 const PATIENCE: Duration = Duration::from_secs(20);

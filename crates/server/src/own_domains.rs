@@ -23,7 +23,7 @@ pub(crate) struct OwnDomains {
     checks: Arc<Mutex<Checks>>,
 }
 
-/// What is known of the records of a domain.
+/// Known records of a domain.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownRecords {
     /// A round of questions is under way, or waits for its turn.

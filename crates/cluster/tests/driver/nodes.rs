@@ -17,7 +17,7 @@ use posthaste_spool::Spool;
 
 use crate::world::{Place, Replicated};
 
-/// That of [`Place`].
+/// The shard of [`Place`].
 pub const SHARD: u16 = 3;
 const STEP: Duration = Duration::from_millis(250);
 const STEPS_MAX: usize = 4000;
@@ -57,7 +57,7 @@ impl EngineCalls for AtOnce {
     }
 }
 
-/// What acts for the shard: clients of the test, which hold transactions.
+/// Acts for the shard: clients of the test, which hold transactions.
 pub struct Service {
     pub spool: Arc<Replicated>,
     lease: Mutex<Option<Lease>>,

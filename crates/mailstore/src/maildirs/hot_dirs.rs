@@ -1,4 +1,4 @@
-//! Directories that tell when another program puts a file there or takes one away (inotify(7)): those of mailboxes that sessions wait for, or that were
+//! Directories that tell when another program puts a file there or takes one away (inotify(7)). They are of mailboxes that sessions wait for, or that were
 //! looked at twice without a change.
 //!
 //! A mailbox stays watched until others need its room. One without a watch is looked at once a second all the same. The kernel queues an event before

@@ -46,7 +46,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Those of mail.
+    /// The ports of mail.
     pub fn needed(self) -> [u16; 4] {
         [self.smtp, self.submissions, self.submission, self.imaps]
     }

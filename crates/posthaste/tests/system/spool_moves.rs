@@ -36,7 +36,7 @@ fn an_import_that_finds_no_room_names_the_new_spool() {
     assert_eq!(run(dir.path(), &["import", "new", "--from", "out"]).0, 0, "it is begun anew");
 }
 
-/// What a stream is shown at an opening: its batches, and up to where nobody knows what its entries said.
+/// Batches that a stream is shown at an opening, and up to where the content of its entries is unknown.
 fn shown(dir: &Path, stream: &str) -> (Vec<Lsn>, Option<Lsn>) {
     let mut config = Config { keeper: false, ..Config::default() };
     config.ring.segment_bytes = 64 << 10;
