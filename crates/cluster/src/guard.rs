@@ -38,14 +38,14 @@ impl EngineState {
         self.refusals().room = is_short.then(refusal);
     }
 
-    /// Asks for the settings.
+    /// Asks for the settings. An engine that does not answer changes nothing here, either: it is not set otherwise for that.
     pub fn ask_settings(&self, log: &dyn Log) {
-        let wrong = log.check().err();
-        let refusal = |wrong: Vec<String>| {
+        let Ok(wrong) = log.check() else { return };
+        let refusal = || {
             let why = format!("the engine must be set otherwise: {}", wrong.join("; "));
             AppendError::Local(Arc::new(io::Error::other(why)))
         };
-        self.refusals().settings = wrong.map(refusal);
+        self.refusals().settings = (!wrong.is_empty()).then(refusal);
     }
 }
 
@@ -92,3 +92,27 @@ impl Drop for Guard {
 const BODIES_PERCENT: u128 = 80;
 /// Rounds from one look at the settings to the next: a minute.
 const SETTINGS_EVERY: u64 = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Faults, MemoryLog};
+
+    #[test]
+    fn only_an_engine_that_answers_changes_the_verdict() {
+        let (log, state) = (MemoryLog::new(1, Faults::default()), EngineState::default());
+        let asked = |is_away: bool| {
+            log.set_away(is_away);
+            state.ask_settings(&log);
+            state.ask_room(&log);
+            state.refusal()
+        };
+        assert!(asked(true).is_none() && asked(false).is_none());
+        log.set_wrong(vec!["sync_interval must be always".to_owned()]);
+        assert!(asked(true).is_none());
+        assert!(matches!(asked(false), Some(AppendError::Local(why)) if why.to_string().contains("sync_interval")));
+        log.set_wrong(Vec::new());
+        assert!(asked(true).is_some());
+        assert!(asked(false).is_none());
+    }
+}

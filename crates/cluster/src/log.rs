@@ -84,11 +84,11 @@ pub trait Log: Send + Sync {
     /// [`LogError::Unreachable`].
     fn is_current(&self) -> Result<bool, LogError>;
 
-    /// Compares the engine's settings with what the promise needs.
+    /// Compares the engine's settings with what the promise needs: one line for each that does not keep it.
     ///
     /// # Errors
-    /// One line for each setting that does not keep it.
-    fn check(&self) -> Result<(), Vec<String>>;
+    /// [`LogError::Unreachable`]: too little of the engine can be asked to know.
+    fn check(&self) -> Result<Vec<String>, LogError>;
 }
 
 /// Small values that nodes change by compare and swap.

@@ -91,7 +91,10 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// # Errors
     /// See [`OpenError`]. Records that cannot be applied close the spool later: see [`Spool::poisoned`](posthaste_spool::Spool::poisoned).
     pub fn follow(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
-        log.check().map_err(OpenError::Settings)?;
+        let wrong = log.check()?;
+        if !wrong.is_empty() {
+            return Err(OpenError::Settings(wrong));
+        }
         let engine = Arc::<EngineState>::default();
         engine.ask_room(&*log);
         let guard = Guard::start(log.clone(), engine.clone(), config.engine_pace)?;

@@ -243,7 +243,7 @@ impl Log for HoldingLog {
         self.inner.is_current()
     }
 
-    fn check(&self) -> Result<(), Vec<String>> {
+    fn check(&self) -> Result<Vec<String>, LogError> {
         self.inner.check()
     }
 }

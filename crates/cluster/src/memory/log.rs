@@ -389,9 +389,10 @@ impl Log for MemoryLog {
         self.state().reachable().map(|()| true)
     }
 
-    fn check(&self) -> Result<(), Vec<String>> {
+    fn check(&self) -> Result<Vec<String>, LogError> {
         let state = self.state();
-        if state.wrong.is_empty() { Ok(()) } else { Err(state.wrong.clone()) }
+        state.reachable()?;
+        Ok(state.wrong.clone())
     }
 }
 

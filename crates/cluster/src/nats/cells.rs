@@ -1,6 +1,8 @@
 //! Cells: a stream with a subject for each, and one message in each subject. A revision is a sequence.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use async_nats::{Message, Subscriber};
 use base64::Engine as _;
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use serde_json::json;
 
+use super::seen::Highest;
 use super::{NO_MESSAGE, NatsEngine, Published, check};
 use crate::{Cells, LogError};
 
@@ -17,23 +20,30 @@ use crate::{Cells, LogError};
 pub struct NatsCells {
     engine: NatsEngine,
     stream: String,
+    /// By key.
+    seen: Arc<Mutex<BTreeMap<String, Highest>>>,
 }
 
 impl NatsCells {
     pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
-        NatsCells { engine, stream }
+        NatsCells { engine, stream, seen: Arc::default() }
     }
 
-    /// Compares the settings of the stream, and of the servers, with what the promise needs.
+    /// As [`Log::check`](crate::Log::check).
     ///
     /// # Errors
-    /// One line for each setting that does not keep it.
-    pub fn check(&self) -> Result<(), Vec<String>> {
+    /// As there.
+    pub fn check(&self) -> Result<Vec<String>, LogError> {
         check::check(&self.engine, &self.stream, 1)
     }
 
     fn subject(&self, key: &str) -> String {
         format!("{}.{key}", self.stream)
+    }
+
+    fn with_seen<T>(&self, key: &str, ask: impl FnOnce(&mut Highest) -> T) -> T {
+        let mut seen = self.seen.lock().expect("nothing panics while it is held");
+        ask(seen.entry(key.to_owned()).or_default())
     }
 
     async fn subscribe(&self) -> Result<Subscriber, LogError> {
@@ -64,20 +74,28 @@ impl Cells for NatsCells {
     fn get(&self, key: &str) -> Result<(Bytes, u64), LogError> {
         let body = json!({ "last_by_subj": self.subject(key) });
         let answer = self.engine.block_on(self.engine.api(&format!("STREAM.MSG.GET.{}", self.stream), &body))?;
-        let message = match answer {
-            Ok(answer) => answer,
-            Err(error) if error.code == NO_MESSAGE => return Ok((Bytes::new(), 0)),
+        let (value, revision) = match answer {
+            Ok(answer) => {
+                let message = &answer["message"];
+                let value = STANDARD.decode(message["data"].as_str().unwrap_or_default());
+                let value = value.map_err(|error| LogError::Unreachable(error.to_string()))?;
+                (value.into(), message["seq"].as_u64().unwrap_or_default())
+            }
+            Err(error) if error.code == NO_MESSAGE => (Bytes::new(), 0),
             Err(error) => return Err(LogError::Unreachable(error.description)),
         };
-        let message = &message["message"];
-        let value = STANDARD.decode(message["data"].as_str().unwrap_or_default());
-        let value = value.map_err(|error| LogError::Unreachable(error.to_string()))?;
-        Ok((value.into(), message["seq"].as_u64().unwrap_or_default()))
+        match self.with_seen(key, |seen| seen.takes(revision, Instant::now())) {
+            true => Ok((value, revision)),
+            false => Err(LogError::Unreachable(format!("the server that answers has an older value of {key}"))),
+        }
     }
 
     fn swap(&self, key: &str, revision: u64, value: Bytes) -> Result<u64, LogError> {
         match self.engine.block_on(self.engine.publish(self.subject(key), EXPECTED_LAST, revision, value)) {
-            Published::Stored(sequence) => Ok(sequence),
+            Published::Stored(sequence) => {
+                self.with_seen(key, |seen| seen.is_at(sequence));
+                Ok(sequence)
+            }
             Published::WrongSequence(_) => Err(LogError::Conflict),
             Published::Unknown(why) => Err(LogError::Unknown(why)),
         }
@@ -92,9 +110,9 @@ impl Cells for NatsCells {
                 return Err(LogError::Unreachable("the watch of the cells is silent".to_owned()));
             };
             // Others are heartbeats.
-            if let Some((key, revision)) = shown(&message, &self.stream)
-                && !each(key, &message.payload, revision)
-            {
+            let Some((key, revision)) = shown(&message, &self.stream) else { continue };
+            self.with_seen(key, |seen| seen.is_at(revision));
+            if !each(key, &message.payload, revision) {
                 return Ok(());
             }
         }

@@ -7,28 +7,32 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{NatsEngine, stream_config};
+use crate::LogError;
 
-/// One line for each wrong setting of a stream and of the servers.
-pub(super) fn check(engine: &NatsEngine, stream: &str, per_subject: i64) -> Result<(), Vec<String>> {
+/// One line for each wrong setting of a stream and of the servers. A server that is away has no wrong ones: most must have answered.
+pub(super) fn check(engine: &NatsEngine, stream: &str, per_subject: i64) -> Result<Vec<String>, LogError> {
     let config = &engine.0.config;
-    let mut wrong = match engine.block_on(engine.info(stream)) {
-        Ok(info) => of_stream(stream, &info["config"], config.replicas, per_subject),
-        Err(error) => vec![error.to_string()],
-    };
-    if (config.monitors.len() as u64) < config.replicas {
-        wrong.push(format!(
-            "{} monitoring addresses are named, and a stream has {} replicas",
-            config.monitors.len(),
-            config.replicas
-        ));
+    let info = engine.block_on(engine.info(stream))?;
+    let mut wrong = of_stream(stream, &info["config"], config.replicas, per_subject);
+    let monitors = config.monitors.len() as u64;
+    if monitors < config.replicas {
+        let replicas = config.replicas;
+        wrong.push(format!("{monitors} monitoring addresses are named, and a stream has {replicas} replicas"));
     }
+    let (mut answered, mut silent) = (0, String::new());
     for monitor in &config.monitors {
         match ask(monitor, "/varz").and_then(|varz| Ok((varz, ask(monitor, "/jsz")?))) {
-            Ok((varz, jsz)) => wrong.extend(of_server(monitor, &varz, &jsz)),
-            Err(error) => wrong.push(format!("{monitor} does not tell its settings: {error}")),
+            Ok((varz, jsz)) => {
+                answered += 1;
+                wrong.extend(of_server(monitor, &varz, &jsz));
+            }
+            Err(error) => silent = format!("{monitor} does not tell its settings: {error}"),
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    if wrong.is_empty() && answered * 2 <= monitors {
+        return Err(LogError::Unreachable(silent));
+    }
+    Ok(wrong)
 }
 
 fn of_stream(stream: &str, config: &Value, replicas: u64, per_subject: i64) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! The log of a shard: a stream with one subject. A position is a sequence.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::seen::{Highest, Missing};
 use super::{NO_MESSAGE, NatsEngine, Published, check};
 use crate::{Appended, Log, LogError, Position};
 
@@ -17,6 +19,14 @@ use crate::{Appended, Log, LogError, Position};
 pub struct NatsLog {
     engine: NatsEngine,
     stream: String,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// State of the log as servers told it.
+#[derive(Default)]
+struct Seen {
+    end: Highest,
+    gap: Missing,
 }
 
 /// The state of a stream.
@@ -29,7 +39,7 @@ type Fetched = Result<Option<Bytes>, LogError>;
 
 impl NatsLog {
     pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
-        NatsLog { engine, stream }
+        NatsLog { engine, stream, seen: Arc::default() }
     }
 
     fn info(&self) -> Result<Value, LogError> {
@@ -40,8 +50,16 @@ impl NatsLog {
         let info = self.info()?;
         let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
         let end = number("last_seq");
+        if !self.seen().end.takes(end, Instant::now()) {
+            let why = format!("{}: the server that answers lacks records that were there", self.stream);
+            return Err(LogError::Unreachable(why));
+        }
         let first = if number("messages") == 0 { end + 1 } else { number("first_seq") };
         Ok(State { first, end })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().expect("nothing panics while it is held")
     }
 
     /// Asks for a record; `None` if the stream does not have it.
@@ -85,20 +103,26 @@ impl NatsLog {
     /// Cut, or lost.
     fn missing(&self, position: u64) -> Result<LogError, LogError> {
         let first = self.state()?.first;
-        Ok(match position < first {
-            true => LogError::Cut { first: Position::new(first) },
-            false => LogError::Gap(Position::new(position)),
-        })
+        if position < first {
+            return Ok(LogError::Cut { first: Position::new(first) });
+        }
+        match self.seen().gap.takes(position, Instant::now()) {
+            true => Ok(LogError::Gap(Position::new(position))),
+            false => Err(LogError::Unreachable(format!("{}: position {position} is not there now", self.stream))),
+        }
     }
 }
 
 impl Log for NatsLog {
     fn append(&self, after: Position, record: Bytes, then: Appended) {
-        let (engine, subject) = (self.engine.clone(), self.stream.clone());
+        let (engine, subject, seen) = (self.engine.clone(), self.stream.clone(), self.seen.clone());
         // Tasks of this thread begin in the order in which they are put.
         self.engine.0.runtime.spawn(async move {
             then(match engine.publish(subject, EXPECTED_LAST, after.get(), record).await {
-                Published::Stored(sequence) => Ok(Position::new(sequence)),
+                Published::Stored(sequence) => {
+                    seen.lock().expect("nothing panics while it is held").end.is_at(sequence);
+                    Ok(Position::new(sequence))
+                }
                 Published::WrongSequence(why) => Err(LogError::Refused(why)),
                 Published::Unknown(why) => Err(LogError::Unknown(why)),
             });
@@ -149,7 +173,7 @@ impl Log for NatsLog {
         Ok(others.iter().all(is_current) && others.len() as u64 + 1 >= self.engine.0.config.replicas)
     }
 
-    fn check(&self) -> Result<(), Vec<String>> {
+    fn check(&self) -> Result<Vec<String>, LogError> {
         check::check(&self.engine, &self.stream, -1)
     }
 }

@@ -6,6 +6,7 @@
 mod cells;
 mod check;
 mod log;
+mod seen;
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};

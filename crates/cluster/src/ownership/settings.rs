@@ -42,6 +42,8 @@ pub struct OwnershipTimes {
     pub fresh: Duration,
     /// A start waits for this time, while another process of the same name would write.
     pub name: Duration,
+    /// A log that ends below a report for so long was rolled back. Before, the server that answers may be behind.
+    pub short: Duration,
     /// Records stay in the log for this time, or for as many bytes, whichever is less.
     pub keep: (Duration, u64),
     /// A member that is so far behind leaves the set of members in sync.
@@ -67,6 +69,7 @@ impl Default for OwnershipTimes {
             stay: secs(60),
             fresh: secs(5),
             name: secs(3),
+            short: secs(15),
             keep: (secs(600), 8 << 30),
             behind_most: (secs(3600), 32 << 30),
             behind_least: 8 << 20,

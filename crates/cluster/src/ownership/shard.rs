@@ -36,6 +36,8 @@ pub(crate) struct ShardState {
     has_asked_end: bool,
     /// The member that had reported the most when it was.
     reported: Option<(NodeName, Position)>,
+    /// The log ends below that since then.
+    short_since: Option<Duration>,
     /// The earliest time of the next request.
     again_at: Duration,
     /// The sending of the last swap that renewed the ownership.
@@ -102,6 +104,7 @@ impl ShardState {
             is_unsure: true,
             has_asked_end: false,
             reported: None,
+            short_since: None,
             again_at: Duration::ZERO,
             lease_from: Duration::ZERO,
             swapped_at: Duration::ZERO,
@@ -309,6 +312,7 @@ impl ShardState {
         self.lease_from = if me.rules.lease_from_sending { sent } else { now };
         if self.role == Role::Standby {
             (self.role, self.owned_since, self.has_asked_end) = (Role::Checking, now, false);
+            self.short_since = None;
             (self.again_at, self.marks, self.cut_below) = (now, Marks::default(), Position::START);
         }
     }
@@ -376,6 +380,10 @@ impl ShardState {
             return;
         };
         if let Some((node, applied)) = self.reported.take().filter(|it| it.1 > end && me.rules.end_check) {
+            if now.saturating_sub(*self.short_since.get_or_insert(now)) < me.times.short {
+                (self.has_asked_end, self.again_at) = (false, now + RETRY);
+                return;
+            }
             return self.stop(out, StopReason::LogRolledBack { end, node, applied });
         }
         self.role = Role::Opening;

@@ -153,7 +153,7 @@ impl Log for NodeLog {
         self.reach()?.is_current()
     }
 
-    fn check(&self) -> Result<(), Vec<String>> {
+    fn check(&self) -> Result<Vec<String>, LogError> {
         self.inner.check()
     }
 }

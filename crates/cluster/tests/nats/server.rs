@@ -1,6 +1,7 @@
 //! A NATS server on this machine.
 
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -11,24 +12,30 @@ use tempfile::TempDir;
 pub const SYNCED: &str = "sync_interval: always";
 pub const UNSYNCED: &str = "sync_interval: 2m";
 
+struct Settings {
+    disk: &'static str,
+    cluster: String,
+}
+
 pub struct Server {
     process: Child,
     dir: TempDir,
-    /// Settings of its disk.
-    settings: String,
+    settings: Settings,
     address: String,
     monitor: String,
 }
 
 impl Server {
     /// `None` if there is no program, and none is required.
-    pub fn start(settings: &str) -> Option<Self> {
+    pub fn start(disk: &'static str) -> Option<Self> {
+        Self::start_with(Settings { disk, cluster: String::new() })
+    }
+
+    fn start_with(settings: Settings) -> Option<Self> {
         let dir = TempDir::new().unwrap();
         let any = "127.0.0.1:-1";
-        match run(&dir, settings, any, any) {
-            Ok((process, address, monitor)) => {
-                Some(Server { process, dir, settings: settings.to_owned(), address, monitor })
-            }
+        match run(&dir, &settings, any, any) {
+            Ok((process, address, monitor)) => Some(Server { process, dir, settings, address, monitor }),
             Err(error) if error.kind() == ErrorKind::NotFound && std::env::var_os("CI_REQUIRE_NATS").is_none() => {
                 eprintln!("skipped: there is no nats-server");
                 None
@@ -43,6 +50,19 @@ impl Server {
         self.process.wait().unwrap();
         self.process = run(&self.dir, &self.settings, &self.address, &self.monitor).unwrap().0;
     }
+}
+
+/// Three servers that keep three replicas.
+pub fn three() -> Option<Vec<Server>> {
+    // Each must know the ports of all before it starts.
+    let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = ports.map(|listener| listener.local_addr().unwrap().port());
+    let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\"")).join(", ");
+    let cluster = |number: usize| {
+        let listen = format!("listen: \"127.0.0.1:{}\", routes: [{routes}]", ports[number]);
+        format!("server_name: n{number}\ncluster {{ name: test, {listen} }}\n")
+    };
+    (0..3).map(|number| Server::start_with(Settings { disk: SYNCED, cluster: cluster(number) })).collect()
 }
 
 /// A server that all share who need one at the same time.
@@ -65,11 +85,12 @@ impl Drop for Server {
 }
 
 /// The process and its addresses, once it is ready.
-fn run(dir: &TempDir, settings: &str, address: &str, monitor: &str) -> std::io::Result<(Child, String, String)> {
+fn run(dir: &TempDir, settings: &Settings, address: &str, monitor: &str) -> std::io::Result<(Child, String, String)> {
     let store = dir.path().join("store");
+    let Settings { disk, cluster } = settings;
     let text = format!(
         "listen: \"{address}\"\nhttp: \"{monitor}\"\nmax_payload: 8388608\n\
-         jetstream {{ store_dir: \"{}\", max_file_store: 1000000000000, {settings} }}\n",
+         jetstream {{ store_dir: \"{}\", max_file_store: 1000000000000, {disk} }}\n{cluster}",
         store.display()
     );
     let file = dir.path().join("nats.conf");
@@ -102,13 +123,18 @@ fn wait(log: &mut BufReader<ChildStderr>) -> (String, String) {
 }
 
 pub fn config(server: &Server) -> NatsConfig {
+    config_of(std::slice::from_ref(server))
+}
+
+/// As many replicas as there are servers.
+pub fn config_of(servers: &[Server]) -> NatsConfig {
     NatsConfig {
-        servers: vec![server.address.clone()],
-        monitors: vec![server.monitor.clone()],
+        servers: servers.iter().map(|server| server.address.clone()).collect(),
+        monitors: servers.iter().map(|server| server.monitor.clone()).collect(),
         tls: None,
         login: None,
         prefix: "test".to_owned(),
-        replicas: 1,
+        replicas: servers.len() as u64,
         log_bytes_max: 1 << 30,
         timeout: Duration::from_secs(1),
     }

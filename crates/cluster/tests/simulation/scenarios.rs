@@ -156,7 +156,7 @@ pub fn rolled_back_log(seed: u64, rules: Rules) -> Result<(), String> {
     world.engine.log(0).roll_back(has + 1);
     world.run_for(60_000);
     world.start(ahead);
-    world.run_for(20_000);
+    world.run_for(40_000);
     let is_named = world.stopped.iter().any(|it| matches!(it.2, StopReason::LogRolledBack { .. }));
     holds(is_named, "a log that lacks what a member has is not noticed")?;
     holds(world.violations.is_empty(), "somebody acts wrongly")

@@ -1,0 +1,71 @@
+//! Doubts about answers. A server that has lost the lead of a stream and does not know it tells of an older state, until it finds itself without a quorum.
+//! So an answer that takes back what was told before counts only after a while.
+
+use std::time::{Duration, Instant};
+
+/// The highest number that was told: the end of a log, or the revision of a cell.
+#[derive(Debug, Default)]
+pub(super) struct Highest {
+    number: u64,
+    /// Answers have been lower since then.
+    lower_since: Option<Instant>,
+}
+
+impl Highest {
+    /// False if the answer does not count.
+    pub fn takes(&mut self, number: u64, now: Instant) -> bool {
+        if number < self.number && now.duration_since(*self.lower_since.get_or_insert(now)) < DOUBT {
+            return false;
+        }
+        (self.number, self.lower_since) = (number, None);
+        true
+    }
+
+    /// A quorum has stored this one.
+    pub fn is_at(&mut self, number: u64) {
+        self.number = self.number.max(number);
+    }
+}
+
+/// A record that should be there and is not.
+#[derive(Debug, Default)]
+pub(super) struct Missing(Option<(u64, Instant)>);
+
+impl Missing {
+    /// False if it may be there all the same.
+    pub fn takes(&mut self, position: u64, now: Instant) -> bool {
+        let (at, since) = *self.0.get_or_insert((position, now));
+        if at != position {
+            self.0 = Some((position, now));
+        }
+        at == position && now.duration_since(since) >= DOUBT
+    }
+}
+
+/// A leader steps down within 10 s when it hears of no quorum.
+const DOUBT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lower_number_counts_only_after_a_while() {
+        let (mut seen, begin) = (Highest::default(), Instant::now());
+        let at = |secs| begin + Duration::from_secs(secs);
+        assert!(seen.takes(7, at(0)));
+        assert!(!seen.takes(5, at(1)) && !seen.takes(5, at(20)));
+        assert!(seen.takes(7, at(20)), "the new leader answers");
+        seen.is_at(8);
+        assert!(!seen.takes(7, at(21)) && !seen.takes(6, at(40)));
+        assert!(seen.takes(6, at(41)) && seen.takes(6, at(42)));
+    }
+
+    #[test]
+    fn a_missing_record_counts_only_after_a_while() {
+        let (mut missing, begin) = (Missing::default(), Instant::now());
+        let at = |secs| begin + Duration::from_secs(secs);
+        assert!(!missing.takes(4, at(50)) && !missing.takes(5, at(60)) && !missing.takes(5, at(79)));
+        assert!(missing.takes(5, at(80)));
+    }
+}
