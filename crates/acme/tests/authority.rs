@@ -141,7 +141,7 @@ fn key_of(file: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_obtained_by_tls_and_by_http_and_is_in_force_at_once() {
+async fn certificates_come_by_tls_and_http_and_apply_at_once() {
     for way in [Way::Tls, Way::Http] {
         let mut world = World::new().await;
         let stub = AcmeStub::start(at(world.ports));
@@ -196,7 +196,7 @@ async fn a_program_writes_the_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_is_ordered_only_if_its_address_is_ours_and_joins_later() {
+async fn a_name_is_ordered_once_its_address_is_ours() {
     let mut world = World::new().await;
     let stub = AcmeStub::start(at(world.ports));
     // Without an address that others reach, a host knows by `addresses` alone that a name is its own: an empty list is a host without NAT.
@@ -255,7 +255,7 @@ fn address_of_this_host() -> Option<IpAddr> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_waits_over_restarts_and_somebody_who_asks_tries_at_once() {
+async fn a_back_off_survives_restarts_and_a_request_tries_at_once() {
     let mut world = World::new().await;
     let stub = AcmeStub::start(|_| Err("the name does not resolve".to_owned()));
     let handle = world.start(world.settings(&stub, Way::Http));
@@ -301,7 +301,7 @@ async fn renewal_keeps_the_key_unless_a_new_one_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewal_is_when_the_authority_says_else_at_two_thirds_of_the_life() {
+async fn renewal_is_as_the_authority_says_or_at_two_thirds_of_life() {
     let mut world = World::new().await;
     let stub = AcmeStub::start(at(world.ports));
     let day = 86_400;

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn basic_has_the_token_as_its_password_and_comes_from_no_browser() {
+    fn basic_takes_the_token_as_password_and_no_browser() {
         let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
         let with = |authorization: &str, more: &[(&str, &str)]| {
             ask("/", true, &[&[("host", "localhost"), ("authorization", authorization)], more].concat())

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_can_be_read_in_two_ways_is_refused_with_all_behind_it() {
+    fn an_ambiguous_request_head_is_refused_with_the_rest() {
         use HeadRefusal::{BareNewline, Malformed, TooLarge, TwoEnds};
         let check = |head: &str, expected: HeadRefusal| {
             for piece in [1, 3, usize::MAX] {

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_others_can_read_or_that_is_damaged_logs_nobody_in() {
+    async fn a_session_file_that_is_readable_or_damaged_logs_nobody_in() {
         let dir = tempfile::tempdir().unwrap();
         let sessions = Sessions::in_directory(dir.path());
         let secret = sessions.begin_of_token(&[7; 32], 100, 1).await;
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_logs_in_again_and_again_ends_its_own_sessions_alone() {
+    async fn repeated_logins_of_a_token_end_its_own_sessions_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sessions = Sessions::in_directory(dir.path());
         let other = sessions.begin_of_token(&[8; 32], 10, 1).await;

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_position_and_a_flipped_bit_are_holes_and_can_be_read_again() {
+    fn a_missing_position_or_flipped_bit_is_a_hole_to_read_again() {
         let mut shard = Shard::begun(ReaderRules::default());
         let at = shard.reader.position();
         let bytes = shard.next(&batches(3));

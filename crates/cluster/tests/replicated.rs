@@ -63,7 +63,7 @@ fn batches_that_wait_share_a_record() {
 
 /// The power fails while bundles and a large body go into the local spool. The next opening finds all of the log, once and in order.
 #[test]
-fn a_cut_anywhere_between_log_and_ring_loses_and_doubles_nothing() {
+fn a_cut_between_log_and_ring_loses_and_doubles_nothing() {
     let mut place = Place::new(Faults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
@@ -125,7 +125,7 @@ fn a_member_without_anything_applies_the_whole_log() {
 }
 
 #[test]
-fn a_member_whose_ring_is_full_goes_on_in_order_when_there_is_room() {
+fn a_member_with_a_full_ring_resumes_in_order() {
     let mut place = Place::new(Faults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
@@ -256,7 +256,7 @@ fn a_full_ring_refuses_before_the_log_has_the_message() {
 }
 
 #[test]
-fn a_batch_over_the_limit_of_the_members_is_refused_before_the_log_has_it() {
+fn a_batch_over_the_members_limit_never_reaches_the_log() {
     let mut place = Place::new(Faults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
@@ -318,7 +318,7 @@ fn a_close_answers_everybody() {
 }
 
 #[test]
-fn an_engine_with_wrong_settings_is_refused_before_anything_is_written() {
+fn an_engine_with_wrong_settings_is_refused_before_a_write() {
     let mut place = Place::new(Faults::default());
     place.log.set_wrong(vec!["sync_interval is 2m".to_owned()]);
     let refused = place.open().err().expect("it is refused");

@@ -39,7 +39,7 @@ fn files(listener: &Listener) -> String {
 }
 
 #[test]
-fn certificates_are_a_file_or_a_list_and_may_have_their_keys_in_them() {
+fn certificates_are_one_file_or_many_and_may_include_keys() {
     let check = |tls: &str, own: &str, expected: &str| {
         let text = format!("[tls]\n{tls}\n[[listener]]\naddress = '[::]:465'\n{own}\n");
         let config = Config::parse(Path::new("x"), &text).unwrap();

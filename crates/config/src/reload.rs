@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_sources_of_the_relay_are_applied_and_its_sizes_are_not() {
+    fn a_reload_applies_relay_routes_and_sources_but_not_sizes() {
         let running = config("[relay]\nport = 2525\n[[relay.route]]\nhost = \"a.example\"\n");
         let new =
             config("[relay]\nport = 2526\n[[relay.source]]\nname = \"s\"\n[[relay.tls_policy]]\npolicy = \"off\"\n");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_of_a_reading_listener_changes_at_a_restart_and_that_of_smtp_at_once() {
+    fn tls_of_reading_listeners_changes_at_restart_smtp_at_once() {
         let text = |tls: &str, proxy: bool| {
             let tls = format!("tls = \"{tls}\"\ncertificate = \"c\"\nkey = \"k\"\n");
             let proxy = if proxy { "proxy_protocol = true\nproxies = \"127.0.0.1\"\n" } else { "" };
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_that_are_read_for_each_message_or_connection_apply_at_once() {
+    fn sections_read_for_each_message_apply_at_once() {
         let text = "[policy]\nlong_lines = \"reject\"\n[auth]\nrecipient_rate = \"5/hour\"\nfile = \"p\"\n[quota]\nbytes = 1\n\
                     [http]\nnames = [\"a.example\"]\n[dkim]\nexpire = 7200\n[dns]\ntimeout_secs = 7\n[tls]\ncertificate = \"c\"\n\
                     [[network]]\ncidr = \"192.0.2.0/24\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n";

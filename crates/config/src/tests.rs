@@ -32,7 +32,7 @@ fn what_is_shown_reads_back_as_the_same() {
 }
 
 #[test]
-fn a_spool_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
+fn a_spool_size_below_one_message_or_in_part_blocks_is_refused() {
     check(
         "[storage]\nspool_segment_bytes = 65536\n",
         "posthaste.toml:2:23: must be between 4 MiB and 1 GiB\n \
@@ -48,7 +48,7 @@ fn a_spool_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
 }
 
 #[test]
-fn the_floor_of_the_mail_follows_that_of_the_spool_unless_it_is_set() {
+fn the_mail_floor_follows_the_spool_floor_unless_set() {
     let floors = |text: &str| {
         let storage = Config::parse(Path::new("x"), &format!("[storage]\n{text}")).unwrap().storage;
         (storage.mail_free_bytes_min, storage.mail_free_inodes_min)
@@ -315,7 +315,7 @@ fn a_log_level_with_a_typo_is_no_level() {
 }
 
 #[test]
-fn a_file_that_has_lost_its_domains_or_is_gone_is_not_read_again() {
+fn a_reload_refuses_a_missing_file_or_one_without_domains() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("posthaste.toml");
     let write = |text: &str| std::fs::write(&file, text).unwrap();

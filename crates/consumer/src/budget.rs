@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_what_was_refused_is_appended_until_it_is_recorded_or_nothing_can_be() {
+    fn refused_entries_are_appended_at_the_end_while_possible() {
         let now = Instant::now();
         let refused = |poison: PoisonWatch| {
             let budget = OutcomeBudget::new(poison, now);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_dnssec_does_not_vouch_for_is_not_asked_for_records() {
+    async fn records_of_a_host_without_dnssec_are_not_asked_for() {
         let server = Server::start(ee(Zone::default().a(MX, "192.0.2.1".parse().unwrap()), MX, 1));
         let (resolver, dane) = (resolver(&server), Dane::default());
         assert!(matches!(demand(&dane, &resolver, MX).await, Ok(Demand::Nothing)));

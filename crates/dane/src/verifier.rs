@@ -261,7 +261,7 @@ pub(crate) mod tests {
     const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
 
     #[test]
-    fn a_server_certificate_that_a_record_names_needs_no_name_and_no_date() {
+    fn a_named_server_certificate_needs_no_name_and_no_date() {
         let mut old = CertificateParams::new(vec!["elsewhere.example".to_owned()]).unwrap();
         old.not_after = rcgen::date_time_ymd(2001, 1, 1);
         old.not_before = rcgen::date_time_ymd(2000, 1, 1);
@@ -322,7 +322,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_anchor_may_vouch_for_a_domain_above_the_host_but_for_no_other() {
+    fn an_anchor_may_vouch_for_a_domain_above_the_host_alone() {
         let names =
             vec![ServerName::try_from("mx.eu.example.org").unwrap(), ServerName::try_from("a.example").unwrap()];
         for (certified, is_good) in [

@@ -32,7 +32,7 @@ fn message(number: usize, bytes: usize) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_smallest_ring_refuses_nothing_while_all_mailboxes_can_be_written() {
+async fn the_smallest_ring_refuses_nothing_for_working_mailboxes() {
     let dir = tempfile::tempdir().unwrap();
     // Checkpoints and syncs of the mail are far away by time and by bytes: 30 s, 256 MiB.
     let mut config = LocalConfig::new(dir.path().join("spool"), dir.path().join("mail"));

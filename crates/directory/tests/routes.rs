@@ -310,7 +310,7 @@ fn patterns_come_after_names_and_the_first_that_matches_decides() {
 }
 
 #[test]
-fn a_pattern_may_lead_to_a_mailbox_for_each_of_its_targets_up_to_a_bound() {
+fn a_pattern_makes_mailboxes_for_its_targets_up_to_a_bound() {
     let list: String = (0..600).map(|user| format!("\"user{user}@any.example\", ")).collect();
     let directory = of(&format!(
         "[[domain]]\nname = \"a.example\"\naliases = {{ one = [{list}], two = [{}] }}\n\

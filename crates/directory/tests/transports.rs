@@ -81,7 +81,7 @@ fn a_transport_gets_the_mail_as_the_address_that_leads_there() {
 }
 
 #[test]
-fn a_file_gets_a_message_once_and_a_server_once_for_each_address() {
+fn a_file_gets_a_message_once_and_a_server_once_per_address() {
     let directory = directory(CONFIG).unwrap();
     let identities = |address: &str| -> Vec<_> {
         let (local, domain) = address.rsplit_once('@').unwrap();

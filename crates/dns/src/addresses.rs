@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_no_hosts_are_dropped_and_the_number_is_bounded() {
+    fn addresses_that_are_no_hosts_are_dropped_within_a_bound() {
         let list = ["0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255"];
         assert_eq!(addresses(&list, IpStrategy::Ipv6First), None);
         let many: Vec<String> =

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_at_once_share_one_look_up_and_the_next_goes_on_for_one_that_is_cancelled() {
+    fn callers_share_a_lookup_that_outlives_a_cancelled_one() {
         let (cache, now) = (Cache::new(10), Instant::now());
         let asked = std::cell::Cell::new(0);
         let gate = tokio::sync::Semaphore::new(0);

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_an_attempt_follows_from_the_seed_and_keeps_preferences() {
+    fn the_order_of_tries_follows_the_seed_and_preferences() {
         let site = site(&[(10, "a"), (10, "b"), (20, "c")]);
         let order =
             |seed| site.order(&mut Random::new(seed)).iter().map(|host| host.name.to_string()).collect::<Vec<_>>();

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_has_its_address_and_one_without_all_of_this_machine() {
+    fn a_listener_without_address_has_all_of_this_machine() {
         let named = ["192.0.2.9:25", "127.0.0.1:26", "[2001:db8::9]:27"];
         assert_eq!(ports(&named, "192.0.2.9"), [(25, true)]);
         assert_eq!(ports(&named, "127.0.0.1"), [(26, false)]);

@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn questions_are_counted_by_type_and_outcome_also_by_the_next_resolver() {
+    async fn questions_are_counted_by_type_and_outcome_across_resolvers() {
         let zone = Zone::default().mx("a.example", 10, "mx.a.example").a("mx.a.example", "192.0.2.1".parse().unwrap());
         let server = Server::start(zone);
         let settings = Settings { servers: vec![server.address()], ip: IpStrategy::Ipv4First, ..Settings::default() };

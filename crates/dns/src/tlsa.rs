@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hosts_and_addresses_are_secure_only_if_all_names_on_the_way_are() {
+    async fn a_host_is_secure_only_if_all_names_to_it_are() {
         let server = Server::start(zone());
         let (trusting, other) = (resolver(&server, true), resolver(&server, false));
         for (domain, expected) in [("signed.example", true), ("plain.example", false), ("bare.signed.example", true)] {

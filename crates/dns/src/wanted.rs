@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_domain_with_mail_elsewhere_is_merged_and_told_what_is_replaced() {
+    async fn a_domain_with_mail_elsewhere_is_merged_with_a_warning() {
         let zone = Zone::default()
             .mx("example.org", 10, "mail.old.example")
             .txt("example.org", "v=spf1 include:_spf.old.example -all")

@@ -88,7 +88,7 @@ async fn advance(secs: u64) {
 }
 
 #[tokio::test]
-async fn mx_hosts_are_the_site_and_addresses_are_asked_for_when_their_turn_comes() {
+async fn mx_hosts_are_the_site_and_addresses_are_asked_in_turn() {
     let zone = Zone::default().mx("one.example", 20, "MX2.example").mx("one.example", 10, "mx1.example.");
     let zone = zone.mx("two.example", 10, "mx1.example").mx("two.example", 20, "mx2.example");
     let zone = zone.mx("three.example", 10, "mx1.example");
@@ -241,7 +241,7 @@ async fn hosts_of_our_own_preference_and_worse_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_listener_without_an_address_has_all_of_this_machine_but_for_what_an_operator_names() {
+async fn a_listener_without_address_has_all_but_a_configured_host() {
     let zone = Zone::default().mx("there.example", 10, "mx.example").a("mx.example", Ipv4Addr::LOCALHOST);
     let server = Server::start(zone);
     let resolver = resolver(&server).with_own(["us.example"], [(Ipv4Addr::UNSPECIFIED, 25).into()]);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_cursor_is_written_again_to_the_same_place() {
+    fn lines_after_the_cursor_are_rewritten_in_place() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = open(dir.path(), None, 0);
         files.add(line(1).as_bytes()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_as_they_were_written_stay_and_a_new_one_begins() {
+    fn altered_files_stay_and_a_new_one_begins() {
         let check = |change: &dyn Fn(&Path), expected: u64| {
             let dir = tempfile::tempdir().unwrap();
             let mut files = open(dir.path(), None, 0);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reply_about_each_recipient_is_found_in_plain_and_compressed_files() {
+    fn the_last_reply_to_a_recipient_is_found_in_all_files() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert_eq!(found(dir, BYTES_MAX), ([None, None, None], "the event log does not reach back so far".into()));

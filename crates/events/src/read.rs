@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_in_order_from_plain_and_compressed_files_and_a_cursor_stays_true() {
+    fn lines_come_in_order_from_all_files_and_a_cursor_holds() {
         let dir = tempfile::tempdir().unwrap();
         let path = |number| dir.path().join(file_name(number));
         std::fs::write(path(1), "a\nb\n").unwrap();

@@ -139,7 +139,7 @@ fn each_event_is_a_line_once_and_in_the_order_of_the_spool() {
 }
 
 #[test]
-fn a_kill_neither_loses_nor_doubles_a_line_and_changes_no_byte_that_was_written() {
+fn a_kill_neither_loses_nor_doubles_nor_changes_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let config = || Config { file_bytes: 500, files: 1000, ..config(dir.path()) };
     let mut before: Vec<Vec<u8>> = Vec::new();
@@ -166,7 +166,7 @@ fn a_kill_neither_loses_nor_doubles_a_line_and_changes_no_byte_that_was_written(
 }
 
 #[test]
-fn while_the_files_cannot_be_written_others_go_on_and_then_all_of_it_is_written() {
+fn unwritable_files_hold_up_nobody_and_are_written_later() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open_spool(dir.path());
     let mail = quick(&spool);
@@ -208,7 +208,7 @@ fn another_stream_that_is_stuck_does_not_hold_up_the_log() {
 }
 
 #[test]
-fn beyond_the_bound_events_are_left_out_and_the_log_says_how_many() {
+fn events_over_the_bound_are_dropped_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open_spool(dir.path());
     std::fs::write(dir.path().join("events"), "").unwrap();

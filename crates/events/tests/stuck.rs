@@ -23,7 +23,7 @@ impl Hooks for Hangs {
 }
 
 #[test]
-fn a_writer_that_waits_for_a_disk_is_named_once_and_when_it_goes_on() {
+fn a_writer_that_waits_for_a_disk_is_named_once() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(&dir.path().join("spool"), posthaste_spool::Config::default()).unwrap();
     let (called, is_called) = channel();

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn each_descriptor_tells_of_a_sync_that_failed_since_it_was_opened() {
+    fn each_descriptor_reports_a_failed_sync_since_its_opening() {
         let machine = Machine::new().unwrap();
         let open = || {
             let dir = File::open(machine.path()).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_given_up_keeps_what_was_synced_before_and_others_go_on() {
+    fn a_read_only_file_system_keeps_synced_data_beside_others() {
         let machine = Machine::boot(&Tree::with_mounts(&["m"]), true, true).unwrap();
         let new = |name| crate::open(machine.path().join(name), NEW, Mode::RUSR | Mode::WUSR);
         let (there, here) = (new("m/a").unwrap(), new("b").unwrap());
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_is_synced_by_itself_and_no_name_leads_to_another() {
+    fn a_file_system_is_synced_alone_and_no_link_crosses_it() {
         let machine = Machine::boot(&Tree::with_mounts(&["mail/a"]), true, true).unwrap();
         let (there, here) = (machine.path().join("mail/a"), machine.path().join("mail"));
         for dir in [&there, &here] {

@@ -84,7 +84,7 @@ mod tests {
     use crate::{Machine, Tree};
 
     #[test]
-    fn a_file_system_of_a_machine_has_what_is_declared_and_a_real_one_what_it_has() {
+    fn declared_space_is_for_machines_and_real_space_for_others() {
         let machine = Machine::boot(&Tree::with_mounts(&["small"]), true, false).unwrap();
         let small = machine.path().join("small");
         let declared = Space { bytes: 5, inodes: 7 };

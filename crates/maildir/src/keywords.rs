@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn of_doubles_the_last_line_counts_and_all_letters_mean_the_name() {
+    fn the_last_of_double_lines_counts_and_each_letter_has_a_name() {
         let table = Keywords::parse(b"0 a\n1 old\n1 b\n2 A\n");
         assert_eq!((table.flag("a"), table.flags("a")), (Flags::letter('c'), Flags::of_name(":2,ac")));
         assert_eq!(table.all().collect::<Vec<_>>(), [('a', "a"), ('b', "b"), ('c', "A")]);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_made_has_its_owner_and_mode_however_it_is_written() {
+    fn everything_made_has_its_owner_and_mode() {
         let dir = tempfile::tempdir().expect("a directory");
         let wanted = may_give_to();
         let root = root_with(dir.path(), move |path| match path {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_its_mode_from_the_moment_that_it_has_its_name() {
+    fn a_directory_has_its_mode_before_its_name() {
         let wanted = Ownership { dir_mode: 0o750, ..Ownership::default() };
         let path = MailboxPath::parse("ann/Maildir").expect("a path");
         for kill_before in 1.. {

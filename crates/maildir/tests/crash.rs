@@ -32,7 +32,7 @@ fn machines() -> impl Iterator<Item = (Machine, bool)> {
 }
 
 #[test]
-fn a_batch_is_whole_and_what_it_said_yes_to_is_there_wherever_the_power_goes() {
+fn a_batch_is_whole_and_durable_wherever_the_power_goes() {
     machines().for_each(|(machine, trusted)| check_batches(&machine, trusted));
 }
 
@@ -109,7 +109,7 @@ fn check_keywords(machine: &Machine, trusted: bool) {
 }
 
 #[test]
-fn what_is_replaced_where_its_owner_has_just_moved_it_has_one_name_wherever_the_power_goes() {
+fn a_replaced_and_moved_message_has_one_name_after_any_cut() {
     for then in [Then::Synced, Then::ReplacedAgain, Then::MovedBack] {
         machines().for_each(|(machine, trusted)| check_replaced(&machine, trusted, then));
     }
@@ -159,7 +159,7 @@ fn check_replaced(machine: &Machine, trusted: bool, then: Then) {
 }
 
 #[test]
-fn a_message_that_is_moved_is_always_somewhere_and_at_last_in_one_place() {
+fn a_moved_message_is_always_somewhere_and_ends_in_one_place() {
     machines().for_each(|(machine, trusted)| check_moved(&machine, trusted));
     // The other Maildir on a file system of its own.
     for (trusted, ordered_log) in [(true, false), (true, true), (false, false), (false, true)] {

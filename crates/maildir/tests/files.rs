@@ -194,7 +194,7 @@ fn a_damaged_message_is_replaced_in_its_place() {
 }
 
 #[test]
-fn a_message_that_is_replaced_while_its_owner_moves_it_stays_one() {
+fn a_message_replaced_during_a_move_stays_one() {
     let place = Place::new();
     let maildir = place.mailbox();
     let name = deliver(&maildir, "A", b"damaged");
@@ -302,7 +302,7 @@ fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
 }
 
 #[test]
-fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
+fn a_doubtful_sync_fails_the_whole_batch_and_leaves_nothing() {
     // Elsewhere files are synced one by one, with their own descriptors.
     let machine = Machine::new().expect("a directory whose syncfs is trusted");
     let maildir = Arc::new(Maildir::open_or_create(machine.path().join("box")).expect("opens"));

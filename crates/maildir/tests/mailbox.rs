@@ -75,7 +75,7 @@ fn keywords_get_letters_and_the_table_is_locked_as_dovecot_does() {
 }
 
 #[test]
-fn a_changed_table_keeps_its_other_lines_and_its_mode_and_has_a_later_time() {
+fn a_changed_table_keeps_other_lines_and_mode_and_is_newer() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let (dir, root, inbox) = place();
     let maildir = root.mailbox(&inbox).expect("opens");

@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_there_to_be_read_does_not_make_the_time_to_linger_longer() {
+    async fn unread_input_does_not_extend_the_linger_time() {
         let (ours, mut client) = UnixStream::pair().unwrap();
         client.write_all(&[b'x'; 10_000]).await.unwrap();
         close(Stream::Unix(ours), b"bye\n".to_vec(), Duration::ZERO).await;

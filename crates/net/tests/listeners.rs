@@ -91,7 +91,7 @@ fn version_2(command: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_client_is_who_its_proxy_says_and_its_first_octets_are_its_own() {
+async fn the_proxy_names_the_client_whose_first_octets_are_kept() {
     let fixture = start(Limits::NONE, behind(&["127.0.0.0/8"]));
     let v2 = version_2(0x21, &[192, 0, 2, 7, 127, 0, 0, 1, 0, 1, 0, 25, 4, 0, 0]);
     let health_check = version_2(0x20, &[]);
@@ -174,7 +174,7 @@ async fn limits_and_rules_count_the_client_and_not_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_listener_has_limits_of_its_own_and_all_limits_can_be_changed() {
+async fn a_listener_has_its_own_limits_and_all_can_be_changed() {
     let rules = |connections| Rules { limits: Limits { connections, ..Limits::NONE }, ..Rules::default() };
     let fixture = start(Limits { connections: 2, ..Limits::NONE }, rules(1));
     let first = fixture.line(b"", true).await;

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn blind_copies_go_with_all_of_their_lines_and_what_is_missing_comes() {
+    fn all_lines_of_bcc_go_and_missing_fields_are_added() {
         assert_eq!(
             complete(
                 "To: a@x\r\nBcc: b@x,\r\n c@x\r\nSubject: s\r\nbcc : d@x\r\nReturn-Path: <e@x>\r\nContent-Length: 5\r\n"

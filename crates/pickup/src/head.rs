@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_as_it_was_written_and_its_length_does_not_depend_on_the_body() {
+    fn a_head_reads_back_and_its_length_ignores_the_body() {
         let (mut head, mut lens) = (head(), Vec::new());
         for body in [BodyType::SevenBit, BodyType::EightBitMime] {
             head.mail.body = body;

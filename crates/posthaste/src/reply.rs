@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_asks_for_the_answer_does_not_keep_it_from_who_wrote() {
+    fn reply_to_of_a_list_does_not_hide_the_author() {
         let header = "From: Ann <ann@example.org>\nTo: list@example.org\nReply-To: List <LIST@example.org>\nSubject: x";
         let all = answer_to(header, ReplyTo::All);
         assert_eq!(field(&all, "To"), "Ann <ann@example.org>, list@example.org");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_wrote_neither_commands_the_terminal_nor_turns_it_about() {
+    fn strangers_text_cannot_command_or_reverse_the_terminal() {
         assert_eq!(harmless("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
         assert_eq!(harmless("\u{202e}exe.fdp\u{2066}"), "exe.fdp");
         assert_eq!(harmless("שלום, 梁礼学"), "שלום, 梁礼学");

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_of_it_is_told_to_those_who_use_its_disk_and_nobody_else_opens_it() {
+    fn a_failed_sync_of_the_database_is_told_to_users_of_its_disk() {
         let machine = Machine::new().unwrap();
         let path = machine.path().join("a.redb");
         let (tell, told) = channel();

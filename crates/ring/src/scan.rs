@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_within_commits_and_across_them_and_bodies_are_hopped_over() {
+    fn records_are_found_in_and_across_commits_without_bodies() {
         let (bytes, records) = segment(&[&[(3, 0), (10, 5000)], &[(0, 1)], &[(4000, 4096), (1, 1), (8, 8)]]);
         let (scan, shown) = scanned(&bytes);
         let expected: Vec<_> = records.iter().map(|(offset, header)| (*offset, header.lsn)).collect();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cut_leaves_of_a_commit_is_a_gap_and_free_space_is_none() {
+    fn a_cut_within_a_commit_leaves_a_gap_and_no_free_space() {
         let (bytes, records) = segment(&[&[(3, 100)], &[(10, 50)]]);
         let mut torn = bytes.clone();
         torn[records[1].0 + 16..records[1].0 + 512].fill(0);

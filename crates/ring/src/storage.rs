@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_start_has_made_that_was_cut_short_is_durable_with_the_next() {
+    fn what_an_interrupted_start_made_is_synced_by_the_next() {
         let machine = Machine::new().unwrap();
         let dir = machine.path().join("ring");
         posthaste_fsops::mkdir(&dir, rustix::fs::Mode::RWXU).unwrap();

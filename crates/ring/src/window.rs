@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sources_have_the_same_bytes_also_those_that_are_not_on_the_disk_yet_and_an_end_within_a_block() {
+    fn a_window_has_the_same_bytes_before_and_after_the_write() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let file = SegmentFile::open(&path, OFlags::empty(), Arc::default()).unwrap();
         let writer = std::fs::File::options().write(true).open(&path).unwrap();

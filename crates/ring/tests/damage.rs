@@ -294,7 +294,7 @@ fn without_the_roster_a_ring_is_opened_and_writes_a_new_one() {
 }
 
 #[test]
-fn an_end_that_was_cut_off_is_told_and_a_ready_segment_costs_nothing() {
+fn a_torn_end_is_reported_and_a_ready_segment_costs_nothing() {
     let (dir, all) = sample();
     let lsns: Vec<Lsn> = all.keys().copied().collect();
     for (number, path) in segments(dir.path()) {
@@ -311,7 +311,7 @@ fn an_end_that_was_cut_off_is_told_and_a_ready_segment_costs_nothing() {
 }
 
 #[test]
-fn what_a_long_life_lost_in_its_midst_is_named_and_the_rest_is_read_by_lsn() {
+fn a_lost_middle_is_named_and_the_rest_is_read_by_lsn() {
     let dir = scratch();
     let (ring, _) = open(dir.path(), 0);
     let lsns: Vec<Lsn> = (0..300).map(|n| append(&ring, &format!("record {n}"), &[n as u8; 100])).collect();

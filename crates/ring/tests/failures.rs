@@ -84,7 +84,7 @@ fn a_sync_that_failed_while_a_segment_was_made_ahead_poisons() {
 }
 
 #[test]
-fn a_failed_commit_is_final_whether_its_write_or_its_sync_failed() {
+fn a_failed_write_or_sync_of_a_commit_is_final() {
     for in_sync in [false, true] {
         let machine = Machine::new().unwrap();
         let dir = machine.path().join("ring");

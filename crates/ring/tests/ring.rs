@@ -95,7 +95,7 @@ fn what_was_appended_is_read_visited_and_found_again() {
 }
 
 #[test]
-fn segments_are_used_in_order_freed_from_the_oldest_and_recycled() {
+fn segments_are_used_in_order_and_recycled_from_the_oldest() {
     let dir = tempfile::tempdir().unwrap();
     let ring = open(dir.path(), 0);
     let mut all = Vec::new();
@@ -128,7 +128,7 @@ fn segments_are_used_in_order_freed_from_the_oldest_and_recycled() {
 }
 
 #[test]
-fn a_full_ring_has_room_for_what_is_done_and_takes_mail_again_the_moment_something_is_freed() {
+fn a_full_ring_takes_completions_and_mail_once_space_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let events = Arc::new(Mutex::new(Vec::new()));
     let told = events.clone();
@@ -215,7 +215,7 @@ fn a_linked_segment_keeps_its_bytes_when_it_is_freed() {
 }
 
 #[test]
-fn what_is_cancelled_in_time_is_not_answered_and_not_written_if_it_was_not_yet() {
+fn a_timely_cancel_gets_no_answer_and_may_skip_the_write() {
     let dir = tempfile::tempdir().unwrap();
     let (tell, events) = channel();
     let tell = Mutex::new(tell);
@@ -284,7 +284,7 @@ fn what_is_too_long_or_too_much_is_refused_at_once() {
 }
 
 #[test]
-fn a_poisoned_ring_takes_nothing_and_the_answers_under_way_are_refusals() {
+fn a_poisoned_ring_takes_nothing_and_refuses_what_is_in_flight() {
     let dir = tempfile::tempdir().unwrap();
     let (tell, events) = channel();
     let tell = Mutex::new(tell);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_bit_of_any_file_but_the_tags_is_found_or_does_not_matter() {
+    fn any_flipped_bit_but_of_the_tags_is_found_or_harmless() {
         alter_bits(|path| !path.ends_with(crate::tags::FILE));
     }
 

@@ -202,7 +202,7 @@ fn a_watch_that_met_with_trouble_goes_on() {
 }
 
 #[test]
-fn a_named_tree_that_is_gone_does_not_keep_others_from_being_indexed() {
+fn a_missing_tree_does_not_stop_the_indexing_of_others() {
     let (trees, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let [named, other] = ["named", "other"].map(|name| trees.path().join(name));
     maildir(&named, "");

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here() {
+    fn the_check_names_defaults_and_what_would_stop_a_start() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("posthaste.toml");
         std::fs::write(&file, "host_name = \"mx.example\"\n").unwrap();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nobody() {
+    fn the_check_names_unmakeable_directories_and_empty_domains() {
         let said = |text: &str| check_of(text);
         let out = said("[storage]\ndata = \"/proc/nope\"\n[[domain]]\nname = \"a.example\"\n");
         for expected in [
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_of_the_mail_that_is_not_below_that_of_the_spool_is_warned_of() {
+    fn a_mail_floor_not_below_the_spool_floor_is_warned_of() {
         let warns = |text: &str| check_of(text).contains("mail is accepted that cannot be delivered");
         assert!(
             warns("[storage]\nmail_free_bytes_min = \"64M\"\n") && warns("[storage]\nmail_free_inodes_min = 1000\n")
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
+    fn a_port_that_needs_missing_privileges_is_named() {
         let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
         let limit: u16 = limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024);
         assert_eq!([0, limit, 65_535].map(is_low), [false; 3]);

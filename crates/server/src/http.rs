@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn browsers_are_held_to_tls_at_the_usual_port_with_a_certificate_that_they_trust() {
+    fn hsts_needs_port_443_and_a_trusted_certificate() {
         let dir = tempfile::tempdir().unwrap();
         let named = |name: &str| {
             let mut params = rcgen::CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn dsn_is_offered_to_those_who_may_relay_unless_the_policy_says_to_whom() {
+    fn dsn_is_offered_to_relaying_clients_or_as_the_policy_says() {
         let check = |keys: &str, of_listener: &str, expected: [(&str, bool, bool); 4]| {
             let text = format!(
                 "[[listener]]\naddress = '127.0.0.1:0'\n{of_listener}\n[relay]\nnetworks = ['10.0.0.0/8', '192.0.2.0/24']\n\
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_and_policy_of_a_listener_and_of_a_network_gets_to_what_applies_it() {
+    fn limits_and_policies_of_listener_and_network_are_applied() {
         let directory = Arc::new(Config::default().directory());
         for table in ["listener", "network"] {
             let without = in_force(&directory, table, "");

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stalls_holds_nobody_up_and_what_it_missed_is_counted() {
+    fn a_stalled_log_reader_blocks_nobody_and_losses_are_counted() {
         let (go, read, lines) = flooded();
         let missed = lines.dropped();
         assert!(missed > 0);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_the_recipients_of_its_domain_or_the_next_hop_does() {
+    fn recipients_of_a_domain_are_listed_here_or_by_the_next_hop() {
         let text = "domains = ['b.example', 'c.example', 'd.example']\n\
                     [[recipients]]\ndomain = 'B.example'\nusers = ['Ann']\n\
                     [[recipients]]\ndomain = 'd.Example'\ncall_ahead = true\n";

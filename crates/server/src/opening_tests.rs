@@ -57,7 +57,7 @@ fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
 }
 
 #[test]
-fn a_failure_that_lasts_is_not_repeated_each_time_and_others_are_not_left_out_for_it() {
+fn a_lasting_failure_is_logged_once_and_hides_no_other() {
     let repeats = Repeats::default();
     let failing = || Event::CheckpointFailed { error: "no such device".into() };
     let lines = logged(|| (0..100).for_each(|_| log(failing(), &repeats)));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_of_mail_are_asked_for_by_name_once_there_is_a_configuration() {
+    fn the_mail_scope_is_named_once_there_is_a_configuration() {
         let config = Config::parse(Path::new("x"), "").unwrap();
         let address = "127.0.0.1:8025".parse().unwrap();
         for is_first_minute in [true, false] {

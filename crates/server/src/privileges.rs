@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_made_by_root_is_for_the_group_that_the_server_will_have() {
+    fn a_socket_made_by_root_belongs_to_the_servers_group() {
         let parse = |text: &str| Config::parse(Path::new("x"), text).unwrap();
         let expected = geteuid().is_root().then_some(65533);
         assert_eq!(group_to_be(&parse("user = 65534\ngroup = 65533\n")), expected);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_in_another_program_does_not_ignore_the_user_that_it_should_be() {
+    async fn a_server_in_another_program_refuses_a_foreign_user() {
         let dir = tempfile::tempdir().unwrap();
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let start = |uid: u32| {

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_in_a_thread_of_the_delivery_ends_the_server_with_an_error() {
+    fn a_panic_in_a_delivery_thread_ends_the_server() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let text = format!("[storage]\ndata = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n", data.display());

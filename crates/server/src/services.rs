@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_whose_thread_panics_is_noticed_and_a_needed_one_is_named() {
+    async fn a_panic_in_a_service_is_noticed_and_ends_a_needed_one() {
         let (notes, mut services) = (Notes::default(), Services::default());
         let (alive_extra, extra) = noted("extra", OnFailure::GoOn("something is missing"), &notes);
         let (alive_needed, needed) = noted("needed", OnFailure::Stop, &notes);

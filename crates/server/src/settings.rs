@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_decides_who_may_relay_then_the_listener_then_the_relay() {
+    fn relay_rights_are_of_the_network_then_listener_then_relay() {
         let all = "[[listener]]\naddress = '127.0.0.1:1'\n[[listener]]\nunix = 's'\nrelay = true\n\
                    [[listener]]\naddress = '127.0.0.1:3'\nrelay = false\n\
                    [[listener]]\naddress = '0.0.0.0:4'\nrelay = true\nallow = ['10.0.0.0/8', '192.0.2.0/24']\n\

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_written_to_for_36_hours_goes_and_nothing_else() {
+    fn tmp_files_untouched_for_36_hours_are_removed_alone() {
         let dir = tempfile::tempdir().unwrap();
         let mailbox = dir.path().join("example.org/ann/Maildir");
         for sub in ["tmp", "new", "cur"] {

@@ -156,7 +156,7 @@ mod tests {
     use crate::test_log::logged;
 
     #[test]
-    fn a_checkpoint_that_hangs_is_told_of_once_and_again_when_it_has_ended() {
+    fn a_hanging_checkpoint_is_logged_once_and_at_its_end() {
         let mut alerts = Alerts::default();
         for (running, known) in [(None, false), (Some(59), false), (Some(60), true), (Some(62), true), (Some(1), false)]
         {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_stuck_has_a_line_and_another_one_when_it_goes_on_or_ends() {
+    fn a_stuck_worker_is_logged_once_and_when_it_goes_on() {
         let found = |what, secs| Found {
             states: "site mx.example > session to 192.0.2.1:25 > waiting for the reply".to_owned(),
             time: Duration::from_secs(secs),

@@ -130,7 +130,7 @@ fn with_client_certificate(name: &str) -> (Arc<ServerConfig>, Arc<ClientConfig>,
 }
 
 #[tokio::test]
-async fn a_certificate_of_the_client_is_an_identity_and_may_be_refused() {
+async fn a_client_certificate_is_an_identity_and_may_be_refused() {
     for implicit in [false, true] {
         let (server, trust, shown) = with_client_certificate("relay.example");
         let mut fixture = Fixture::start(server, implicit).await;

@@ -248,7 +248,7 @@ async fn each_transaction_has_one_end_in_either_protocol() {
 }
 
 #[tokio::test]
-async fn a_transaction_ends_with_a_session_that_times_out_or_is_shut_down() {
+async fn a_timeout_or_shutdown_of_the_session_ends_a_transaction() {
     let limit = |config: &mut Config| config.limits.timeouts.command = Duration::from_millis(200);
     let mut fixture = start(limit).await;
     let mut stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();

@@ -42,7 +42,7 @@ fn the_next_commands_go_out_with_the_dot() {
 }
 
 #[test]
-fn a_message_queued_behind_one_that_fails_early_goes_out_after_it() {
+fn a_message_queued_after_an_early_failure_goes_out() {
     let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
     script.send(&["b"], "one\r\n");
     script.send(&["c"], "two\r\n");
@@ -74,7 +74,7 @@ fn a_421_to_the_first_ends_both() {
 }
 
 #[test]
-fn a_server_that_cannot_take_commands_behind_the_dot_harms_no_message() {
+fn a_server_that_fails_on_commands_after_the_dot_harms_no_mail() {
     let mut script = two();
     assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict)]);
     assert!(matches!(script.hear("503 nested\r\n"), Err(ClientError::Unexpected { .. })));
@@ -242,7 +242,7 @@ fn a_message_above_the_size_offered_is_not_sent() {
 }
 
 #[test]
-fn eight_bits_go_to_a_server_that_does_not_offer_them_unless_told_otherwise() {
+fn eight_bits_go_to_a_server_without_8bitmime_unless_forbidden() {
     for (eight_bit, refused) in [(EightBit::Send, false), (EightBit::Refuse, true)] {
         let mut machine = Machine::new(Config { eight_bit, ..Config::new("c.example") }).unwrap();
         let mut input = BytesMut::from("220 x\r\n250-x\r\n250 PIPELINING\r\n");

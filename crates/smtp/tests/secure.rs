@@ -469,7 +469,7 @@ async fn a_server_that_requires_tls_takes_no_mail_without() {
 }
 
 #[tokio::test]
-async fn a_listener_has_a_certificate_of_its_own_and_another_one_later() {
+async fn a_listener_has_its_own_certificate_and_takes_a_new_one() {
     let (mut first, (other, other_der)) = (start(offering(&[]), false).await, identity());
     let settings = |config: Config, certificate: Option<&Arc<rustls::ServerConfig>>| {
         let certificate = certificate.map_or_else(Default::default, |one| Certificate::new(one.clone()));

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_uploads_leave_room_for_others_however_much_they_announced() {
+    fn stalled_uploads_leave_room_whatever_they_announced() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
         let mut bodies = Bodies::open(dir.path().join("bodies"), Space::default()).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_that_would_together_go_below_the_floor_are_refused_and_leave_nothing() {
+    fn uploads_that_would_cross_the_floor_together_are_refused() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
         let mut bodies = Bodies::open(dir.path().join("bodies"), Space::default()).unwrap();

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_to_one_file_costs_nothing_and_the_newest_counts_while_they_differ() {
+    fn the_newest_checkpoint_counts_and_one_damaged_file_is_free() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(found(dir.path()), Found::Nothing);
         let (mut files, ..) = CheckpointFiles::open(dir.path()).unwrap();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_sync_or_write_the_other_file_still_counts_and_the_next_one_is_durable() {
+    fn a_failed_checkpoint_leaves_the_other_file_and_the_next_works() {
         for nth in 1..9 {
             for kind in 0..2 {
                 let machine = Machine::new().unwrap();

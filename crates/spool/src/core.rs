@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_ends_when_room_or_the_end_is_wanted_and_leaves_it_to_the_keeper() {
+    fn a_pause_ends_when_room_or_shutdown_is_wanted() {
         // Longer than any test.
         const FOR_EVER: Duration = Duration::from_secs(3600);
         for wanted in [Wanted::Room, Wanted::Stop] {

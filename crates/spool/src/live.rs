@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_reads_back_as_written_and_holds_nothing_of_its_neighbours() {
+    fn a_window_reads_back_and_holds_nothing_of_its_neighbours() {
         let dir = tempfile::tempdir().unwrap();
         let files = LiveFiles::open(dir.path()).unwrap();
         files.write(1, 12, &sample()).unwrap();

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_fields_and_body_are_one_run_of_octets_wherever_they_are() {
+    fn prefix_front_fields_and_body_are_one_run_anywhere() {
         let dir = tempfile::tempdir().unwrap();
         for prefix in ["", "Return-Path: <>\r\n"] {
             let whole = [prefix.as_bytes(), FRONT.as_bytes(), b"Subject: y\r\n\r\n", &[7; 3000]].concat();

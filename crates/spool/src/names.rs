@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_anywhere_leaves_the_last_names_or_the_next_and_each_sync_is_needed() {
+    fn a_cut_leaves_the_old_or_new_names_and_needs_each_sync() {
         let machine = Machine::new().unwrap();
         let names = |count: u16| Names { next: count, streams: (1..count).map(|id| (id, format!("s{id}"))).collect() };
         for count in 1..6 {

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn poor_packs_are_merged_with_small_neighbours_and_many_small_ones_become_one() {
+    fn sparse_packs_are_merged_with_neighbours_and_small_ones() {
         let check = |of: &[(u64, u64, u64)], expected| assert_eq!(worth_merging(&packs(of), 800), expected);
         check(&[], None);
         check(&[(800, 100, 30)], None);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn copying_pauses_behind_a_piece_while_others_commit_unless_room_is_short() {
+    fn copying_pauses_during_commits_unless_room_is_short() {
         let (_dir, spool, stream) = spool_of(8);
         // How long it takes to copy so many bytes when the piece took that much longer and the pause may be so long.
         let copy = |bytes: usize, has_commit: bool, took: Duration, pause_max: Duration| {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn packing_begins_at_five_eighths_of_the_ring_and_makes_room_every_four_segments() {
+    fn packing_begins_at_five_eighths_and_frees_every_four_segments() {
         let (_dir, spool, stream) = spool_of(32);
         let fill = |segments: usize| {
             while spool.file_stats().ring.segments_in_service < segments {

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_from_three_quarters_of_the_ring_on_and_end_at_a_second() {
+    fn pauses_grow_from_three_quarters_full_up_to_a_second() {
         assert_eq!(pressure(3 * GIB).pause(false), Duration::ZERO);
         assert!(pressure(3 * GIB + GIB / 8).pause(false) < Duration::from_millis(3), "a wave is not felt");
         assert_eq!(pressure(3 * GIB + GIB / 2).pause(false), PAUSE_MAX / 8);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn more_in_use_is_never_a_shorter_pause_and_more_room_never_a_longer_one() {
+    fn a_fuller_ring_never_makes_a_shorter_pause() {
         let steps = || (0..=64).map(|part| part * GIB / 16).chain([1, u64::MAX]);
         for one in steps() {
             for other in steps().filter(|other| *other >= one) {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_presses_on_mail_for_the_queue_alone_and_the_more_pressing_counts() {
+    fn the_queue_slows_queue_mail_alone_and_the_longer_pause_counts() {
         let pressure = pressure(0);
         pressure.set_queue(0.5);
         assert_eq!((pressure.pause(true), pressure.pause(false)), (PAUSE_MAX / 8, Duration::ZERO));

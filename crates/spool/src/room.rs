@@ -207,7 +207,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_reserved_grows_with_what_has_come_and_ends_with_what_was_announced() {
+    fn a_reservation_grows_with_data_up_to_the_announced_size() {
         let dir = tempfile::tempdir().unwrap();
         let room = room_of(dir.path(), 1 << 40, 0);
         let mut unknown = Reserved::begin(&room, 0).unwrap();
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_announcement_is_compared_with_what_is_free_above_the_floor() {
+    fn an_announced_size_is_compared_with_space_above_the_floor() {
         let dir = tempfile::tempdir().unwrap();
         let room = room_of(dir.path(), 100 * MIB, 40 * MIB);
         room.check(60 * MIB).unwrap();
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_while_the_file_system_is_asked_is_not_forgotten() {
+    fn space_written_during_statvfs_is_counted() {
         let room: Arc<std::sync::OnceLock<Arc<Room>>> = Arc::default();
         let (seen, asked) = (room.clone(), Arc::new(AtomicU64::new(0)));
         let look = move || {

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_never_goes_back_and_never_beyond_what_was_published() {
+    fn a_position_moves_forward_up_to_what_was_published() {
         let mut state = state();
         state.advance(1, 99, None, &released(0, &[]));
         state.advance(1, 5, None, &released(0, &[]));

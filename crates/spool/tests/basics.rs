@@ -104,7 +104,7 @@ fn a_checkpoint_of_an_empty_ring_brings_no_freed_segment_back() {
 }
 
 #[test]
-fn a_batch_that_fits_into_no_segment_is_refused_and_a_spool_is_opened_once() {
+fn a_too_large_batch_and_a_second_opening_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let stream = spool.stream("a").unwrap();
@@ -189,7 +189,7 @@ fn laggards_are_asked_before_their_entries_are_packed() {
 }
 
 #[test]
-fn without_room_notes_still_get_through_and_room_comes_with_a_checkpoint() {
+fn a_full_spool_takes_notes_and_a_checkpoint_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let stream = spool.stream("a").unwrap();
@@ -230,7 +230,7 @@ fn a_segment_that_is_needed_becomes_a_pack_as_it_is() {
 }
 
 #[test]
-fn what_was_said_with_a_body_can_be_read_as_long_as_the_body_is_needed() {
+fn an_entry_is_readable_as_long_as_its_body_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let (stream, other) = (spool.stream("a").unwrap(), spool.stream("b").unwrap());
@@ -329,7 +329,7 @@ fn upload(spool: &FileSpool, stream: StreamId, bytes: &[u8]) -> Lsn {
 }
 
 #[test]
-fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
+fn a_flipped_byte_is_found_by_a_scrub_and_never_read_as_mail() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let stream = spool.stream("a").unwrap();
@@ -423,7 +423,7 @@ fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
 }
 
 #[test]
-fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
+fn a_damaged_pack_is_merged_only_once_unneeded() {
     let dir = tempfile::tempdir().unwrap();
     let (events, told) = events();
     let spool = open(dir.path(), Config { events, ..config() });
@@ -460,7 +460,7 @@ fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
 }
 
 #[test]
-fn what_a_lost_live_file_said_is_found_again_and_nothing_needed_is_let_go() {
+fn a_lost_live_file_is_rebuilt_and_nothing_needed_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let (one, other) = (spool.stream("one").unwrap(), spool.stream("other").unwrap());
@@ -508,7 +508,7 @@ fn below_the_floors_bodies_are_refused_and_notes_get_through() {
 }
 
 #[test]
-fn the_keeper_makes_a_checkpoint_for_bytes_and_for_time_and_tells_of_slow_ones() {
+fn the_keeper_checkpoints_by_bytes_and_time_and_names_slow_ones() {
     for by_time in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (events, told) = events();

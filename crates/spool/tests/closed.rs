@@ -133,7 +133,7 @@ fn a_damaged_index_is_found_and_written_anew_from_its_pack() {
 }
 
 #[test]
-fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one() {
+fn a_head_damaged_in_pack_or_index_is_read_from_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
     let [slow, quick] = ["slow", "quick"].map(|name| spool.stream(name).unwrap());
@@ -346,7 +346,7 @@ fn every_kind_of_damage_is_named() {
 }
 
 #[test]
-fn a_spool_without_any_checkpoint_is_rebuilt_elsewhere_and_stays_as_it_is() {
+fn a_spool_without_checkpoint_is_rebuilt_elsewhere_untouched() {
     for has_names in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let (lsns, large) = spool(dir.path());

@@ -131,7 +131,7 @@ fn what_may_come_back_is_not_called_damaged() {
 }
 
 #[test]
-fn a_body_that_is_given_up_is_damaged_no_more_and_its_entries_stay() {
+fn a_body_given_up_is_damaged_no_more_and_keeps_its_entries() {
     for (place, is_missing) in [(Where::Ring, false), (Where::Pack, false), (Where::Large, false), (Where::Large, true)]
     {
         let what = format!("{place:?}, missing: {is_missing}");

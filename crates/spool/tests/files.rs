@@ -252,7 +252,7 @@ fn flip(dir: &Path, lsn: Lsn, at: usize) {
 }
 
 #[test]
-fn damage_after_the_last_checkpoint_is_told_and_makes_streams_uncertain() {
+fn damage_after_the_last_checkpoint_makes_streams_uncertain() {
     // In the header and in the head, of one in the midst and of the last: a file has its name only when it is whole.
     for (nth, at) in [(1, 0), (1, 20), (1, 40), (2, 40)] {
         let dir = tempfile::tempdir().unwrap();

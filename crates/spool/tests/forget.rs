@@ -78,7 +78,7 @@ fn bodies(dir: &Path) -> usize {
 }
 
 #[test]
-fn what_a_forgotten_stream_alone_needed_goes_and_its_id_is_not_used_again() {
+fn a_forgotten_stream_frees_its_data_and_its_id_is_not_reused() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
     let had = fill(&spool);

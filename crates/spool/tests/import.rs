@@ -151,7 +151,7 @@ fn an_imported_spool_shows_what_the_exported_one_did() {
 }
 
 #[test]
-fn an_import_that_was_cut_short_is_repeated_and_a_second_one_is_refused() {
+fn an_interrupted_import_is_repeated_and_a_second_refused() {
     for kind in kinds() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));

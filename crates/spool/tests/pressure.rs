@@ -70,7 +70,7 @@ impl World {
 }
 
 #[test]
-fn intake_above_the_speed_of_the_consumer_becomes_slow_and_is_never_refused() {
+fn intake_faster_than_the_consumer_slows_down_unrefused() {
     let (_, refused) = World::new().run(2, 10, 100, false);
     assert!(refused > 0, "without pauses the ring overflows");
     for connections in [10, 40] {

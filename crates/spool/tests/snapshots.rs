@@ -507,7 +507,7 @@ fn a_snapshot_that_the_disk_cannot_read_leaves_the_one_before() {
 }
 
 #[test]
-fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
+fn a_rebuilt_spool_is_uncertain_without_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     let (mut it, _) = Consumer::open(&old);

@@ -93,7 +93,7 @@ impl Disk {
 }
 
 #[test]
-fn no_segment_is_made_below_the_floor_and_what_is_released_makes_room_at_once() {
+fn no_segment_is_made_below_the_floor_and_releases_make_room() {
     let disk = Disk::new(9);
     for _ in 0..5 {
         let last = disk.fill();
@@ -120,7 +120,7 @@ fn below_the_floor_the_last_segment_is_for_notes() {
 }
 
 #[test]
-fn a_ring_that_was_full_gives_the_disk_back_what_it_does_not_use() {
+fn a_ring_that_was_full_returns_unused_disk_space() {
     let disk = Disk::new(100);
     let mut last = Lsn::ZERO;
     while disk.segments() < 12 {
@@ -137,7 +137,7 @@ fn a_ring_that_was_full_gives_the_disk_back_what_it_does_not_use() {
 }
 
 #[test]
-fn mail_that_waits_for_long_on_a_small_disk_moves_to_packs_and_blocks_no_other() {
+fn old_mail_on_a_small_disk_moves_to_packs_and_blocks_nobody() {
     let disk = Disk::new(9);
     let waits = disk.append().unwrap();
     for _ in 0..5 {
@@ -151,7 +151,7 @@ fn mail_that_waits_for_long_on_a_small_disk_moves_to_packs_and_blocks_no_other()
 }
 
 #[test]
-fn a_large_body_that_is_refused_can_be_appended_again_and_leaves_no_file_if_it_is_not() {
+fn a_refused_large_body_can_be_appended_again_or_leaves_no_file() {
     let disk = Disk::with(60, false);
     let files = || std::fs::read_dir(disk.machine.path().join("spool/bodies")).unwrap().count();
     let uploaded = || {

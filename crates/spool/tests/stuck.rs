@@ -21,7 +21,7 @@ impl Consumer for Hangs {
 }
 
 #[test]
-fn the_ring_s_thread_is_missed_while_a_consumer_holds_it_and_while_who_waits_does() {
+fn the_rings_thread_is_missed_in_a_consumer_or_a_callback() {
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(dir.path(), Config { keeper: false, ..Config::default() }).unwrap();
     let stream = spool.stream("slow").unwrap();
@@ -57,7 +57,7 @@ fn the_ring_s_thread_is_missed_while_a_consumer_holds_it_and_while_who_waits_doe
 }
 
 #[test]
-fn a_consumer_that_hangs_in_its_replay_is_missed_by_who_has_the_watch() {
+fn a_consumer_that_hangs_in_replay_is_found_by_the_watch() {
     let dir = tempfile::tempdir().unwrap();
     let watch = Watch::default();
     let config = Config { keeper: false, watch: watch.clone(), ..Config::default() };

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn attachments_are_found_by_name_and_text_attachments_by_content() {
+    fn attachments_are_found_by_name_and_texts_by_content() {
         let found = extract(
             b"Content-Type: multipart/mixed; boundary=b\n\n--b\n\nhi\n--b\nContent-Type: image/png; name=cat.png\n\
               Content-Transfer-Encoding: base64\n\niVBORw==\n--b\nContent-Type: text/x-patch; charset=utf-8\n\

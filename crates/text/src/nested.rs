@@ -24,7 +24,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_enclosed_in_an_encoded_one_cost_no_stack_and_little_memory() {
+    fn messages_in_an_encoded_one_cost_no_stack_and_little_memory() {
         let inner = "Content-Type: message/rfc822\n\n".repeat(20_000) + "Subject: core\n\nx\n";
         let digest = |head: &str| {
             format!("Content-Type: multipart/digest; boundary=b\n\n--b\n{head}{}\n--b--\n", quoted(&inner))

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_reads_back_as_written_and_none_cut_short_or_longer() {
+    fn every_entry_reads_back_and_no_cut_or_longer_one_does() {
         for entry in samples() {
             let whole = entry.encode();
             assert_eq!(TransportEntry::decode(whole.clone()), Some(entry.clone()));

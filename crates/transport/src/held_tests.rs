@@ -24,7 +24,7 @@ fn send_old(world: &World, transport: &str) -> u64 {
 }
 
 #[test]
-fn what_fails_for_too_long_is_held_told_once_listed_and_tried_on_demand() {
+fn lasting_failures_are_held_told_once_and_tried_on_demand() {
     let world = World::new(quick());
     let program = world.script("test -e DIR/go || exit 75; cat > DIR/out");
     let id = send_old(&world, &program);
@@ -59,7 +59,7 @@ fn held_mail_is_dropped_for_good_and_other_mail_is_not() {
 }
 
 #[test]
-fn old_mail_for_a_transport_that_is_not_there_is_told_once_and_tried_on() {
+fn old_mail_for_a_missing_transport_is_told_once_and_retried() {
     let world = World::new(quick());
     let file = world.path("dir/file");
     send_old(&world, file.to_str().unwrap());
@@ -84,7 +84,7 @@ fn damage(spool: &Path, text: &str) {
 }
 
 #[test]
-fn a_message_whose_body_is_lost_is_given_up_with_a_word_and_a_copy() {
+fn a_message_with_a_lost_body_is_reported_and_given_up() {
     for transport in ["|/bin/sh -c \"test -e DIR/go || exit 75; cat\"", "DIR/go/file"] {
         let long = Duration::from_secs(1000);
         let world = World::new(Config { retry: BackOff::new(long, long), ..Config::default() });

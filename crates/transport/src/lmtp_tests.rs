@@ -77,7 +77,7 @@ fn good(line: &str, recipients: usize) -> String {
 }
 
 #[test]
-fn a_server_gets_one_transaction_for_all_recipients_over_one_connection() {
+fn a_server_gets_one_transaction_for_all_recipients() {
     let server = Scripted::start(|_, line| Some(good(line, 2)));
     let world = World::new(Config::default());
     let to = &server.address;
@@ -101,7 +101,7 @@ fn a_server_gets_one_transaction_for_all_recipients_over_one_connection() {
 }
 
 #[test]
-fn a_server_that_drops_the_connection_at_any_stage_gets_the_message_in_the_end() {
+fn a_server_that_drops_connections_gets_the_message_at_last() {
     for stage in ["", "LHLO", "MAIL", "RCPT", "DATA", "."] {
         let server = Scripted::start(move |connection, line| {
             let drops = connection < 2 && line.split([' ', ':']).next() == Some(stage);
@@ -116,7 +116,7 @@ fn a_server_that_drops_the_connection_at_any_stage_gets_the_message_in_the_end()
 }
 
 #[test]
-fn each_recipient_has_its_own_verdict_and_a_bad_one_holds_up_nobody() {
+fn each_recipient_has_its_verdict_and_a_bad_one_blocks_nobody() {
     let server = Scripted::start(|_, line| {
         Some(match line {
             "RCPT TO:<gone@example.org>" => "550 5.1.1 no such user\r\n".to_owned(),

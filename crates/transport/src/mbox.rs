@@ -301,7 +301,7 @@ mod tests {
     const AFTER: &[u8] = b"From y Thu Jan  1 00:00:00 1970\n\nafter\n\n";
 
     #[test]
-    fn wherever_an_attempt_was_cut_short_the_next_leaves_one_whole_message() {
+    fn after_any_cut_the_next_attempt_leaves_one_whole_message() {
         let world = World::new(b"Subject: x\r\n\r\nFrom here\r\nend\r\n");
         std::fs::write(world.path(), BEFORE).unwrap();
         let begun = world.append(None).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_fails_in_the_middle_leaves_the_file_as_it_was() {
+    fn an_attempt_that_fails_midway_leaves_the_file_unchanged() {
         let mut world = World::new(&[b'x'; 600_000]);
         std::fs::write(world.path(), BEFORE).unwrap();
         // The last octet of the body is not there.

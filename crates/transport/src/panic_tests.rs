@@ -89,7 +89,7 @@ impl World {
 }
 
 #[test]
-fn a_panic_costs_a_message_an_attempt_and_is_told_once_by_the_name_of_its_target() {
+fn a_panic_costs_one_attempt_and_is_told_once_by_target() {
     let world = World::new(false);
     let file = world.dir.path().join("file");
     for transport in ["|/bin/cat", file.to_str().unwrap()] {

@@ -105,7 +105,7 @@ fn open(queues: &Queues) -> BTreeSet<Key> {
 
 /// Whatever happens in whatever order, with power cuts anywhere: each target is there until it is done, and not for ever after.
 #[test]
-fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
+fn any_order_of_attempts_rewrites_and_cuts_loses_nothing() {
     let config = Config::default();
     for seed in 0..300 {
         let mut random = Random::new(seed);

@@ -130,7 +130,7 @@ fn what_is_written_down_anew_says_who_was_told() {
 }
 
 #[test]
-fn a_panic_of_the_notifier_is_tried_again_and_nobody_to_tell_is_recorded() {
+fn a_panic_of_the_notifier_is_retried_and_no_address_recorded() {
     let (notices, asked) = Notices::new();
     let world = World::new(config(&notices));
     notices.panics.store(true, Ordering::Relaxed);

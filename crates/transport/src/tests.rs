@@ -146,7 +146,7 @@ fn arguments_are_never_read_by_a_shell() {
 }
 
 #[test]
-fn a_program_that_hangs_is_killed_with_its_children_and_holds_up_nobody() {
+fn a_hanging_program_is_killed_with_its_children() {
     let world = World::new(Config { program_time: Duration::from_secs(10), ..Config::default() });
     let hangs = world.script("sleep 4321 & echo $! > DIR/child.new; mv DIR/child.new DIR/child; sleep 4321");
     let id = world.send(&[(&hangs, "a@example.org")], b"text\r\n");
@@ -177,7 +177,7 @@ fn twenty_programs_that_hang_leave_room_for_one_that_does_not() {
 }
 
 #[test]
-fn a_program_that_does_not_read_or_leaves_a_child_or_talks_much_is_judged_by_its_exit_status() {
+fn a_program_is_judged_by_its_exit_status_alone() {
     let world = World::new(quick());
     let large = vec![b'x'; 3 << 20];
     world.send(&[(&world.script("exit 0"), "a@example.org")], &large);
@@ -329,7 +329,7 @@ fn a_file_gets_each_message_in_mbox_format() {
 }
 
 #[test]
-fn a_file_that_is_locked_is_waited_for_and_strange_ones_are_left_alone() {
+fn a_locked_file_is_waited_for_and_a_strange_one_left_alone() {
     let world = World::new(Config { lock_time: Duration::from_millis(200), ..quick() });
     let (file, lock) = (world.path("file"), world.path("file.lock"));
     let transport = file.to_str().unwrap().to_owned();

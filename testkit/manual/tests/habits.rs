@@ -44,3 +44,42 @@ fn a_file_of_tests_is_a_program_or_a_module_of_one() {
     }
     assert!(checked > 50, "{checked} files");
 }
+/// The sources of all packages.
+fn sources() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = packages();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_name_of_a_test_has_at_most_60_characters() {
+    let mut tests = 0;
+    let mut long = Vec::new();
+    for path in sources() {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut attributed = false;
+        for line in text.lines().map(str::trim_start) {
+            let function = line.trim_start_matches("pub ").trim_start_matches("async ");
+            if let Some(name) = function.strip_prefix("fn ").and_then(|rest| rest.split(['(', '<']).next()) {
+                tests += usize::from(attributed);
+                if attributed && name.len() > 60 {
+                    long.push(format!("{}: {name}", path.display()));
+                }
+                attributed = false;
+            } else if line.starts_with("#[") {
+                attributed |= line.contains("test]") || line.contains("test(");
+            }
+        }
+    }
+    assert!(tests > 3_000, "{tests} tests");
+    assert!(long.is_empty(), "{long:#?}");
+}

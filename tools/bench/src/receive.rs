@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_published_row_belongs_to_a_workload_and_shows_figures_that_are_measured() {
+    fn every_published_row_has_a_workload_and_measured_figures() {
         let settings = Settings::new("posthaste".into());
         let all: Vec<Workload> =
             crate::SUITES.iter().chain(crate::LONG_SUITES).flat_map(|suite| (suite.workloads)(&settings)).collect();

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_whose_round_failed_still_has_to_account_for_the_rounds_before() {
+    fn a_failed_side_still_accounts_for_its_earlier_rounds() {
         let row = row_of(Forgetful(0), &[RATE]);
         assert_eq!((row.rounds.len(), &row.notes[..]), (1, &["1 message is lost".to_owned()][..]));
         assert_eq!(row.state, RowState::Failed { why: "it fell over".into() });

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_scaled_between_what_says_something_and_what_was_published() {
+    fn amounts_are_scaled_from_the_least_useful_to_the_published() {
         let settings = Settings { scale: 0.01, ..Settings::new(PathBuf::new()) };
         assert_eq!(
             (settings.count(100_000, 200), settings.count(500, 200), settings.count(100, 200)),

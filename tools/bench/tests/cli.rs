@@ -35,7 +35,7 @@ fn rows<'a>(report: &'a serde_json::Value, workload: &str) -> &'a [serde_json::V
 }
 
 #[test]
-fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figure() {
+fn received_mail_is_measured_and_beside_published_figures() {
     let dir = disk();
     // Its rounds end with a count of messages: within a short time a busy machine may acknowledge none.
     let options = ["receive", "--only", "prixfixe-10k", "--side", "posthaste*", "--json", "--report", "out"];
@@ -156,7 +156,7 @@ fn mail_is_sent_on_and_accounted_for() {
 }
 
 #[test]
-fn signed_and_checked_mail_is_measured_only_if_it_was_signed_and_checked() {
+fn mail_is_measured_only_if_it_was_signed_and_checked() {
     let dir = disk();
     let options = ["trust", "--side", "*out checks,*unsigned,posthaste Ed25519", "--json"];
     let output = bench_within(dir.path(), "2s", &options);
@@ -176,7 +176,7 @@ fn signed_and_checked_mail_is_measured_only_if_it_was_signed_and_checked() {
 }
 
 #[test]
-fn bad_destinations_and_a_queue_that_waits_are_accounted_for_and_pictured() {
+fn bad_destinations_and_a_waiting_queue_are_accounted_for() {
     let dir = disk();
     let only = [
         "relay",

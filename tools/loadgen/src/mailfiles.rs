@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maildir_tree_is_read_without_tmp_and_without_what_lies_beside() {
+    fn a_maildir_tree_is_read_without_tmp_and_other_files() {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in [
             ("example.org/a/new/1", "one"),

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn the_median_of_an_even_count_is_between_the_middle_two() {
         let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|spread| spread.median);
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median(&[9.0, 1.0, 3.0]), Some(3.0));

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_instead_is_told_from_a_program_that_cannot_be_started() {
+    fn a_server_that_ends_differs_from_one_that_cannot_start() {
         let dir = tempfile::tempdir().unwrap();
         let launch = |command: &mut Command| Server::launch(command, &dir.path().join("server")).unwrap_err();
         let ended = launch(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]));

@@ -381,7 +381,7 @@ fn tls_from_the_start_or_when_asked_for() {
 }
 
 #[test]
-fn octets_behind_starttls_and_a_failed_handshake_end_the_session() {
+fn octets_after_starttls_or_a_failed_handshake_end_a_session() {
     let sink = start(Options { tls: TlsMode::StartTls, ..options() });
     let mut client = Client::hello(sink.local_addr());
     client.write("STARTTLS\r\nMAIL FROM:<a@c.example>\r\n");

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_that_is_kept_gives_the_same_cut_again_with_all_that_was_promised() {
+    fn a_kept_recording_replays_the_cut_and_its_promises() {
         let write = |offset: u64| Event::Write { offset, data: [7; 4096][..].into() };
         let events = vec![write(0), Event::Flush, write(4096), write(8192)];
         let recording = Recording { base: Image::zeros(16384), events };

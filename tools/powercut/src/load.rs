@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn each_recipient_that_lmtp_says_yes_to_is_promised_and_no_other() {
+    fn each_recipient_accepted_by_lmtp_is_promised_alone() {
         let load = Load { large_one_in: u64::MAX, body_bytes_max: 1, ..Load::mixed(7) };
         let number = (0..).find(|number| load.recipients(*number).len() == 3).unwrap();
         let lines = &[

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_does_wrong_is_a_finding_and_what_the_machine_lacks_is_none() {
+    fn faults_of_the_server_are_findings_and_lacks_are_none() {
         let io = || std::io::Error::from_raw_os_error(2);
         let findings = [
             RigError::LostWithoutCut(Box::default()),

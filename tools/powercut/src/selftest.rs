@@ -289,7 +289,7 @@ mod tests {
     use crate::log::Recording;
 
     #[test]
-    fn a_flush_must_be_found_where_nothing_else_can_have_made_the_message_durable() {
+    fn a_flush_is_needed_where_nothing_else_made_mail_durable() {
         let of = |events: &[Event]| Recorded::of(Recording { base: Image::zeros(0), events: events.to_vec() }, 7);
         let letter = Recorded::of(Recording { base: Image::zeros(0), events: Vec::new() }, 7).load.letter(3).octets;
         let write = Event::Write { offset: 0, data: [b"record", &letter[..]].concat().into() };

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_instead_is_told_from_a_program_that_cannot_be_started() {
+    fn a_server_that_ends_differs_from_one_that_cannot_start() {
         let dir = tempfile::tempdir().unwrap();
         let ended = pretended(dir.path(), "echo no such disk >&2; exit 3").start().unwrap_err();
         assert!(matches!(&ended, ServerError::Ended { log, .. } if log == "no such disk"), "{ended}");

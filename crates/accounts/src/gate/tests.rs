@@ -116,7 +116,7 @@ async fn who_guesses_is_turned_away_for_a_while_and_others_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_guesses_from_many_networks_of_a_48_is_turned_away_as_well() {
+async fn guesses_from_many_networks_of_a_48_are_turned_away() {
     let rig = Rig::new();
     let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
     rig.check(&peer(2000), "ann", "password").await.unwrap();
@@ -166,7 +166,7 @@ async fn a_client_that_is_known_takes_whatever_check_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_password_counts_once_and_this_machine_is_never_turned_away() {
+async fn an_old_password_counts_once_and_this_machine_is_exempt() {
     let rig = Rig::new();
     for _ in 0..3 * FAILURES_MAX {
         rig.check("192.0.2.1", "ann", "of last year").await.unwrap_err();
@@ -179,7 +179,7 @@ async fn an_old_password_counts_once_and_this_machine_is_never_turned_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_wrong_a_moment_ago_takes_no_check_until_the_password_is_another() {
+async fn a_recent_wrong_password_is_not_checked_again() {
     let mut rig = Rig::new();
     rig.check("192.0.2.1", "ann", "next year's").await.unwrap_err();
     // Every check waits.

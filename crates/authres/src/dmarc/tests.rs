@@ -57,7 +57,7 @@ fn records_are_read_and_unknown_tags_ignored() {
 }
 
 #[test]
-fn relaxed_alignment_is_of_the_organisation_and_strict_of_the_domain() {
+fn relaxed_alignment_is_by_organisation_strict_by_domain() {
     let relaxed = [REJECT];
     assert_eq!(result(&relaxed, "example.org", Some("example.org"), &[]), DmarcResult::Pass);
     assert_eq!(result(&relaxed, "example.org", Some("mx.example.org"), &[]), DmarcResult::Pass);
@@ -70,7 +70,7 @@ fn relaxed_alignment_is_of_the_organisation_and_strict_of_the_domain() {
 }
 
 #[test]
-fn a_domain_below_that_is_an_organisation_of_its_own_is_not_aligned() {
+fn a_subdomain_with_its_own_organisation_is_not_aligned() {
     let zone = [REJECT, "_dmarc.free.example.org TXT v=DMARC1; p=none; psd=n"];
     assert_eq!(result(&zone, "example.org", None, &["user.free.example.org"]), DmarcResult::Fail);
     assert_eq!(result(&zone, "free.example.org", None, &["user.free.example.org"]), DmarcResult::Pass);

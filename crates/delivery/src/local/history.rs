@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_down_anew_was_not_durable_whatever_was_noted_before() {
+    fn rewritten_mail_was_not_durable_whatever_was_noted() {
         let begun = LocalEntry::SyncBegun { session: FIRST };
         let done = |begun: u64| LocalEntry::Synced { begun: Lsn::new(begun) };
         let mut entries = vec![

@@ -32,7 +32,7 @@ fn a_mount_that_hangs_takes_no_threads_from_others() {
 }
 
 #[test]
-fn a_mount_that_hangs_holds_a_bounded_number_of_threads_however_many_mailboxes_hang() {
+fn a_hanging_mount_holds_a_bounded_number_of_threads() {
     let world = World::new(&["slow"]);
     let mailboxes: Vec<String> = (0..200).map(|number| format!("slow/m{number}")).collect();
     for name in &mailboxes {

@@ -424,7 +424,7 @@ mod tests {
 
     /// Otherwise a power cut would leave a mount stuck.
     #[test]
-    fn what_the_spool_remembers_is_on_the_mount_whenever_the_power_is_cut() {
+    fn the_recorded_identity_is_on_the_mount_after_any_cut() {
         let machine = Machine::boot(&Tree::with_mounts(&["mail", "spool"]), true, false).unwrap();
         let id = Marker::make(dir(&machine.path().join("mail"))).unwrap();
         BoundMounts::read(&machine.path().join("spool")).unwrap().bind(&"".into(), id).unwrap();

@@ -34,7 +34,7 @@ fn replaced(point: &str) -> (Place, PathBuf) {
 }
 
 #[test]
-fn another_file_system_gets_no_mail_and_the_right_one_gets_all_of_it_when_it_is_back() {
+fn a_foreign_file_system_gets_no_mail_and_the_right_one_all() {
     for (point, ann) in [("big", "big/ann"), ("", "ann")] {
         let (place, away) = replaced(point);
         let path = place.mail().join(point);
@@ -85,7 +85,7 @@ fn a_mail_directory_that_was_there_is_not_made_again() {
 }
 
 #[test]
-fn a_mount_that_was_used_before_and_is_not_mounted_is_missed_even_if_no_mail_waits_for_it() {
+fn a_used_mount_that_is_missing_is_named_without_waiting_mail() {
     let place = Place::new(&[]);
     let spool = place.config().spool_dir;
     std::fs::create_dir_all(place.mail().join("big")).expect("the directory that a mount would hide");
@@ -120,7 +120,7 @@ fn a_new_file_system_is_taken_once_it_is_accepted() {
 }
 
 #[test]
-fn a_mount_that_leaves_while_mail_comes_in_is_missed_and_its_mail_waits_until_it_is_back() {
+fn a_mount_lost_under_load_is_named_and_its_mail_waits() {
     for (point, ann, new) in [("big", "big/ann", "big/new"), ("", "ann", "new")] {
         let world = if point.is_empty() { World::new(&[]) } else { World::new(&[point]) };
         world.deliver(message(&[ann], "before"));

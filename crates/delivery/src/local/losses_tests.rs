@@ -62,7 +62,7 @@ fn kept(place: &Place) -> usize {
 }
 
 #[test]
-fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_delivered() {
+fn a_damaged_body_is_reported_once_and_other_mail_delivered() {
     let large = format!("BAD{}", "x".repeat(300_000));
     let in_ring = |world: &World| flip(&world.place, "ring", "BAD");
     let in_pack = |world: &World| {
@@ -107,7 +107,7 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
 }
 
 #[test]
-fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill() {
+fn mail_given_up_beside_waiting_mail_is_reported_once() {
     let (doors, told) = (Arc::new(Doors::default()), LostMails::default());
     ["ann/Maildir", "bob/Maildir"].iter().for_each(|mailbox| doors.shut(mailbox, Door::Fails));
     let world = world(Place::new(&[]), &doors, &told);
@@ -201,7 +201,7 @@ fn what_may_come_back_waits_until_the_operator_gives_it_up() {
 }
 
 #[test]
-fn a_message_that_is_given_up_while_it_is_written_down_anew_does_not_come_back() {
+fn mail_given_up_while_it_is_rewritten_does_not_return() {
     let target = Target { mailbox: "ann/Maildir".into(), prefix: Bytes::new() };
     let deliver = Deliver {
         secs: 1,

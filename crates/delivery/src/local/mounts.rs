@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn mail_for_a_point_at_which_nothing_is_mounted_stays_in_its_stream() {
+    fn mail_for_an_unmounted_point_stays_in_its_stream() {
         let points = points(&["here"]).with_streams(["local:gone", "local:", "events"].into_iter());
         assert_eq!(points.iter().map(|point| &**point).collect::<Vec<_>>(), ["gone", "here", ""]);
     }

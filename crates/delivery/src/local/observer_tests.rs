@@ -89,7 +89,7 @@ fn each_target_is_told_of_once_in_the_batch_that_notes_it() {
 }
 
 #[test]
-fn a_target_that_waits_is_told_of_once_however_often_it_is_tried() {
+fn a_waiting_target_is_reported_once() {
     let log = Arc::new(Log::default());
     let world = world(&log);
     world.doors.shut("ann/Maildir", Door::Fails);

@@ -20,7 +20,7 @@ fn modes(mail: &Path, name: &str) -> (u32, Vec<u32>) {
 }
 
 #[test]
-fn mail_is_written_with_the_owner_of_the_moment_also_when_it_was_accepted_before() {
+fn mail_is_written_for_the_present_owner_of_its_mailbox() {
     let mode = Arc::new(AtomicU32::new(0o600));
     let now = mode.clone();
     let owners = Owners::new(move |path: &str| match path.starts_with("ann") {

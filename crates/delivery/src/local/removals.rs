@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_of_the_mailbox_and_of_those_below_it_and_of_earlier_mail() {
+    fn a_removal_covers_earlier_mail_of_a_mailbox_and_those_below() {
         let removals = shown(&[(10, None, "org/a")]);
         for (mailbox, body, is_removed) in [
             ("org/a", 9, true),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_removals_the_later_one_counts_in_whatever_order_they_are_repeated() {
+    fn the_later_of_two_removals_counts_in_any_order() {
         // The second removal came while the first was being repeated.
         let removals = shown(&[(10, None, "a"), (20, None, "a"), (21, Some(10), "a")]);
         assert!(removals.cover("a", Lsn::new(15)));

@@ -25,7 +25,7 @@ fn visible(session: SessionTag, lsns: &[Lsn]) -> LocalEntry {
 }
 
 #[test]
-fn mail_that_waits_for_a_removed_mailbox_is_dropped_and_later_mail_arrives() {
+fn mail_waiting_for_a_removed_mailbox_is_dropped() {
     let world = World::new(&[]);
     world.doors.shut("bad/Maildir", Door::Fails);
     world.doors.shut("badly/Maildir", Door::Fails);
@@ -67,7 +67,7 @@ fn a_removal_waits_for_a_thread_that_writes_to_the_mailbox() {
 }
 
 #[test]
-fn what_was_visible_before_a_removal_does_not_come_back_with_a_power_cut_or_a_failed_sync() {
+fn mail_before_a_removal_does_not_return_after_a_cut_or_fault() {
     let place = Place::new(&[]);
     let now = session(&place);
     // One in this session of the page cache, one in another; neither has a file left, as the Maildir was removed.
@@ -104,7 +104,7 @@ fn a_mailbox_is_removed_from_a_mount_that_is_away() {
 }
 
 #[test]
-fn a_removal_holds_as_long_as_earlier_mail_is_there_and_is_written_down_anew_with_it() {
+fn a_removal_lasts_as_long_as_earlier_mail_and_is_rewritten() {
     let world = World::new(&[]);
     world.doors.shut("slow/Maildir", Door::Fails);
     world.doors.shut("ann/Maildir", Door::Fails);

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_is_counted_whether_it_was_tried_or_not() {
+    fn mail_left_at_the_end_is_counted_tried_or_not() {
         let world = World::new(&[]);
         world.doors.shut("bad/Maildir", Door::Fails);
         world.doors.shut("hangs/Maildir", Door::Hangs);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_below_the_floor_and_it_is_asked_again_near_to_it() {
+    fn nothing_is_written_below_the_floor_and_statvfs_runs_near_it() {
         for (bytes, inodes) in [(FLOOR.bytes + 100_000, 1 << 20), (1 << 40, FLOOR.inodes + 11)] {
             let disk = Disk::new(bytes, inodes);
             let taken = (0..100).filter(|_| disk.take(8000)).count();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_is_entered_after_the_shortage_has_ended_is_tried_again() {
+    fn a_refusal_entered_after_a_shortage_is_retried() {
         let disk = Disk::new(0, 0);
         assert!(!disk.take(1));
         disk.free.set(Space::MAX);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_while_the_file_system_is_asked_is_not_forgotten() {
+    fn space_taken_during_statvfs_is_counted() {
         let disk = Disk::new(FLOOR.bytes + 100_000, 1000);
         assert!(disk.take(1000));
         disk.pass(1000);

@@ -23,7 +23,7 @@ fn stats(world: &World, point: &str) -> MountStats {
 }
 
 #[test]
-fn mail_waits_while_there_is_too_little_room_and_comes_at_once_when_there_is_enough() {
+fn mail_waits_for_disk_room_and_is_delivered_at_once_after() {
     for space in [above(100), Space { inodes: 500, ..above(1 << 30) }] {
         let world = World::new(&["big"]);
         set_space(&world.place, space);
@@ -60,7 +60,7 @@ fn mail_waits_while_there_is_too_little_room_and_comes_at_once_when_there_is_eno
 }
 
 #[test]
-fn mail_that_waits_for_room_is_bounded_for_each_mailbox_and_for_all_of_the_mount() {
+fn mail_waiting_for_room_is_bounded_by_mailbox_and_mount() {
     let world = World::opened(Place::new(&["big"]), Arc::default(), |config| LocalConfig {
         pending_bytes_max: 1000,
         pending_bytes_max_all: 1500,
@@ -87,7 +87,7 @@ fn mail_that_waits_for_room_is_bounded_for_each_mailbox_and_for_all_of_the_mount
 }
 
 #[test]
-fn a_start_below_the_floor_leaves_mail_in_the_spool_and_delivers_it_once() {
+fn a_start_below_the_floor_keeps_mail_and_delivers_it_once() {
     let world = World::new(&["big"]);
     set_space(&world.place, above(0));
     world.deliver(message(&["big/ann"], "text"));

@@ -400,7 +400,7 @@ impl World {
 }
 
 #[test]
-fn whatever_fails_nothing_is_believed_that_is_lost_and_nothing_is_let_go_that_is_not_durable() {
+fn after_any_fault_only_durable_entries_are_released() {
     for seed in 0..SEEDS {
         let told = PrintSeed(seed);
         let mut world = World::new(seed);

@@ -118,7 +118,7 @@ pub(super) fn session(place: &Place) -> SessionTag {
 }
 
 #[test]
-fn a_message_reaches_each_of_its_mailboxes_once_and_a_clean_end_leaves_nothing() {
+fn a_message_reaches_each_mailbox_once_and_leaves_nothing() {
     let world = World::new(&["big"]);
     let names = ["ann", "big/bob", "big/cy"];
     let ids = world.deliver(message(&names, "Subject: x\r\n\r\nhello\r\n"));
@@ -154,7 +154,7 @@ fn replay_delivers_what_was_accepted_and_nothing_twice() {
 }
 
 #[test]
-fn what_was_visible_in_this_life_of_the_page_cache_and_taken_away_does_not_come_back() {
+fn mail_seen_in_the_page_cache_and_removed_does_not_return() {
     let place = Place::new(&[]);
     let session = session(&place);
     let visible = |tag, lsn: Lsn| LocalEntry::Visible(Visible { session: tag, targets: vec![(lsn, 0)] });
@@ -197,7 +197,7 @@ fn what_was_durable_is_not_delivered_again_after_a_power_cut() {
 }
 
 #[test]
-fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_taken_away_stays_away() {
+fn a_failed_sync_rewrites_visible_mail_and_not_removed_mail() {
     let world = World::new(&[]);
     for name in ["ann", "bob", "cy"] {
         world.deliver(message(&[name], "text"));
@@ -231,7 +231,7 @@ fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_take
 }
 
 #[test]
-fn after_a_failed_sync_a_mailbox_is_scanned_once_however_many_messages_its_reader_has_moved() {
+fn a_failed_sync_scans_a_mailbox_once_for_all_moved_mail() {
     let world = World::new(&[]);
     const MESSAGES: usize = 40;
     for number in 0..MESSAGES {
@@ -311,7 +311,7 @@ fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
 }
 
 #[test]
-fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_no_other_does() {
+fn a_failed_sync_on_a_disk_of_the_spool_ends_acknowledgements() {
     let why = with_a_failing_sync("", "ann").expect("poisoned");
     // Of the mail, or of a segment that the ring prepares meanwhile on the same device.
     assert!(why.contains("the spool's device has failed: "), "{why}");
@@ -319,7 +319,7 @@ fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_
 }
 
 #[test]
-fn a_mount_that_hangs_at_the_start_keeps_its_mail_and_nobody_waits_for_it() {
+fn a_mount_that_hangs_at_the_start_blocks_nobody() {
     let place = Place::new(&["slow"]);
     killed_with(&place, "slow", &[("slow/ann", "late")], |_| Vec::new());
     killed_with(&place, "", &[("bob", "in time")], |_| Vec::new());
@@ -340,7 +340,7 @@ fn a_mount_that_hangs_at_the_start_keeps_its_mail_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn mail_for_a_place_where_nothing_is_mounted_waits_and_nothing_is_made_there() {
+fn an_unmounted_place_keeps_its_mail_and_gets_no_files() {
     let place = Place::new(&[]);
     std::fs::create_dir_all(place.mail().join("gone")).expect("the directory that a mount would hide");
     killed_with(&place, "gone", &[("gone/ann", "waits")], |_| Vec::new());
@@ -355,7 +355,7 @@ fn mail_for_a_place_where_nothing_is_mounted_waits_and_nothing_is_made_there() {
 }
 
 #[test]
-fn a_mailbox_that_cannot_be_written_to_waits_alone_and_gets_its_mail_when_it_can() {
+fn an_unwritable_mailbox_waits_alone_and_gets_its_mail_later() {
     let world = World::new(&[]);
     world.doors.shut("bad/Maildir", Door::Fails);
     for text in ["1", "2", "3"] {
@@ -376,7 +376,7 @@ fn a_mailbox_that_cannot_be_written_to_waits_alone_and_gets_its_mail_when_it_can
 }
 
 #[test]
-fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() {
+fn all_waiting_mail_is_bounded_and_working_mailboxes_accept() {
     let place = Place::new(&["gone-soon"]);
     let doors = Arc::<super::test_world::Doors>::default();
     for name in ["a", "b", "gone-soon/c"] {
@@ -405,7 +405,7 @@ fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() 
 }
 
 #[test]
-fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_again() {
+fn mail_a_mount_cannot_sync_is_bounded_and_rarely_rewritten() {
     let world = World::opened(Place::new(&["bad"]), Arc::default(), |config| LocalConfig {
         pending_bytes_max_all: 1500,
         sync_bytes: 3000,
@@ -436,7 +436,7 @@ fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_ag
 }
 
 #[test]
-fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
+fn a_slow_mailbox_is_timed_by_message_not_by_group() {
     let world = World::new(&[]);
     world.doors.shut("slow/Maildir", Door::Hangs);
     for _ in 0..40 {
@@ -458,7 +458,7 @@ fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
 }
 
 #[test]
-fn while_a_mailbox_hangs_as_it_is_written_anew_others_are_retried() {
+fn others_are_retried_while_a_rewritten_mailbox_hangs() {
     let world = World::new(&[]);
     world.doors.shut("bad/Maildir", Door::Fails);
     world.deliver(message(&["bad"], "retried"));
@@ -489,7 +489,7 @@ fn a_large_body_waits_for_room_as_a_small_one_does() {
 }
 
 #[test]
-fn when_a_large_body_has_waited_in_vain_others_are_refused_at_once_until_one_finds_room() {
+fn a_large_body_that_timed_out_makes_others_fail_at_once() {
     let world = World::new(&[]);
     let left = &world.spool.hooks.uploads_refused;
     let upload = || world.place.runtime.block_on(world.delivery.intake().upload_when_room(0));
@@ -510,7 +510,7 @@ fn when_a_large_body_has_waited_in_vain_others_are_refused_at_once_until_one_fin
 }
 
 #[test]
-fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
+fn a_large_body_is_rewritten_in_pieces() {
     let world = World::opened(Place::new(&[]), Arc::default(), large_from(1000));
     let line = "0123456789abcdef\r\n".repeat(200_000);
     world.deliver(message(&["ann"], &line));
@@ -567,7 +567,7 @@ fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
 }
 
 #[test]
-fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
+fn waiting_mail_does_not_keep_later_mail_in_the_spool() {
     let world = World::new(&[]);
     world.doors.shut("bad/Maildir", Door::Fails);
     let waiting = world.deliver(message(&["bad", "good"], "waits"));
@@ -624,7 +624,7 @@ fn without_room_for_the_note_there_is_no_sync() {
 }
 
 #[test]
-fn a_large_body_waits_for_room_and_leaves_no_file_if_it_waits_in_vain() {
+fn a_large_body_waits_for_room_and_leaves_no_file_on_timeout() {
     let world = World::opened(Place::new(&[]), Arc::default(), large_from(1000));
     let text = "x".repeat(5000);
     let deliver = || world.place.deliver(&world.delivery, message(&["ann"], &text));
@@ -648,7 +648,7 @@ fn a_large_body_waits_for_room_and_leaves_no_file_if_it_waits_in_vain() {
 }
 
 #[test]
-fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some() {
+fn after_one_wait_in_vain_no_message_waits_until_there_is_room() {
     let world = World::new(&[]);
     world.spool.hooks.refuse_entries(true);
     let is_refused = || world.place.deliver(&world.delivery, message(&["ann"], "x")).is_err();

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_mailbox_is_tried_with_one_message_and_the_others_follow_when_it_gets_through() {
+    fn a_broken_mailbox_is_probed_by_one_message() {
         let mut clock = Clock::new();
         (0..1000).for_each(|id| clock.attempt(id, "bad", false));
         assert_eq!(clock.due(), [], "not before its time");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn many_messages_for_one_mailbox_take_no_room_from_the_probes_of_others() {
+    fn mail_for_one_mailbox_takes_no_room_from_other_probes() {
         let mut clock = Clock::new();
         (0..100).for_each(|id| clock.attempt(id, "large", false));
         clock.pass(1);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn when_what_kept_all_mail_has_ended_no_mailbox_waits_for_its_time() {
+    fn the_end_of_a_common_trouble_ends_the_wait_of_all_mailboxes() {
         let mut clock = Clock::new();
         for id in 0..10 {
             (0..8).for_each(|_| clock.attempt(id, &format!("box {id}"), false));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_failed_for_a_while_all_mail_arrives_and_no_pause_is_longer_than_that_while() {
+    fn all_mail_arrives_after_any_trouble_and_pauses_are_bounded() {
         const MAILBOXES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
         const TICK: Duration = Duration::from_millis(200);
         for seed in 0..1000 {

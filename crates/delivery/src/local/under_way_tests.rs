@@ -55,7 +55,7 @@ fn is_whole(world: &World) -> bool {
 }
 
 #[test]
-fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing() {
+fn mail_given_up_while_the_disk_hangs_is_never_delivered() {
     let world = World::new(&[]);
     let delivery = &world.delivery;
     let cancelled = world.spool.stats().cancelled;
@@ -87,7 +87,7 @@ fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing()
 }
 
 #[test]
-fn a_message_whose_future_is_dropped_is_taken_back_where_it_may_be_given_up() {
+fn a_dropped_future_cancels_its_message_where_it_may() {
     let world = World::new(&[]);
     let delivery = &world.delivery;
     world.place.runtime.block_on(async {
@@ -150,7 +150,7 @@ fn a_message_is_delivered_once_or_cancelled_and_never_both() {
 }
 
 #[test]
-fn a_kill_before_the_cancellation_is_durable_delivers_it_once_after_all() {
+fn a_kill_before_a_durable_cancellation_delivers_once() {
     let world = World::new(&[]);
     let machine = world.place.machine();
     let cut = world.place.runtime.block_on(async {
@@ -169,7 +169,7 @@ fn a_kill_before_the_cancellation_is_durable_delivers_it_once_after_all() {
 }
 
 #[test]
-fn what_was_refused_for_want_of_room_is_not_tried_again_once_it_is_given_up() {
+fn mail_refused_for_room_is_not_retried_once_given_up() {
     let world = World::new(&[]);
     world.spool.hooks.refuse_entries(true);
     let given_up = world.delivery.deliver_unless(message(&["ann"], "x"), ready(()));

@@ -122,7 +122,7 @@ fn soak(scenario: Scenario, default: u64) {
 }
 
 #[test]
-fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
+fn delivery_on_several_mounts_survives_any_power_cut() {
     soak(Scenario::Local, 500);
 }
 
@@ -138,12 +138,12 @@ fn short_runs_lose_nothing_with_cuts_of_all_kinds() {
 }
 
 #[test]
-fn local_delivery_on_several_mounts_loses_nothing_after_a_sync_that_failed() {
+fn delivery_on_several_mounts_survives_a_failed_sync() {
     soak(Scenario::FailingSync, 400);
 }
 
 #[test]
-fn local_delivery_on_several_mounts_loses_nothing_after_a_write_that_failed() {
+fn delivery_on_several_mounts_survives_a_failed_write() {
     soak(Scenario::FailingWrite, 400);
 }
 
@@ -153,7 +153,7 @@ fn a_standalone_executor_loses_nothing_wherever_the_power_goes() {
 }
 
 #[test]
-fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
+fn without_syncs_mail_is_lost_and_the_token_replays_it() {
     for scenario in [Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
         let run = Run::record(scenario, 1);
         let end = run.recording.events.len();

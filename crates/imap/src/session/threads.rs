@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_copies_and_nameless_messages_are_threads_all_the_same() {
+    fn circles_copies_and_nameless_messages_are_threads() {
         let plain = |number, references: &[u64]| mail(number, references, 0, false);
         check(&[plain(1, &[101]), plain(2, &[103]), plain(3, &[102])], "(1)(3 2)");
         check(&[plain(1, &[]), ThreadMail { id: 101, ..plain(2, &[]) }, plain(3, &[101])], "(1 3)(2)");

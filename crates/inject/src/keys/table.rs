@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_was_set_ends_no_key_and_keeps_none_for_ever() {
+    fn a_changed_wall_clock_ends_no_key_and_keeps_none_forever() {
         let opened = Instant::now();
         let (latest, wall_now) = (1_790_000_000, 1_790_000_500);
         let later = |secs: u32| opened + std::time::Duration::from_secs(secs.into());

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_long_as_its_size_says_is_left_to_ordinary_calls() {
+    fn files_with_a_wrong_size_fall_back_to_plain_reads() {
         // Sizes there are 0 whatever can be read.
         let paths = [PathBuf::from("/proc/self/status")];
         let Some(mut ring) = ReadRing::new(1) else {

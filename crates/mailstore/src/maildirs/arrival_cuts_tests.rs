@@ -107,7 +107,7 @@ fn mail_that_was_given_up_takes_no_uid_that_was_seen() {
 
 /// Scenario 8 in the form `maildir`: bodies in the spool belong to delivery alone. A copy of awaited mail has its own file, and outlives their release.
 #[test]
-fn a_copy_of_awaited_mail_outlives_the_body_after_a_cut_at_any_call() {
+fn a_copy_of_awaited_mail_outlives_the_body_after_any_cut() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let machine = Machine::new().unwrap();
     let mail = machine.path().join("mail");

@@ -80,7 +80,7 @@ async fn mailboxes_are_made_with_those_above_them() {
 }
 
 #[tokio::test]
-async fn a_deleted_mailbox_takes_its_mail_along_and_leaves_its_children() {
+async fn a_deleted_mailbox_loses_its_mail_and_keeps_its_children() {
     let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let world = World::open(mail.path(), data.path()).await;
     world.create("a/b").await.unwrap();

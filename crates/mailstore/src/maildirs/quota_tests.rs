@@ -22,7 +22,7 @@ fn one(uid: u32) -> MessageSet {
 }
 
 #[tokio::test]
-async fn a_mailbox_that_is_made_again_under_its_name_counts_what_is_in_it() {
+async fn a_recreated_mailbox_counts_what_is_in_it() {
     let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fat = mail.path().join("Maildir/.Fat");
     Maildir::open_or_create(mail.path().join("Maildir")).unwrap();

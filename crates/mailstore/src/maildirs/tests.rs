@@ -253,7 +253,7 @@ async fn an_unreadable_file_is_told_and_the_others_are_read() {
 }
 
 #[tokio::test]
-async fn an_inbox_that_was_there_does_not_lose_its_mail_with_its_mount() {
+async fn an_unmounted_inbox_does_not_lose_its_mail() {
     let mut place = Place::new();
     fs::write(place.path("new/a"), "a").unwrap();
     place.settled_look().await;

@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_addresses_and_as_many_openings_are_read_in_one_pass() {
+    fn a_hundred_thousand_addresses_are_read_in_one_pass() {
         assert_eq!(list(&b"A <a@x.example>, ".repeat(100_000)).len(), 100_000);
         for opening in [&b"\""[..], b"(", b"<", b"[", b"=?", b"=?a?b?", b":", b"\\", b"@", b". "] {
             list(&opening.repeat(100_000));

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_goes_unless_it_is_kept_and_what_was_there_stays() {
+    fn made_files_go_unless_kept_and_earlier_ones_stay() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for is_kept in [false, true] {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_greets_is_enough_and_one_that_only_listens_is_not() {
+    fn a_host_must_greet_and_not_only_listen() {
         let (greeting, mute) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
         let port = greeting.local_addr().unwrap().port();
         let served = std::thread::spawn(move || greeting.accept().unwrap().0.write_all(b"554 no mail from here\r\n"));

@@ -90,7 +90,7 @@ fn certificates_of_an_authority_are_in_force_without_a_reload() {
 }
 
 #[test]
-fn the_policy_of_mta_sts_is_served_for_our_domains_without_a_token() {
+fn mta_sts_policy_is_served_for_our_domains_without_token() {
     let dir = tempfile::tempdir().unwrap();
     let text = "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                 protocol = \"http\"\n[[domain]]\nname = \"example.org\"\nusers = \"any\"\n";

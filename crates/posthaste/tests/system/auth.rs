@@ -210,7 +210,7 @@ fn a_login_may_ask_to_be_told_of_success_and_nobody_else_may() {
 }
 
 #[test]
-fn what_a_login_has_sent_is_found_by_its_name_from_whatever_address() {
+fn mail_sent_by_a_login_is_found_by_its_name() {
     let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), ANYWHERE);
     certify(dir.path());
@@ -263,7 +263,7 @@ fn what_a_login_has_sent_is_found_by_its_name_from_whatever_address() {
 }
 
 #[test]
-fn a_reload_changes_passwords_ends_logins_and_keeps_what_it_cannot_read() {
+fn a_reload_changes_passwords_and_keeps_an_unreadable_file() {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     let passwords = dir.path().join("passwords");
@@ -353,7 +353,7 @@ fn what_is_not_well_formed_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn onlookers_see_no_password_and_the_queue_is_there_without_networks() {
+fn no_password_is_shown_and_a_queue_needs_no_networks() {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann", "secret")).unwrap();

@@ -214,7 +214,7 @@ fn mail_that_cannot_be_read_is_given_up_by_the_operator_by_name() {
 }
 
 #[test]
-fn mail_that_waits_may_be_more_than_the_ring_holds_and_keeps_no_other_from_it() {
+fn waiting_mail_may_exceed_the_ring_and_blocks_no_other() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "bad");
     let small = "spool_segment_bytes = 4194304\nspool_segments = 4\nmailbox_pending_bytes = \"24MiB\"\n";
@@ -250,7 +250,7 @@ fn mail_that_waits_may_be_more_than_the_ring_holds_and_keeps_no_other_from_it() 
 }
 
 #[test]
-fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there() {
+fn accounting_finds_mail_that_waits_in_the_spool() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "user1");
     let server = Server::start(dir.path(), &config(""));
@@ -290,7 +290,7 @@ fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there(
 }
 
 #[test]
-fn mail_for_a_removed_mailbox_does_not_reach_a_later_one_of_its_name() {
+fn mail_for_a_removed_mailbox_skips_a_later_one_of_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let forget = |mailbox: &str| {

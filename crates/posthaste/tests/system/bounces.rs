@@ -162,7 +162,7 @@ fn report(to: &str, kind: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() {
+fn a_bounce_to_a_signed_return_path_goes_to_the_sender() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
     let next = next_hop(there.path(), ANYWHERE);

@@ -76,7 +76,7 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn space_that_stalled_uploads_have_announced_is_kept_from_nobody() {
+fn space_announced_by_stalled_uploads_is_free_for_others() {
     let dir = tempfile::tempdir().unwrap();
     let limits = "\n[limits]\nmessage_bytes = 0\nspool_per_address = \"100%\"\n";
     let server = Server::start(dir.path(), &format!("{ANYBODY}{limits}"));
@@ -100,7 +100,7 @@ fn space_that_stalled_uploads_have_announced_is_kept_from_nobody() {
 }
 
 #[test]
-fn one_address_whose_large_uploads_stall_leaves_room_for_others_and_gets_its_own_back() {
+fn stalled_large_uploads_of_one_address_leave_room() {
     let dir = tempfile::tempdir().unwrap();
     let limits = "\n[limits]\nmessage_bytes = \"2M\"\nspool_per_address = \"4M\"\n";
     let server = Server::start(dir.path(), &format!("{ANYBODY}{limits}"));

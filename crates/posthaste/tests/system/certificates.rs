@@ -94,7 +94,7 @@ fn before_handshake(at: SocketAddr) -> Client {
 }
 
 #[test]
-fn sni_chooses_among_the_certificates_and_the_first_is_for_all_else() {
+fn sni_chooses_a_certificate_and_the_first_is_the_default() {
     let dir = tempfile::tempdir().unwrap();
     passwords(dir.path());
     let mx = one_file(&dir.path().join("mx.pem"), &["mx.example.org"]);

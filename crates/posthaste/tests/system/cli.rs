@@ -108,7 +108,7 @@ fn root_reads_no_configuration_that_others_can_change() {
 }
 
 #[test]
-fn hints_for_users_of_other_mail_indexers_are_those_of_commands_that_read_an_index() {
+fn hints_for_other_indexers_are_for_commands_with_an_index() {
     let dir = tempfile::tempdir().unwrap();
     let said = |line: &[&str]| {
         let refused = command(dir.path(), line).output().unwrap();

@@ -86,7 +86,7 @@ fn mail_goes_to_the_certificate_of_a_signed_record_alone() {
 }
 
 #[test]
-fn a_forged_record_holds_the_mail_and_an_unusable_one_demands_tls() {
+fn a_forged_record_holds_mail_and_an_unusable_one_needs_tls() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (next, _) = next_hop(there.path());
     // A resolver that validates gives no answer it has found forged.

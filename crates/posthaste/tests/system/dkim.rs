@@ -112,7 +112,7 @@ fn send(client: &mut Client, from: &str, to: &str, message: &str) -> (u16, Strin
 }
 
 #[test]
-fn mail_of_each_door_is_signed_once_and_verifies_at_the_next_hop() {
+fn mail_of_each_door_is_signed_once_and_verifies() {
     let rig = Rig::start("users = \"any\"\n");
     let made = dkim(rig.here.path(), &["new", "Here.Example"]);
     assert_eq!(made["reloaded"], true);
@@ -201,7 +201,7 @@ fn mail_that_is_nobodys_own_is_not_signed() {
 }
 
 #[test]
-fn notices_of_the_server_are_signed_by_the_domain_above_its_name() {
+fn notices_of_the_server_are_signed_by_a_domain_above_it() {
     let rig = Rig::start("users = [\"bob\"]\n");
     let made = dkim(rig.here.path(), &["new", "here.example", "--keys", "rsa"]);
     let mut ann = rig.login("ann");
@@ -256,7 +256,7 @@ fn the_next_key_signs_once_it_is_activated() {
 }
 
 #[test]
-fn one_unreadable_key_defers_the_mail_of_its_domain_and_no_other() {
+fn an_unreadable_key_defers_the_mail_of_its_domain_alone() {
     let rig = Rig::start("users = \"any\"\n");
     let dir = rig.here.path();
     let made = dkim(dir, &["new", "here.example", "--keys", "ed25519"]);

@@ -203,7 +203,7 @@ fn a_watch_ends_when_all_is_there_and_is_quiet_until_then() {
 }
 
 #[test]
-fn where_port_53_is_blocked_the_resolver_is_asked_and_that_is_told() {
+fn a_blocked_port_53_uses_the_resolver_and_says_so() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), Dns::start(stale_cache()));
     server_with_key(dir.path(), &cache);
     // Nobody listens there, and nobody else can: it takes datagrams of one peer alone.
@@ -256,7 +256,7 @@ fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
 }
 
 #[test]
-fn the_page_shows_domains_and_asks_for_their_records_once_a_minute() {
+fn the_page_asks_for_records_of_domains_once_a_minute() {
     let (dir, dns) =
         (tempfile::tempdir().unwrap(), Dns::start(Zone::default().mx("example.org", 10, "mail.old.example")));
     let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}[dns]\nservers = [\"{}\"]\n", dns.address()));

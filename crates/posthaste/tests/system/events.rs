@@ -46,7 +46,7 @@ fn events(lines: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn each_message_and_each_refusal_has_its_lines_also_after_a_kill() {
+fn each_message_and_refusal_has_its_lines_across_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path(), LOGGED);
     let mut client = server.connect();
@@ -93,7 +93,7 @@ fn each_message_and_each_refusal_has_its_lines_also_after_a_kill() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_holds_up_no_mail_and_is_written_later_or_given_up() {
+fn an_unwritable_event_log_holds_up_no_mail() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("posthaste-data")).unwrap();
     let obstacle = dir.path().join("posthaste-data/events");

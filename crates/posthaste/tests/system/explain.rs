@@ -28,7 +28,7 @@ fn value<'a>(explained: &'a Value, key: &str, of: &str) -> &'a str {
 }
 
 #[test]
-fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
+fn limits_of_a_destination_are_explained_without_a_server() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     let files = files_of_the_page();
@@ -127,7 +127,7 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
 }
 
 #[test]
-fn a_file_of_kumomta_is_converted_and_what_is_left_out_is_listed() {
+fn a_kumomta_file_is_converted_and_its_rest_listed() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     fs::write(

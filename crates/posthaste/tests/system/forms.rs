@@ -224,7 +224,7 @@ fn answers_begin_as_notmuch_begins_them() {
 }
 
 #[test]
-fn what_mu_and_notmuch_have_and_we_do_not_is_answered_in_a_sentence() {
+fn features_of_mu_and_notmuch_we_lack_are_answered() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);
     for (line, said) in [

@@ -187,7 +187,7 @@ fn reload(server: &Server, config: &str) {
 }
 
 #[test]
-fn limits_and_policies_act_at_their_listener_and_for_their_network_alone() {
+fn limits_and_policies_act_at_their_listener_and_network() {
     let base = "[limits]\nrecipients = 3\n[policy]\nlong_lines = \"reject\"\n";
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &(config(&["", LIMITS, POLICY], &[(2, LIMITS), (3, POLICY)]) + base));
@@ -221,7 +221,7 @@ fn limits_and_policies_act_at_their_listener_and_for_their_network_alone() {
 }
 
 #[test]
-fn each_listener_has_its_own_protocol_clients_and_numbers_of_connections() {
+fn each_listener_has_its_protocol_clients_and_limits() {
     let dir = tempfile::tempdir().unwrap();
     let listeners = |allowed: u8, one: &str, all: &str| {
         let allow = format!("allow = \"127.0.0.{allowed}\"");
@@ -351,7 +351,7 @@ fn a_closed_connection_is_read_as_long_as_its_listener_says() {
 }
 
 #[test]
-fn what_a_client_may_hold_of_the_spool_is_the_listeners_or_the_networks_own() {
+fn the_spool_share_of_a_client_is_by_listener_or_network() {
     let dir = tempfile::tempdir().unwrap();
     let base = "[limits]\nmessage_bytes = \"2M\"\nspool_per_address = \"16M\"\n";
     let share = "limits = { spool_per_address = \"2M\" }";

@@ -70,7 +70,7 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
 }
 
 #[test]
-fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
+fn acknowledged_mail_is_there_after_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path(), ANYBODY);
     let target = server.addresses[0].to_string();
@@ -165,7 +165,7 @@ fn send(run: &Child, signals: &[Signal]) {
 }
 
 #[test]
-fn interrupted_twice_it_waits_no_longer_and_still_prints_its_summary() {
+fn a_second_interrupt_ends_the_wait_and_prints_the_summary() {
     let dir = tempfile::tempdir().unwrap();
     let target = stalled_server().to_string();
     let mut run = command(dir.path(), &["load", &target, "-t", "10m", "--drain", "10m", "-s", "2"]);
@@ -244,7 +244,7 @@ fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
 }
 
 #[test]
-fn a_server_that_is_killed_again_and_again_loses_nothing_and_its_kills_are_no_failures() {
+fn repeated_kills_lose_nothing_and_are_no_failures() {
     let dir = tempfile::tempdir().unwrap();
     let closed = [&["--per-connection", "all", "-t", "4s"][..], &["--per-connection", "3", "-n", "2", "-t", "4s"]];
     // By number: on a busy machine the server is away for longer than it is there, and what is due waits.
@@ -340,7 +340,7 @@ fn end(mut child: Child) {
 }
 
 #[test]
-fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
+fn mail_of_a_sink_is_accounted_for_and_wrong_counts_explained() {
     for store in ["maildir:kept", "mbox:kept", "dir:kept"] {
         let dir = tempfile::tempdir().unwrap();
         let (sink, address) = sink(dir.path(), &["--store", store]);

@@ -315,7 +315,7 @@ fn a_release_counts_all_that_it_would_release() {
 }
 
 #[test]
-fn transports_are_listed_counted_and_released_while_the_queue_is_stuck() {
+fn transports_are_listed_and_released_beside_a_stuck_queue() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
     let address = format!("127.0.0.1:{}", relaying::unused_port());

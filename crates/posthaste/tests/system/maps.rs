@@ -42,7 +42,7 @@ hosts = { "there.example" = ["127.0.0.1"] }
 "#;
 
 #[test]
-fn addresses_change_on_receipt_and_when_mail_leaves_and_copies_are_made() {
+fn addresses_are_rewritten_both_ways_and_copies_made() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let port = unused_port().to_string();
     let next = Server::start(there.path(), &THERE.replace("PORT", &port));

@@ -23,7 +23,7 @@ fn deliver(server: &Server, subject: &str) {
 }
 
 #[test]
-fn mail_waits_for_the_disk_it_belongs_on_and_a_new_one_is_accepted_by_command() {
+fn mail_waits_for_its_disk_and_a_command_accepts_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
     let (mail, away) = (dir.path().join("posthaste-data/mail"), dir.path().join("away"));
     let server = Server::start(dir.path(), ANYBODY);

@@ -30,7 +30,7 @@ fn however_the_target_is_written_an_import_has_one_record() {
 }
 
 #[test]
-fn an_export_tells_of_keywords_without_a_letter_and_makes_nothing_for_a_missing_mailbox() {
+fn an_export_names_lost_keywords_and_makes_no_missing_mailbox() {
     let dir = tempfile::tempdir().unwrap();
     let (server, address) = serve(dir.path(), "", "imap");
     fs::write(dir.path().join("one.eml"), "Subject: many\n\nbody\n").unwrap();

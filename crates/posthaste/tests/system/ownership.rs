@@ -67,7 +67,7 @@ fn config_check_warns_of_files_that_the_user_cannot_read() {
 }
 
 #[test]
-fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() {
+fn mail_belongs_to_the_owner_of_domain_or_account() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

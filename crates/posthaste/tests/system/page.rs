@@ -109,7 +109,7 @@ fn the_queue_is_shown_and_changed_with_what_was_seen() {
 }
 
 #[test]
-fn what_needs_somebody_leads_to_its_mail_and_tenants_are_counted() {
+fn alerts_lead_to_their_mail_and_tenants_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
     let tenants = "[[network]]\ncidr = \"127.0.0.1\"\ntenant = \"acme\"\n[[relay.tenant]]\nname = \"shop\"\n";

@@ -9,7 +9,7 @@ use crate::sendmail::{PICKUP, refused, run, sends, wait_for_none, waiting};
 use crate::support::*;
 
 #[test]
-fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
+fn unusable_files_are_set_aside_and_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(
         dir.path(),
@@ -58,7 +58,7 @@ fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
 }
 
 #[test]
-fn who_is_refused_for_now_gets_the_message_later_and_the_others_once() {
+fn a_deferred_recipient_gets_it_later_and_others_once() {
     let dir = tempfile::tempdir().unwrap();
     let moving = format!(
         "{ROUTED}[[domain]]\nname = \"example.net\"\naliases = {{ bob = {{ refuse = \"450 4.2.1 Moving\" }} }}\n"
@@ -117,7 +117,7 @@ fn config_check_knows_what_is_wrong_with_the_directory() {
 }
 
 #[test]
-fn other_users_may_write_into_a_directory_that_is_open_to_them_and_read_nothing_there() {
+fn users_may_write_into_an_open_directory_and_read_nothing() {
     if !rustix::process::geteuid().is_root() {
         println!("not root: nothing is tested");
         return;
@@ -170,7 +170,7 @@ fn other_users_may_write_into_a_directory_that_is_open_to_them_and_read_nothing_
 }
 
 #[test]
-fn the_sender_is_told_once_of_what_is_refused_after_sendmail_has_returned() {
+fn refusals_after_sendmail_are_told_to_the_sender_once() {
     let dir = tempfile::tempdir().unwrap();
     let config = format!("{ROUTED}\n[relay]\nlocal_users = false\nreturned_bytes = 1000\n");
     let server = Server::start(dir.path(), &config);

@@ -69,7 +69,7 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
 }
 
 #[test]
-fn a_hold_ends_by_itself_and_its_end_is_there_behind_a_kill_and_in_an_export() {
+fn a_hold_with_an_end_survives_a_kill_and_an_export() {
     let (here, there, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
@@ -213,7 +213,7 @@ fn a_suspended_domain_waits_until_it_is_resumed() {
 }
 
 #[test]
-fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
+fn a_diversion_of_a_domain_holds_until_its_end_across_kills() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
     let (mut server, _) = waiting(dir);

@@ -113,7 +113,7 @@ pub fn deferring(listener: std::net::TcpListener) {
 }
 
 #[test]
-fn why_a_recipient_waits_is_known_behind_a_kill_and_behind_an_orderly_end() {
+fn the_reason_of_a_wait_survives_kills_and_orderly_ends() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -215,7 +215,7 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
 }
 
 #[test]
-fn a_reload_leaves_the_time_of_the_next_attempt_and_a_flush_does_not() {
+fn a_reload_keeps_the_next_attempt_and_a_flush_does_not() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -101,7 +101,7 @@ fn serve(mut stream: TcpStream, state: &(Mutex<State>, Condvar)) -> std::io::Res
 }
 
 #[test]
-fn an_action_on_a_recipient_in_flight_follows_the_reply_unless_that_settles_it() {
+fn an_action_on_a_recipient_in_flight_follows_the_reply() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let host = SlowHost::start();

@@ -33,7 +33,7 @@ fn kept(dir: &Path) -> Vec<Vec<Value>> {
 }
 
 #[test]
-fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
+fn a_queue_moves_with_its_schedule_and_no_import_doubles() {
     let (old, new, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (from, to) = (old.path(), new.path());
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -144,7 +144,7 @@ fn lmtp_refuses_each_full_recipient() {
 }
 
 #[test]
-fn a_quota_that_is_set_later_needs_a_restart_where_nobody_counts() {
+fn a_quota_set_later_needs_a_restart_where_nobody_counts() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &config(""));
     server.reload(&config("messages = 3"));

@@ -28,7 +28,7 @@ fn reload(server: &Server, auth: &str) {
 }
 
 #[test]
-fn a_login_has_one_account_in_all_its_sessions_and_across_reloads() {
+fn a_login_has_one_quota_across_sessions_and_reloads() {
     let dir = tempfile::tempdir().unwrap();
     let lines = ["ann@example.org", "app@else.example"].map(|name| line(dir.path(), name, "secret"));
     fs::write(dir.path().join("passwords"), lines.concat()).unwrap();

@@ -72,7 +72,7 @@ fn recipients_are_routed_or_refused() {
 }
 
 #[test]
-fn names_without_a_domain_are_ours_as_recipients_and_kept_as_senders() {
+fn names_without_domain_are_ours_as_recipients_only() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ROUTED);
     let mut client = server.connect();

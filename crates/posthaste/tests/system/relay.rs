@@ -119,7 +119,7 @@ fn rcpt_elsewhere(server: &Server, listener: usize) -> crate::support::Reply {
 }
 
 #[test]
-fn a_server_that_relays_nothing_says_that_it_must_start_anew_to_relay() {
+fn relaying_added_by_a_reload_asks_for_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[relay]\nlocal_users = false\n";
     let server = Server::start(dir.path(), config);
@@ -204,7 +204,7 @@ fn a_local_sender_is_told_of_a_failure() {
 }
 
 #[test]
-fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
+fn mail_survives_a_kill_while_the_next_hop_is_away() {
     survives_a_kill("");
 }
 
@@ -265,7 +265,7 @@ fn forwarded_mail_leaves_from_an_address_that_leads_back() {
 }
 
 #[test]
-fn only_those_to_whom_it_is_forwarded_get_a_message_from_a_rewritten_sender() {
+fn only_forwarded_recipients_see_a_rewritten_sender() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), ANYWHERE);
     std::fs::write(here.path().join("srs.secret"), "a secret for tests\n").unwrap();

@@ -22,7 +22,7 @@ fn client(server: &Server) -> Client {
 }
 
 #[test]
-fn the_next_hop_is_asked_for_recipients_and_answers_are_remembered() {
+fn the_next_hop_is_asked_for_recipients_and_remembered() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let port = unused_port();
     let address = format!("127.0.0.1:{port}");

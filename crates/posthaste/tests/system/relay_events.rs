@@ -35,7 +35,7 @@ pub fn wait_for(dir: &Path, event: &str, key: &str, value: &str) -> Vec<Value> {
 }
 
 #[test]
-fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
+fn each_outcome_has_its_line_across_kills_with_the_operator() {
     let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there_dir.path(), ANYWHERE);
     let dir = here_dir.path();

@@ -61,7 +61,7 @@ fn a_host_that_takes_no_mail_is_asked_once() {
 }
 
 #[test]
-fn a_host_that_ends_each_session_is_asked_twice_a_second_at_most() {
+fn a_host_that_ends_each_session_is_tried_twice_a_second() {
     let host = FailingHost::start(|mut stream| {
         stream.write_all(b"220 there\r\n")?;
         let mut input = BufReader::new(stream.try_clone()?);

@@ -13,7 +13,7 @@ fn send(client: &mut Client, from: &str, code: u16) {
 }
 
 #[test]
-fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
+fn a_full_queue_is_refused_and_counted_and_local_mail_goes_on() {
     let here = tempfile::tempdir().unwrap();
     let config = relaying::config(unused_port(), FULL).replace("unreachable_secs = 1\n", "");
     let server = Server::start(here.path(), &config);

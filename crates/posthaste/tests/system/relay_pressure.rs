@@ -32,7 +32,7 @@ fn config(port: u16, slow: &str, storage: &str) -> String {
 }
 
 #[test]
-fn what_waits_leaves_memory_blocks_nobody_and_is_sent_while_intake_is_refused() {
+fn waiting_mail_leaves_memory_and_is_sent_under_pressure() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path());
     let port = next.addresses[0].port();

@@ -95,7 +95,7 @@ fn passed_on(port: u16, from: &str) -> String {
 }
 
 #[test]
-fn it_says_when_it_is_ready_and_a_reload_changes_who_may_connect() {
+fn readiness_is_reported_and_a_reload_changes_who_connects() {
     let dir = tempfile::tempdir().unwrap();
     let port = unused_port();
     let configure = |allow: &str| {

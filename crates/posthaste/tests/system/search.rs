@@ -244,7 +244,7 @@ fn mail_with_a_tag_for_it_is_left_out_unless_it_is_asked_for() {
 }
 
 #[test]
-fn an_option_may_have_its_value_attached_and_a_list_ends_as_asked() {
+fn an_option_takes_an_attached_value_and_a_list_ends() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);
     assert_eq!(place.says(0, &["find", "-fs", "-n1", "rye"]), "Re: Rye bread\n");

@@ -51,7 +51,7 @@ pub(crate) fn wait_for_none(server: &Server, dir: &Path) {
 }
 
 #[test]
-fn a_message_with_its_recipients_in_the_header_arrives_in_the_mailboxes() {
+fn recipients_from_the_header_get_the_message() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &format!("{ROUTED}\n[events]\nenabled = true\n"));
     sends(
@@ -115,7 +115,7 @@ fn mail_waits_for_a_server_that_is_down_or_was_killed() {
 }
 
 #[test]
-fn what_sendmail_has_taken_is_delivered_however_often_the_server_is_killed() {
+fn mail_taken_by_sendmail_is_delivered_across_kills() {
     const MESSAGES: usize = 100;
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path(), ANYBODY);
@@ -269,7 +269,7 @@ fn smtp_on_standard_input() {
 }
 
 #[test]
-fn more_recipients_than_one_transaction_takes_all_get_the_message() {
+fn recipients_beyond_one_transaction_all_get_the_message() {
     let dir = tempfile::tempdir().unwrap();
     let config = "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[limits]\nrecipients = 7\n[[domain]]\n\
                   name = \"example.org\"\nusers = [\"alice\"]\n[[domain.pattern]]\nmatch = \"u[0-9]+\"\nto = \"alice\"\n";

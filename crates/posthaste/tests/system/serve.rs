@@ -97,7 +97,7 @@ fn an_address_in_use_is_named() {
 }
 
 #[test]
-fn the_socket_that_cannot_be_made_is_named_alone_and_no_other_file_is_replaced() {
+fn an_impossible_socket_is_named_and_no_file_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let said = |path: &str| {
         std::fs::write(dir.path().join("posthaste.toml"), format!("{ANYBODY}[[listener]]\nunix = \"{path}\"\n"))
@@ -158,7 +158,7 @@ fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStde
 }
 
 #[test]
-fn a_signal_before_the_server_is_ready_stops_it_after_the_replay() {
+fn a_signal_before_readiness_stops_the_server_after_replay() {
     let dir = tempfile::tempdir().unwrap();
     let (mut server, pipe, mut log) = stopping_during_its_start(dir.path());
     let reader = std::fs::File::open(&pipe).unwrap();

@@ -149,7 +149,7 @@ fn a_resolver_that_has_proven_to_validate_is_believed_for_good() {
 }
 
 #[test]
-fn behind_nat_it_names_the_ports_to_forward_and_the_address_outside() {
+fn behind_nat_it_names_ports_to_forward_and_the_address() {
     let rig = Rig::new(zone());
     let plan = |address: &str| {
         let said = rig.at(address, &["--dry-run"]).output().unwrap();
@@ -181,7 +181,7 @@ fn zone_with_others() -> Zone {
 }
 
 #[test]
-fn port_25_is_tried_and_a_blocked_one_is_told_with_the_way_round_it() {
+fn a_blocked_port_25_is_told_with_the_way_round_it() {
     let rig = Rig::new(zone());
     let plan = |port: u16| text(&rig.run(&["--dry-run", "--outbound-port", &port.to_string()]).stdout);
     assert!(plan(9).contains("not tried: DNS has no mail hosts"), "{}", plan(9));
@@ -198,7 +198,7 @@ fn port_25_is_tried_and_a_blocked_one_is_told_with_the_way_round_it() {
 }
 
 #[test]
-fn a_smarthost_gets_all_mail_for_others_with_the_login_of_a_file() {
+fn a_smarthost_gets_mail_for_others_with_a_login_of_a_file() {
     let rig = Rig::new(zone_with_others());
     let smarthost = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = format!("[127.0.0.1]:{}", smarthost.local_addr().unwrap().port());
@@ -295,7 +295,7 @@ fn what_was_made_goes_when_it_is_interrupted() {
 }
 
 #[test]
-fn a_run_that_was_killed_is_finished_by_the_next_with_another_password() {
+fn a_killed_setup_is_finished_by_the_next_run() {
     let rig = Rig::new(zone());
     let (mut running, lock) = rig.held();
     // With the command that it waits for.

@@ -73,7 +73,7 @@ fn rules_that_make_no_sense_are_misuse() {
 }
 
 #[test]
-fn the_doctor_says_by_its_exit_status_whether_anything_is_serious() {
+fn the_exit_status_of_doctor_says_if_anything_is_serious() {
     let dir = tempfile::tempdir().unwrap();
     let examined = command(dir.path(), &["doctor", "--syncs", "3", "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&examined.stdout).unwrap();

@@ -140,7 +140,7 @@ fn a_stream_of_which_something_cannot_be_exported_stays() {
 }
 
 #[test]
-fn an_export_that_leaves_a_batch_out_says_so_and_its_stream_stays() {
+fn an_export_without_a_batch_says_so_and_keeps_the_stream() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
     let spool = FileSpool::open(&dir.path().join("spool"), config).unwrap().0;
@@ -185,7 +185,7 @@ fn copy_of_export(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_export_that_was_changed_is_refused_before_anything_is_made() {
+fn a_changed_export_is_refused_before_anything_is_made() {
     type Change = fn(&Path, &str, &str);
     let cases: [(&str, Change); 9] = [
         ("1.body is missing", |dir, one, _| std::fs::remove_file(dir.join(format!("{one}.body"))).unwrap()),
@@ -246,7 +246,7 @@ fn an_export_that_was_cut_short_is_begun_anew() {
 }
 
 #[test]
-fn copies_of_mail_are_their_owners_alone_and_root_imports_them_for_another() {
+fn exported_mail_is_its_owners_and_root_imports_it_for_others() {
     let dir = tempfile::tempdir().unwrap();
     let last = fill(dir.path());
     let spool = open(dir.path());
@@ -343,7 +343,7 @@ fn holes_of_packs_are_no_damage() {
 }
 
 #[test]
-fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
+fn a_spool_moves_to_another_kind_and_no_export_is_reused() {
     let dir = tempfile::tempdir().unwrap();
     let large = fill(dir.path());
     assert_eq!(json(dir.path(), &["export", "spool", "--to", "out"]).0, 0);
@@ -379,7 +379,7 @@ fn a_spool_is_moved_to_another_kind_and_no_export_is_imported_twice() {
 }
 
 #[test]
-fn damage_that_no_checkpoint_tells_of_is_named_until_it_is_given_up() {
+fn damage_outside_checkpoints_is_named_until_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
     let (spool, _) = FileSpool::open(&dir.path().join("spool"), config).unwrap();

@@ -54,7 +54,7 @@ fn hello(server: &Server, listener: usize) -> Client {
 }
 
 #[test]
-fn tenant_and_campaign_come_from_the_field_the_sender_the_network_or_the_listener() {
+fn tenant_and_campaign_have_five_sources_in_order() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let server = Server::start(dir, CONFIG);

@@ -78,7 +78,7 @@ fn encrypted(at: SocketAddr, word: &str, config: &Arc<ClientConfig>) -> Client {
 }
 
 #[test]
-fn mail_comes_encrypted_at_each_kind_of_listener_and_its_trace_says_so() {
+fn mail_comes_encrypted_at_each_listener_with_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
     let server = Server::start(dir.path(), LISTENERS);
@@ -140,7 +140,7 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_sent_in_the_clear_is_taken_for_a_command_and_nobody_holds_a_place_for_ever() {
+fn clear_text_before_tls_is_no_command_and_no_place_is_held() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
     let implicit = "tls = \"implicit\"\n";
@@ -182,7 +182,7 @@ fn nothing_sent_in_the_clear_is_taken_for_a_command_and_nobody_holds_a_place_for
 }
 
 #[test]
-fn a_reload_takes_a_new_certificate_and_keeps_the_old_one_if_the_new_one_is_bad() {
+fn a_reload_takes_a_good_certificate_and_keeps_the_old_one() {
     let dir = tempfile::tempdir().unwrap();
     let first = certify(dir.path());
     let server = Server::start(dir.path(), LISTENERS);
@@ -230,7 +230,7 @@ fn a_reload_takes_a_new_certificate_and_keeps_the_old_one_if_the_new_one_is_bad(
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_said_by_the_check_and_at_the_start() {
+fn faults_of_files_are_named_by_the_check_and_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let said = |args: &[&str]| {
         let output = command(dir.path(), args).output().unwrap();

@@ -83,7 +83,7 @@ fn dialogue(said: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn dialogues_in_and_out_are_shown_as_they_happen_without_messages() {
+fn dialogues_both_ways_are_shown_live_without_messages() {
     let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there_dir.path(), ANYWHERE);
     let dir = here_dir.path();

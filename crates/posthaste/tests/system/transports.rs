@@ -107,7 +107,7 @@ fn one_message_for_a_mailbox_a_program_a_file_and_a_server() {
 }
 
 #[test]
-fn a_program_that_is_under_way_when_the_server_is_killed_gets_its_message_again() {
+fn a_program_running_at_a_kill_gets_its_message_again() {
     let (dir, base) = world();
     let aliases = "list = '|/bin/sh -c \"echo begun >> OUT/log; test -e OUT/go || sleep 1000; cat > OUT/new; mv OUT/new OUT/program\"'";
     let config = base + &domain(dir.path(), aliases);
@@ -148,7 +148,7 @@ fn the_end_tells_of_mail_that_waits_for_programs() {
 }
 
 #[test]
-fn what_is_refused_for_good_is_told_once_shown_and_tried_on_sighup() {
+fn a_permanent_refusal_is_told_once_and_retried_on_sighup() {
     let (dir, base) = world();
     let aliases =
         "list = '|/bin/sh -c \"test -e OUT/go || { echo nobody of that name; exit 67; }; cat > OUT/program\"'";
@@ -174,7 +174,7 @@ fn what_is_refused_for_good_is_told_once_shown_and_tried_on_sighup() {
 }
 
 #[test]
-fn a_single_message_that_is_held_is_dropped_by_its_number_and_the_events_tell_of_each_target() {
+fn one_held_message_is_dropped_by_number_with_events() {
     let (dir, base) = world();
     let aliases = "list = '|/bin/sh -c \"echo no; exit 67\"'\nslow = '|/bin/sh -c \"exit 75\"'\ngood = '|/bin/cat'";
     let server = Server::start(dir.path(), &(base + "[events]\nenabled = true\n" + &domain(dir.path(), aliases)));
@@ -403,7 +403,7 @@ fn lmtp_without_utf8() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<Strin
 }
 
 #[test]
-fn a_client_that_always_says_smtputf8_reaches_a_server_without_it() {
+fn smtputf8_without_need_reaches_a_server_without_it() {
     let (dir, base) = world();
     let (address, told) = lmtp_without_utf8();
     let domains = ["lmtp.example", "xn--bcher-kva.example"];

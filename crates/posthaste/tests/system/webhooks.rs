@@ -195,7 +195,7 @@ fn refuse(server: &Server, numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn what_fails_is_posted_again_signed_and_a_dead_hook_delays_no_other() {
+fn failed_posts_are_repeated_signed_and_a_dead_hook_is_alone() {
     let dir = tempfile::tempdir().unwrap();
     let answers = [Answer::Status(500), Answer::Status(302), Answer::Silence];
     let (http, other) = (Http::start(&answers), Http::start(&[]));
@@ -253,7 +253,7 @@ fn a_kill_loses_nothing_and_duplicates_have_the_same_id() {
 }
 
 #[test]
-fn a_reload_brings_and_takes_webhooks_and_one_of_the_same_name_goes_on() {
+fn a_reload_adds_removes_and_keeps_webhooks_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (Http::start(&[]), Http::start(&[]));
     let server = start(dir.path(), &[("crm", &*old.url())], FOR_EVER);

@@ -159,7 +159,7 @@ fn a_reply_of_several_lines_is_one() {
 }
 
 #[test]
-fn the_built_in_patterns_are_as_good_as_those_of_a_file_have_to_be() {
+fn built_in_patterns_pass_the_checks_of_a_file() {
     for rule in &builtin() {
         assert_eq!((check_name(&rule.name), check_patterns(rule)), (Ok(()), Ok(())), "{}", rule.name);
     }

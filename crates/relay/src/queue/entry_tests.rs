@@ -115,7 +115,7 @@ fn samples() -> Vec<QueueEntry> {
 }
 
 #[test]
-fn every_entry_reads_back_as_written_and_none_cut_short_or_longer() {
+fn every_entry_reads_back_and_no_cut_or_longer_one_does() {
     for entry in samples() {
         let whole = entry.encode();
         assert_eq!(QueueEntry::decode(&whole), Ok(entry.clone()));
@@ -162,7 +162,7 @@ fn the_bytes_are_those_of_the_table() {
 }
 
 #[test]
-fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
+fn the_other_sender_follows_the_pool_and_a_bit_marks_it() {
     let mut expected = queued().encode();
     expected[2] |= 16;
     // The NOTIFY of the second recipient, and the text after the pool.

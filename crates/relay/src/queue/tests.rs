@@ -104,7 +104,7 @@ fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
 const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };
 
 #[test]
-fn a_deferred_recipient_comes_again_and_a_settled_message_is_released() {
+fn a_deferred_recipient_returns_and_a_settled_message_goes() {
     let mut world = World::new();
     let lsn = world.queued("t", &["a@X.example", "b@y.example", "c@z.other"]);
     let ready = world.route();

@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_the_code_of_the_next_host_and_its_text_in_one_clean_line() {
+    fn a_refusal_has_the_next_hosts_code_and_one_clean_line() {
         let check = |enhanced: &str, text: &str, expected: &str| {
             assert_eq!(refusal(&Reply::new(553, enhanced, text.to_owned())).to_string(), expected);
         };

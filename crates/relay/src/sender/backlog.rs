@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_presses_from_half_of_the_memory_on_with_one_site_or_many() {
+    fn a_relay_slows_intake_from_half_of_its_memory_on() {
         assert_eq!(level_of([].into_iter()), 0.0);
         for count in [1, 2, 50] {
             let level = |behind| level_of(std::iter::repeat_n(site(10, behind), count));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn held_ones_are_told_apart_and_times_that_are_over_do_not_count() {
+    fn held_recipients_are_told_apart_and_past_times_ignored() {
         let look = RollingLook::default();
         let one = |held, oldest, next| (QUEUE, Count { held, oldest, next, ..Count::NONE });
         let page = |_: Option<Key>| (vec![one(0, 7, 90), one(1, 5, Secs::MAX), one(0, 9, 80)], None);

@@ -103,7 +103,7 @@ fn an_outcome_is_appended_at_once_or_with_the_next_batch() {
 }
 
 #[test]
-fn more_outcomes_than_a_batch_takes_follow_one_batch_behind_the_other() {
+fn outcomes_beyond_one_batch_follow_in_the_next() {
     let world = World::new();
     world.record(0..1);
     world.record(1..2501);

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_alike_only_if_nothing_differs_that_the_other_host_or_an_eavesdropper_could_see() {
+    fn connections_are_alike_if_no_host_or_eavesdropper_can_tell() {
         let (source, config) = (egress(), opportunistic_tls().unwrap());
         let with = |change: &dyn Fn(&mut Settings)| {
             let mut settings = Settings::new("relay.example");

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pool_of_a_tenant_counts_and_suspended_sources_are_left_out() {
+    fn a_tenants_first_pool_counts_without_suspended_sources() {
         let routes = new(&routing(&[("one", &["t", "u"], &["a", "b"]), ("rest", &["*"], &["c"])]), None);
         assert_eq!((names(&routes, "t"), names(&routes, "")), (vec!["a".into(), "b".into()], vec!["c".into()]));
         routes.sources.iter().take(1).for_each(suspend);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_of_the_route_precedes_that_of_the_message_and_that_of_the_tenant() {
+    fn the_pool_of_a_route_precedes_message_and_tenant() {
         let routes = new(&routing(&[("one", &["t"], &["a"]), ("two", &["u"], &["b"]), ("three", &[], &["c"])]), None);
         assert_eq!(names_from(&routes, "other", "", None), [DEFAULT], "only mail that names it is sent from the third");
         let names = |pool, of_route| names_from(&routes, "t", pool, of_route);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_day_has_its_number_and_behind_the_last_there_is_no_limit() {
+    fn each_warm_up_day_has_its_limit_and_the_end_has_none() {
         let sent = sent(&[50, 100, 2000], 4);
         for (sent, most) in sent.iter().zip([50, 100, 2000]) {
             // The last evening's savings, an hour's share, count for the next day.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_with_nothing_and_comes_back_when_there_is_something() {
+    fn a_warm_up_begins_empty_and_returns_with_mail() {
         let warming = Warming::new(WarmUp { since: 20_000, per_day: vec![DAY_SECS * 10] });
         let begin = 20_000 * DAY_SECS;
         assert!(!warming.take(begin) && !warming.is_worth_it(begin) && !warming.is_worth_it(begin + 1));

@@ -39,7 +39,7 @@ fn the_most_specific_section_decides_key_by_key() {
 }
 
 #[test]
-fn what_a_section_says_of_a_source_stands_before_what_it_says_of_all() {
+fn a_section_for_one_source_precedes_one_for_all() {
     let rules = rules(
         "[default]\nconnections = 10\nmessages_per_connection = 9\nlimits = ['all']\n\
          [default.source.new]\nconnections = 1\nmessage_rate = '1/s'\nlimits = ['some']\n\

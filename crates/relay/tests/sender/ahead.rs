@@ -133,7 +133,7 @@ fn a_421_in_a_session_that_waits_for_questions_is_seen() {
 }
 
 #[test]
-fn a_session_that_was_closed_meanwhile_and_a_dead_host_are_passed_over() {
+fn a_closed_session_and_a_dead_host_are_passed_over() {
     let sink = Sink::start();
     // The first host has no listener at that port.
     let zone = zone().mx("b.example", 10, "dead.example").mx("b.example", 20, "mx.a.example");

@@ -47,7 +47,7 @@ fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
 }
 
 #[test]
-fn half_of_the_connections_serve_first_attempts_while_any_wait_and_all_while_no_others_do() {
+fn half_of_the_connections_serve_first_attempts_that_wait() {
     check(4, 8, 8, [2, 2]);
     check(5, 8, 8, [3, 2]);
     check(4, 8, 1, [3, 1]);

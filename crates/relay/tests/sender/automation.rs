@@ -101,7 +101,7 @@ fn a_reply_has_mail_of_a_domain_given_up_for_a_time() {
 }
 
 #[test]
-fn a_reply_suspends_a_tenant_at_a_site_alone_also_behind_a_restart() {
+fn a_reply_suspends_a_tenant_at_one_site_across_restarts() {
     let sink = Sink::start();
     let rule = |config: &mut Config| with_rule(config, "patterns = ['later$']\naction = 'suspend'\nof = 'tenant'");
     let rig = rig_with(zone(), sink.port(), rule);
@@ -124,7 +124,7 @@ fn a_reply_suspends_a_tenant_at_a_site_alone_also_behind_a_restart() {
 }
 
 #[test]
-fn a_reply_slows_a_campaign_down_at_a_site_also_behind_a_restart() {
+fn a_reply_slows_a_campaign_at_one_site_across_restarts() {
     let sink = Sink::start();
     let rule = "patterns = ['later']\naction = 'slow'\nof = 'campaign'\nmessage_rate = '1/day'";
     let rule = |config: &mut Config| with_rule(config, rule);

@@ -22,7 +22,7 @@ impl Rig {
 }
 
 #[test]
-fn intake_waits_while_what_is_sent_has_waited_for_long_and_not_when_that_is_over() {
+fn intake_waits_while_sent_mail_is_late_and_no_longer() {
     // The pause lasts for two seconds behind the last message. A thread that stands still for longer looks again.
     wait("intake is to wait", || {
         let sink = Sink::start();

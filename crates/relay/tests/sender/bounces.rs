@@ -75,7 +75,7 @@ fn another_class_by_the_rules_of_a_file_suppresses_nobody() {
 }
 
 #[test]
-fn failures_of_one_message_at_several_hosts_are_one_notification() {
+fn failures_of_a_message_at_several_hosts_are_one_notice() {
     let sink = Sink::start();
     let zone = zone().mx("b.example", 1, "mx.b.example").a("mx.b.example", LOOPBACK);
     let zone = zone.mx("c.example", 1, "mx.c.example").a("mx.c.example", LOOPBACK);

@@ -39,7 +39,7 @@ fn an_idle_connection_gives_way_to_a_site_that_has_none() {
 }
 
 #[test]
-fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_nothing() {
+fn steady_mail_for_many_sites_waits_for_no_idle_connection() {
     let (sink, rig) = crowd(100, 5);
     for turn in 0..20 {
         // Some sites have mail for more than one connection, so that they ask for others.
@@ -54,7 +54,7 @@ fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_n
 }
 
 #[test]
-fn idle_connections_leave_room_for_sites_that_want_more_than_they_have() {
+fn idle_connections_make_room_for_sites_that_want_more() {
     let (sink, rig) = crowd(20, 16);
     (0..20).for_each(|site| send_to(&rig, site));
     rig.wait_empty();

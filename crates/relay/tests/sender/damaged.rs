@@ -50,7 +50,7 @@ fn waiting(rig: &Rig) -> (Lsn, String, String) {
 }
 
 #[test]
-fn a_message_whose_record_is_damaged_says_so_and_expires_with_a_word() {
+fn a_message_whose_record_is_damaged_says_so_and_expires() {
     let sink = Sink::start();
     let dir = deferred(&sink, "never@a.example");
     let rig = rig_in(dir, zone(), sink.port(), wait_long);
@@ -65,7 +65,7 @@ fn a_message_whose_record_is_damaged_says_so_and_expires_with_a_word() {
 }
 
 #[test]
-fn a_message_that_an_operator_has_given_up_fails_at_its_next_attempt() {
+fn a_message_that_was_given_up_fails_at_its_next_attempt() {
     let sink = Sink::start();
     let dir = deferred(&sink, "never@a.example");
     let rig = rig_in(dir, zone(), sink.port(), wait_long);
@@ -87,7 +87,7 @@ fn a_message_that_an_operator_has_given_up_fails_at_its_next_attempt() {
 }
 
 #[test]
-fn a_message_whose_body_is_damaged_fails_by_name_and_its_sender_is_told() {
+fn a_damaged_body_fails_its_message_and_the_sender_is_told() {
     let sink = Sink::start();
     let rig = rig_in(deferred(&sink, "the text"), zone(), sink.port(), wait_long);
     rig.flush();

@@ -68,7 +68,7 @@ fn is_counted(rig: &Rig, policy: &str, result: &str) -> bool {
 }
 
 #[test]
-fn a_certificate_that_a_record_names_gets_the_mail_whatever_its_name() {
+fn a_certificate_named_by_a_record_is_taken_with_any_name() {
     let host = Files::new("elsewhere.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let rig = rig(&sink, naming(zone().signed("example"), &sink, &host));
@@ -182,7 +182,7 @@ fn a_host_whose_records_nobody_gives_is_not_connected_to() {
 }
 
 #[test]
-fn another_host_takes_the_mail_of_one_whose_records_nobody_gives() {
+fn another_host_takes_mail_of_one_with_missing_records() {
     let host = Files::new("mx2.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let zone = zone().mx("a.example", 2, "mx2.example").a("mx2.example", LOOPBACK).signed("example");
@@ -239,7 +239,7 @@ fn chain(name: &str) -> (Vec<u8>, Arc<ServerConfig>) {
 }
 
 #[test]
-fn a_chain_to_an_authority_of_a_record_needs_the_name_of_the_host() {
+fn a_chain_to_a_recorded_authority_needs_the_hosts_name() {
     let zone = |sink: &TlsSink, digest: &[u8]| zone().signed("example").tlsa(&tlsa_name(sink), [2, 1, 1], digest);
     let (digest, config) = chain("mx.example");
     let sink = TlsSink::start(Some(config));

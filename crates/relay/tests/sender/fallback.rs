@@ -44,7 +44,7 @@ fn mail_falls_back_while_no_host_answers_and_returns() {
 }
 
 #[test]
-fn a_domain_that_does_not_exist_does_not_fall_back_and_one_without_an_answer_does() {
+fn a_missing_domain_has_no_fallback_and_a_silent_one_has() {
     let other = Sink::start();
     let zone =
         Zone::default().mx("here.example", 1, "mx.here.example").a("mx.here.example", LOOPBACK).fails("lost.example");
@@ -60,7 +60,7 @@ fn a_domain_that_does_not_exist_does_not_fall_back_and_one_without_an_answer_doe
 }
 
 #[test]
-fn hosts_of_a_route_are_tried_in_their_order_and_routes_may_be_of_a_tenant() {
+fn hosts_of_a_route_are_tried_in_order_and_by_tenant() {
     let (first, second, of_tenant) = (Sink::at((Ipv4Addr::new(127, 0, 0, 21), 0).into()), Sink::start(), Sink::start());
     let zone = Zone::default()
         .a("dead.example", DEAD)

@@ -30,7 +30,7 @@ fn check(taken: &[Taken]) {
 }
 
 #[test]
-fn each_recipient_gets_it_from_its_own_sender_and_the_first_sender_is_told() {
+fn each_forwarded_recipient_has_its_sender_and_one_is_told() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |_| ());
     let to = ["bob@a.example", "fay@a.example", "nob@a.example", "nofay@a.example", "eve@a.example", "flo@a.example"];
@@ -88,7 +88,7 @@ fn recipients_of_different_senders_never_share_a_transaction() {
 }
 
 #[test]
-fn the_other_sender_survives_a_restart_and_moves_to_another_queue() {
+fn a_rewritten_sender_survives_a_restart_and_a_transfer() {
     let sink = Sink::start();
     let wait_long = |config: &mut Config| config.schedules = schedules(3600, 86_400);
     let rig = rig_with(zone(), sink.port(), wait_long);

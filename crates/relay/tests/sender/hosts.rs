@@ -19,7 +19,7 @@ fn domains_without_a_host_fail_with_their_codes() {
 }
 
 #[test]
-fn the_next_host_is_tried_when_one_is_dead_or_cuts_and_no_attempt_counts() {
+fn the_next_host_follows_a_dead_one_and_no_attempt_counts() {
     let sink = Sink::start();
     // The first host has no listener at that port; the second takes the mail.
     let zone = Zone::default()
@@ -38,7 +38,7 @@ fn the_next_host_is_tried_when_one_is_dead_or_cuts_and_no_attempt_counts() {
 }
 
 #[test]
-fn a_chain_of_names_leads_to_the_host_and_the_address_stays_as_it_is() {
+fn a_cname_chain_leads_to_the_host_and_keeps_the_address() {
     let sink = Sink::start();
     let zone = Zone::default().cname("alias.example", "more.example").cname("more.example", "real.example");
     let zone = zone.mx("real.example", 10, "mx.example").cname("mx.example", "host.example");
@@ -50,7 +50,7 @@ fn a_chain_of_names_leads_to_the_host_and_the_address_stays_as_it_is() {
 }
 
 #[test]
-fn names_that_lead_to_each_other_end_and_a_host_behind_them_is_reached() {
+fn a_cname_loop_ends_and_the_next_host_is_reached() {
     let sink = Sink::start();
     let zone = zone().cname("round.example", "turn.example").cname("turn.example", "round.example");
     let zone = zone.mx("b.example", 10, "round.example").mx("b.example", 20, "mx.a.example");
@@ -64,7 +64,7 @@ fn names_that_lead_to_each_other_end_and_a_host_behind_them_is_reached() {
 }
 
 #[test]
-fn mail_for_a_domain_with_a_thousand_hosts_reaches_the_first_that_answers() {
+fn a_domain_with_1000_hosts_reaches_the_first_that_answers() {
     let sink = Sink::start();
     let mut zone = Zone::default();
     for number in 0..1000_u16 {

@@ -49,7 +49,7 @@ fn of_domain(domain: &str) -> Filter {
 const PAGE: u64 = 1024;
 
 #[test]
-fn what_pages_ask_costs_as_much_with_200_000_recipients_as_with_40_000() {
+fn the_cost_of_pages_does_not_grow_with_the_queue() {
     let costs = [40_000, 200_000].map(|recipients| {
         let (relay, _dns, _dir) = queue_of(recipients);
         let held = Filter { selection: Selection { is_held: Some(true), ..Selection::default() }, ..Filter::default() };

@@ -358,7 +358,7 @@ fn a_message_goes_to_the_mail_host_unaltered() {
 }
 
 #[test]
-fn each_recipient_has_its_own_fate_and_the_sender_is_told_of_failures() {
+fn each_recipient_has_its_outcome_and_failures_are_notified() {
     let sink = Sink::start();
     let rig = rig_with(zone().mx("here.example", 1, "mx.a.example"), sink.port(), |_| ());
     rig.send(
@@ -384,7 +384,7 @@ fn each_recipient_has_its_own_fate_and_the_sender_is_told_of_failures() {
 }
 
 #[test]
-fn a_notification_is_not_answered_with_one_and_never_asks_for_none() {
+fn a_notification_is_never_answered_and_asks_for_none() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |_| ());
     rig.send("", &["no@a.example"], "x\r\n");
@@ -416,7 +416,7 @@ fn a_message_that_no_connection_survives_gets_its_attempts() {
 }
 
 #[test]
-fn a_connection_lost_behind_the_dot_is_unknown_and_retried_later() {
+fn a_connection_lost_after_the_dot_is_retried_as_unknown() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| config.schedules = schedules(3600, 86_400));
     rig.send("ann@here.example", &["vanish@a.example"], "x\r\n");
@@ -518,7 +518,7 @@ fn a_host_that_cannot_be_trusted_gets_neither_mail_nor_password() {
 }
 
 #[test]
-fn what_waits_survives_a_restart_and_what_is_done_does_not_come_again() {
+fn waiting_mail_survives_a_restart_and_done_mail_does_not() {
     let sink = Sink::start();
     let wait_long = |config: &mut Config| config.schedules = schedules(3600, 86_400);
     let rig = rig_with(zone(), sink.port(), wait_long);

@@ -69,7 +69,7 @@ fn who(came: &[Came]) -> Vec<&str> {
 const FREE: [&str; 3] = ["bob@bare.example", "bob@none.example", "bob@testing.example"];
 
 #[test]
-fn enforce_takes_permitted_hosts_alone_and_the_other_modes_take_all() {
+fn enforce_takes_permitted_hosts_and_other_modes_all() {
     let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
     let sink = TlsSink::start(Some(host.server(&host)));
     let rig = rig(&sink, dir.path(), &host, "");

@@ -148,7 +148,7 @@ fn a_delay_is_told_once_and_only_to_those_who_ask() {
 }
 
 #[test]
-fn a_failure_returns_what_ret_asks_for_and_names_the_original_recipient() {
+fn a_failure_obeys_ret_and_names_the_original_recipient() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| config.returned_bytes_max = 200);
     let body = |subject: &str, bytes: usize| format!("Subject: {subject}\r\n\r\nsecret{}\r\n", "x".repeat(bytes));
@@ -196,7 +196,7 @@ fn a_host_that_tells_of_success_itself_gets_all_that_was_asked() {
 }
 
 #[test]
-fn a_host_that_tells_nothing_gets_no_parameters_and_who_asked_for_nothing_is_told_nothing() {
+fn a_host_without_dsn_gets_no_parameters_and_notify_decides() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |_| ());
     for (notify, body) in [(notify::NEVER, "1\r\n"), (notify::FAILURE | notify::DELAY, "2\r\n"), (0, "3\r\n")] {

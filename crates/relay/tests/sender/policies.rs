@@ -251,7 +251,7 @@ fn rig(sink: &TlsSink, policies: &str) -> Rig {
 }
 
 #[test]
-fn each_domain_has_its_policy_and_its_certificate_at_the_same_host() {
+fn each_domain_has_its_policy_and_certificate_at_one_host() {
     let (host, client) = (Files::new("mx.example"), Files::new("client.example"));
     let sink = TlsSink::start(Some(host.server(&client)));
     let rig = rig(
@@ -290,7 +290,7 @@ fn each_domain_has_its_policy_and_its_certificate_at_the_same_host() {
 }
 
 #[test]
-fn after_a_broken_handshake_a_host_is_spoken_to_in_the_clear_unless_tls_is_demanded() {
+fn a_broken_handshake_falls_back_to_clear_text_unless_forbidden() {
     let sink = TlsSink::start(None);
     let rig = rig(&sink, "[[tls_policy]]\ndomain = 'required.example'\npolicy = 'required'\n");
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
@@ -343,7 +343,7 @@ fn what_a_host_says_within_tls_is_no_reason_for_clear_text() {
 }
 
 #[test]
-fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
+fn no_password_is_sent_in_the_clear_after_a_broken_handshake() {
     let sink = TlsSink::start(None);
     let route = |domain: &str, auth: Option<Credentials>| {
         let (policy, config) = (TlsPolicy::Opportunistic, opportunistic_tls().unwrap());

@@ -69,7 +69,7 @@ fn an_unreachable_site_pauses_and_comes_back() {
 }
 
 #[test]
-fn a_flush_right_behind_a_change_of_routes_ends_the_pause_of_the_sites_that_mail_goes_to_by_then() {
+fn a_flush_after_a_new_route_ends_the_pause_of_its_sites() {
     let port = unused_port(LOOPBACK);
     let zone = zone().mx("b.example", 10, "mx.b.example").a("mx.b.example", Ipv4Addr::new(127, 0, 0, 2));
     let rig = rig_with(zone.mx("hub.example", 10, "mx.a.example"), port, |config| config.site_pause_secs = 3600);
@@ -92,7 +92,7 @@ fn a_flush_right_behind_a_change_of_routes_ends_the_pause_of_the_sites_that_mail
 }
 
 #[test]
-fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
+fn a_paused_site_is_probed_with_one_connection() {
     let mute = Mute::start((LOOPBACK, 0).into());
     let port = mute.address.port();
     let other = Sink::at((Ipv4Addr::new(127, 0, 0, 2), port).into());

@@ -98,7 +98,7 @@ fn through(proxy: Proxy, ipv4: Option<Ipv4Addr>) -> Routing {
 }
 
 #[test]
-fn mail_goes_through_a_socks5_proxy_and_its_refusal_is_the_hosts() {
+fn mail_goes_through_socks5_and_its_refusal_is_the_hosts() {
     let sink = Sink::start();
     let (server, asked) = proxy(socks5);
     let zone = zone().mx("a.example", 5, "dead.example").a("dead.example", Ipv4Addr::new(127, 0, 0, 77));
@@ -114,7 +114,7 @@ fn mail_goes_through_a_socks5_proxy_and_its_refusal_is_the_hosts() {
 }
 
 #[test]
-fn a_proxy_that_takes_the_protocols_header_hears_source_and_destination() {
+fn a_proxy_by_proxy_protocol_gets_source_and_destination() {
     let sink = Sink::start();
     let (server, asked) = proxy(proxy_protocol);
     let ipv4 = Some(Ipv4Addr::new(192, 0, 2, 55));

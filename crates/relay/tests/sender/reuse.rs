@@ -49,7 +49,7 @@ fn rest() {
 const ONE: &str = "[default]\nconnections_per_address = 1\n";
 
 #[test]
-fn a_site_takes_the_idle_connection_of_another_to_the_same_address() {
+fn a_site_reuses_an_idle_connection_to_the_same_address() {
     let sink = Sink::start();
     let rig = rig("", &sink);
     rig.send_and_rest("bob@d0.example", &sink, 1);
@@ -104,7 +104,7 @@ fn messages_of_a_connection_are_counted_over_all_its_sites() {
 }
 
 #[test]
-fn the_limit_of_an_address_holds_while_connections_change_their_sites() {
+fn the_limit_of_an_address_holds_across_reuse_by_sites() {
     let sink = Sink::start();
     let rig = rig("[default]\nconnections_per_address = 2\n", &sink);
     for round in 0..30 {
@@ -123,7 +123,7 @@ fn the_limit_of_an_address_holds_while_connections_change_their_sites() {
 }
 
 #[test]
-fn a_connection_that_is_lost_as_it_is_taken_over_is_no_trouble_of_the_host() {
+fn a_connection_lost_at_reuse_does_not_count_against_the_host() {
     let sink = Sink::start();
     let rig = rig(ONE, &sink);
     rig.send_and_rest("bob@d0.example", &sink, 1);
@@ -163,7 +163,7 @@ fn a_connection_serves_nobody_with_another_password() {
 }
 
 #[test]
-fn an_idle_connection_ends_for_a_site_that_waits_for_its_address_and_cannot_use_it() {
+fn an_idle_connection_yields_to_a_site_that_cannot_reuse_it() {
     let sink = Sink::start();
     let zone = Zone::default().a("hub.example", LOOPBACK);
     let route = |domain: &str, user: &str| {

@@ -14,7 +14,7 @@ fn of(rooms: &[RoomNow], tenant: &str) -> (u64, u64, u64, bool) {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_until_recipients_have_left_and_tells_it_once() {
+fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     let limits = RoomLimits { recipients: 4, tenants: [(Arc::from("news"), 2)].into() };
     let rig = rig_with(zone(), 1, |config| {
         config.room = limits.clone();

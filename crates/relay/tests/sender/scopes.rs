@@ -130,7 +130,7 @@ fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize)
 }
 
 #[test]
-fn each_reply_and_each_end_at_each_stage_belongs_to_the_host_the_message_or_the_recipient() {
+fn each_reply_at_each_stage_has_its_scope() {
     use Becomes::{Deferred, Failed, Next, Unknown};
     let expected = [
         (At::Greeting, [Next, Next, Next, Next]),

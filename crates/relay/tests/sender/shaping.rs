@@ -136,7 +136,7 @@ fn a_tenant_that_has_reached_its_rate_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_named_limit_is_shared_by_all_that_name_it_and_counts_a_message_once() {
+fn a_named_limit_is_shared_and_counts_a_message_once() {
     let (sink, lag) = (Sink::start(), Lag::start());
     let text = "[default]\nlimits = ['all']\n[domain.'a.example']\nlimits = ['all']\n[limit.all]\nmessage_rate = '20/s, burst 2'\n";
     let rig = limited(text, &sink);
@@ -273,7 +273,7 @@ fn a_site_has_its_own_number_of_connections() {
 }
 
 #[test]
-fn a_message_goes_out_with_bdat_to_a_host_that_offers_it_if_a_section_says_so() {
+fn bdat_is_used_where_offered_and_configured() {
     let body = b"Subject: \xe9\r\n\r\n.dot\r\n.\r\nbare\nand\rothers\r\xff\r\nend\r";
     let mended = b"Subject: \xe9\r\n\r\n.dot\r\n.\r\nbare\r\nand\r\nothers\r\n\xff\r\nend\r\n";
     let bdat = format!("BDAT {} LAST", mended.len());
@@ -319,7 +319,7 @@ fn there_is_no_burst_again_after_a_restart() {
 }
 
 #[test]
-fn a_dead_address_of_two_hosts_makes_the_site_pause_whatever_its_limit() {
+fn a_dead_address_of_two_hosts_pauses_the_site() {
     let dead = unused_port(LOOPBACK);
     let zone = Zone::default().mx("a.example", 10, "mx1.a.example").mx("a.example", 20, "mx2.a.example");
     let zone = zone.a("mx1.a.example", LOOPBACK).a("mx2.a.example", LOOPBACK);

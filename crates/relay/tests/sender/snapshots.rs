@@ -360,7 +360,7 @@ fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
 }
 
 #[test]
-fn after_a_loss_in_the_ring_it_is_uncertain_until_its_next_snapshot() {
+fn a_loss_in_the_ring_makes_it_uncertain_until_a_snapshot() {
     let dns = Server::start(zone());
     let dir = tempfile::tempdir().unwrap();
     let killed = dir.path().join("killed");

@@ -27,7 +27,7 @@ fn of_tenant(tenants: &[&str]) -> Routing {
 }
 
 #[test]
-fn messages_leave_from_the_sources_of_their_tenant_with_their_names() {
+fn mail_leaves_from_its_tenants_sources_under_their_names() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| config.routing = of_tenant(&["t"]));
     for _ in 0..200 {
@@ -71,7 +71,7 @@ fn not_here() -> Source {
 }
 
 #[test]
-fn mail_of_a_source_that_cannot_be_bound_goes_to_the_others_of_its_pool() {
+fn mail_of_an_unbindable_source_goes_to_others_of_its_pool() {
     let sink = Sink::start();
     let routing = Routing {
         sources: vec![not_here(), source("one", 11)],
@@ -92,7 +92,7 @@ fn mail_of_a_source_that_cannot_be_bound_goes_to_the_others_of_its_pool() {
 }
 
 #[test]
-fn mail_waits_for_its_only_source_until_other_sources_are_configured() {
+fn mail_waits_for_its_only_source_until_a_new_configuration() {
     let sink = Sink::start();
     let only = |source: Source| {
         let pools = vec![pool(&[], &[(&*source.name, 1)])];
@@ -195,7 +195,7 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
 }
 
 #[test]
-fn mail_with_eight_bits_is_sent_as_it_is_or_given_up_as_it_is_set() {
+fn eight_bit_mail_is_sent_or_given_up_by_the_setting() {
     use posthaste_smtp::client::EightBit;
     for (eight_bit, is_sent) in [(EightBit::Send, true), (EightBit::Refuse, false)] {
         let sink = Sink::offering(&["PIPELINING"]);

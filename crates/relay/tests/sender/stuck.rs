@@ -21,7 +21,7 @@ fn wait_found(relay: &Relay, begun: Instant, secs: u64, states: &str, became: &[
 }
 
 #[test]
-fn a_session_that_waits_is_named_once_with_its_states_and_when_it_goes_on() {
+fn a_stuck_session_is_named_once_and_when_it_goes_on() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |_| ());
     rig.send("ann@here.example", &["slow@a.example"], "x\r\n");
@@ -114,7 +114,7 @@ impl Hooks for Hung {
 }
 
 #[test]
-fn a_disk_that_hangs_is_seen_in_the_connection_that_reads_and_in_the_snapshot_that_is_written() {
+fn a_hanging_disk_is_seen_in_a_body_read_and_a_snapshot() {
     let sink = Sink::start();
     let port = sink.port();
     for (is_of_bodies, states, patience) in [

@@ -89,7 +89,7 @@ async fn a_421_before_the_dot_belongs_to_the_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_makes_no_sense_belongs_to_the_host_and_behind_the_dot_is_unknown() {
+async fn nonsense_replies_blame_the_host_or_are_unknown_after_the_dot() {
     for act in senseless() {
         for at in [At::Mail, At::Rcpt, At::Data, At::Dot] {
             if at == At::Data && act == Act::Say("354 what\r\n".into()) {

@@ -160,7 +160,7 @@ async fn octets_that_make_no_reply_buy_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_session_ends_after_its_time_or_when_the_server_leaves() {
+async fn an_idle_session_ends_by_time_or_when_the_server_leaves() {
     let (stream, server) = Script::default().serve();
     let mut session = Session::open_over(stream, &settings()).await.unwrap();
     let mut list = List { waits: true, ..List::two() };

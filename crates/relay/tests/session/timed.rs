@@ -83,7 +83,7 @@ async fn asked_for_amid_a_body(is_timed: bool) -> usize {
 }
 
 #[tokio::test]
-async fn a_message_whose_time_counts_is_asked_for_when_it_can_be_written() {
+async fn a_timed_message_is_asked_for_when_it_can_be_written() {
     assert_eq!(asked_for_amid_a_body(false).await, 2, "so that both are in one write");
     assert_eq!(asked_for_amid_a_body(true).await, 1);
 }

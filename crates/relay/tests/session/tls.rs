@@ -139,7 +139,7 @@ async fn without_an_offer_the_policy_decides() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_handshake_may_be_followed_by_clear_text_under_opportunistic_only() {
+async fn clear_text_follows_a_failed_handshake_if_opportunistic() {
     let site = Site::new();
     let broken = || Script { extensions: vec!["STARTTLS"], ..Script::odd(At::Dot, 9, Act::Close) };
     for (policy, may_retry) in [(TlsPolicy::Opportunistic, true), (TlsPolicy::Required, false)] {

@@ -93,7 +93,7 @@ async fn without_a_reply_nothing_is_known_of_the_recipient() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_the_host_cannot_have_is_refused_without_a_question() {
+async fn an_impossible_address_is_refused_without_a_question() {
     let (stream, server) = Script::default().serve();
     let mut session = Session::open_over(stream, &settings()).await.unwrap();
     assert_eq!(is(&session.verify(rcpt("<é@d>")).await), ("refused", 550));

@@ -8,7 +8,7 @@ use crate::common::{hits, maildir, update};
 use crate::support::{at_rest, crash_between, crash_between_commits, message, one_message_indexed};
 
 #[test]
-fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
+fn tags_missed_by_a_crash_come_with_the_next_update() {
     let (_mail, index) = one_message_indexed();
     fs::write(index.path().join("tags.pending"), "").unwrap();
     let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
@@ -46,7 +46,7 @@ fn two_messages_never_share_a_number_however_often_it_crashes() {
 }
 
 #[test]
-fn a_file_rewritten_in_place_that_a_crash_cut_in_half_is_something_to_do() {
+fn a_half_rewritten_file_after_a_crash_is_work_to_do() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
     message(mail.path(), "1.a.h:2,", "one");

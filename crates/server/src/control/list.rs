@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_not_in_memory_is_found_in_the_event_log_and_what_is_not_found_is_said() {
+    fn a_reply_not_in_memory_is_read_from_the_event_log_or_missed() {
         let dir = tempfile::tempdir().unwrap();
         let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
         let config = Config::parse(Path::new("x"), &text).unwrap();

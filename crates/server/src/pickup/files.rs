@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_waits_twice_as_long_each_time_and_at_most_five_minutes() {
+    fn the_wait_of_a_file_doubles_up_to_five_minutes() {
         let mut files = Files::default();
         files.add(["b", "a"].map(|name| Found { name: name.into(), uid: 0 }).into());
         assert_eq!(files.take().unwrap().0, "a");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_whose_mail_waits_leaves_room_for_others_and_what_is_known_is_bounded() {
+    fn one_user_with_waiting_mail_leaves_room_and_state_is_bounded() {
         let mut files = Files::default();
         assert_eq!(files.room(), FOUND_MAX);
         assert_eq!(find(&mut files, 1000, 2 * KNOWN_MAX), KNOWN_MAX / 2);

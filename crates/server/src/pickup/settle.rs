@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_for_the_refused_that_others_have_made_is_not_used() {
+    fn a_directory_for_refused_mail_made_by_others_is_not_used() {
         let place = tempfile::tempdir().unwrap();
         let (own, elsewhere) = (place.path().join("pickup"), place.path().join("elsewhere"));
         std::fs::create_dir(&own).unwrap();

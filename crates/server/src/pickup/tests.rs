@@ -92,7 +92,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_kill_between_commit_and_unlink_costs_a_second_copy_and_no_more() {
+async fn a_kill_between_commit_and_unlink_costs_one_second_copy() {
     let rig = Rig::new();
     (0..5).for_each(|number| rig.put(number));
     rig.run_until("taken", |rig| rig.waiting() == 0).await;
@@ -112,7 +112,7 @@ async fn a_kill_between_commit_and_unlink_costs_a_second_copy_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_file_whose_checksum_is_wrong_is_not_delivered_however_late_that_is_seen() {
+async fn a_file_with_a_wrong_checksum_is_never_delivered() {
     let rig = Rig::new();
     rig.put(0);
     let directory = rig.directory();
@@ -129,7 +129,7 @@ async fn a_file_whose_checksum_is_wrong_is_not_delivered_however_late_that_is_se
 }
 
 #[tokio::test]
-async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_the_next_look() {
+async fn a_file_that_reuses_a_name_does_not_wait_for_the_next_scan() {
     let rig = Rig::new();
     rig.put(0);
     let directory = rig.directory();
@@ -158,7 +158,7 @@ async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_th
 }
 
 #[tokio::test]
-async fn a_file_that_comes_is_taken_without_a_look_through_the_directory() {
+async fn a_new_file_is_taken_without_a_directory_scan() {
     let mut rig = Rig::new();
     let place = |name: &str| rig.machine.path().join(name);
     let (above, elsewhere) = (place("above"), place("elsewhere"));
@@ -199,7 +199,7 @@ async fn a_file_is_set_aside_only_once_its_sender_is_told() {
 }
 
 #[tokio::test]
-async fn a_file_for_more_than_one_transaction_takes_brings_one_notice_and_one_file_of_the_refused() {
+async fn a_file_of_several_transactions_brings_one_notice() {
     let rig = Rig::new();
     let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
     let names = ["no1", "no2", "no3", "no4", "b", "no5", "no6"];
@@ -256,7 +256,7 @@ async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
 }
 
 #[test]
-fn a_look_that_waits_for_the_queue_to_become_empty_waits_for_no_time() {
+fn a_scan_that_waits_for_the_queue_has_no_timeout() {
     let now = Instant::now();
     let (past, later) = (now - Duration::from_secs(1), now + Duration::from_secs(1));
     assert_eq!(wake_at(None, past, true), None);

@@ -90,7 +90,7 @@ async fn serve_checked(
 }
 
 #[tokio::test]
-async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when_it_is_sent_again() {
+async fn mail_held_by_a_hanging_disk_is_refused_and_later_comes_once() {
     let machine = Machine::new().expect("a machine");
     let mail = machine.path().join("mail");
     let (store, server, relay) = serve(&machine, PATIENCE, true).await;
@@ -114,7 +114,7 @@ async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when
 }
 
 #[tokio::test]
-async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
+async fn a_message_waits_while_the_ring_is_nearly_full() {
     let machine = Machine::new().expect("a machine");
     let (store, server, relay) = serve(&machine, LONG, false).await;
     let spool = store.intake().spool().clone();

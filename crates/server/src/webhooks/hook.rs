@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn while_its_place_cannot_be_saved_a_hook_is_told_each_event_once() {
+    fn each_event_is_posted_once_with_an_unsavable_position() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = File::create(dir.path().join(file_name(1))).unwrap();
         let mut event =
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_whose_place_is_lost_posts_nothing_until_that_is_settled() {
+    fn a_hook_with_a_lost_position_posts_nothing_until_settled() {
         let dir = tempfile::tempdir().unwrap();
         let lines: String = (1..=3).map(|lsn| format!("{{\"lsn\":\"{lsn}\",\"event\":\"refused\"}}\n")).collect();
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_announcement_alone_takes_no_memory_and_neither_does_a_small_piece() {
+    async fn an_announced_size_or_a_small_piece_takes_no_memory() {
         for begin in ["BDAT 250000 LAST", "DATA"] {
             let (mut connection, mut client) = in_body(begin).await;
             let mut body = Body::new(&mut connection);

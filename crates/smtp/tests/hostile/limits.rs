@@ -166,7 +166,7 @@ fn messages_and_recipients_are_counted() {
 }
 
 #[test]
-fn a_limit_of_more_digits_than_its_extension_has_is_not_announced() {
+fn a_limit_with_too_many_digits_is_not_announced() {
     let mut config = Config::new("mx");
     for (recipients, is_announced) in [(999_999, true), (1_000_000, false), (usize::MAX, false)] {
         config.limits.recipients = recipients;

@@ -142,7 +142,7 @@ async fn a_client_hears_why_a_server_takes_no_more() {
 }
 
 #[tokio::test]
-async fn a_client_that_could_not_write_all_does_not_wait_for_a_verdict() {
+async fn a_client_that_could_not_write_all_awaits_no_verdict() {
     let extended = [("EHLO", "250-x\r\n250-PIPELINING\r\n250 CHUNKING\r\n"), ("MAIL", "250 x\r\n250 x\r\n")];
     let address = half_a_server(extended, |_stream| std::future::pending()).await;
     let config = client::Config { transfer: Transfer::BdatAtOnce, ..client::Config::new("c.example") };

@@ -91,7 +91,7 @@ async fn a_lost_connection_is_an_error_of_the_body() {
 }
 
 #[tokio::test]
-async fn a_refused_message_is_an_error_of_the_body_and_of_nothing_else() {
+async fn a_refused_message_is_an_error_of_the_body_alone() {
     let (server, mut events) = start(local()).await;
     let mut talk = Talk::to(&server).await;
     talk.open().await;

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::support::{LONG, RecordingHandler, Talk, local, start};
 
 #[tokio::test]
-async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are_done() {
+async fn shutdown_ends_idle_sessions_at_once_and_others_when_done() {
     let (server, mut events) = start(local()).await;
     let address = server.local_addrs()[0];
     let mut idle = Talk::to(&server).await;

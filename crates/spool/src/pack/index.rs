@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_record_is_found_and_no_other_and_heads_with_long_bodies_are_there() {
+    fn the_index_finds_each_record_alone_and_heads_of_long_bodies() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         for count in [0, 1, ENTRIES_IN_BLOCK as u64, ENTRIES_IN_BLOCK as u64 + 1, 1000, 20_000] {

@@ -164,7 +164,7 @@ mod tests {
     use crate::pack::pieces::PIECE_BYTES;
 
     #[test]
-    fn every_head_is_read_in_whatever_order_and_a_damaged_one_is_told() {
+    fn heads_are_read_in_any_order_and_damage_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = PackWriter::create(dir.path(), 1).unwrap();
         // Some heads are longer than a piece, and some bodies large.

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn however_long_a_run_is_its_moments_are_bounded_and_the_last_is_there() {
+    fn moments_of_a_long_run_are_bounded_with_the_last() {
         let mut timeline = Timeline::default();
         (0..10_001).for_each(|at| timeline.add(f64::from(at), at as u64, at as u64));
         assert!(timeline.at_s.len() < MOMENTS_MAX && timeline.at_s.len() == timeline.settled.len());

@@ -62,7 +62,7 @@ fn each_kind_of_fault_is_found_and_named() {
 }
 
 #[test]
-fn several_recipients_have_a_copy_each_unless_the_store_keeps_one() {
+fn recipients_have_a_copy_each_unless_the_store_keeps_one() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a", "b", "c"] {
         write(dir.path(), name, &message(0));
@@ -80,7 +80,7 @@ fn several_recipients_have_a_copy_each_unless_the_store_keeps_one() {
 }
 
 #[test]
-fn a_store_with_one_copy_for_several_recipients_is_told_from_a_loss() {
+fn one_copy_for_several_recipients_differs_from_a_loss() {
     let dir = tempfile::tempdir().unwrap();
     (0..3).for_each(|number| write(dir.path(), &number.to_string(), &message(number)));
     let stores = [dir.path().to_owned()];
@@ -98,7 +98,7 @@ fn a_store_with_one_copy_for_several_recipients_is_told_from_a_loss() {
 }
 
 #[test]
-fn a_duplicate_in_one_maildir_does_not_stand_for_another_recipients_copy() {
+fn a_duplicate_in_one_maildir_replaces_no_other_copy() {
     let dir = tempfile::tempdir().unwrap();
     let put = |maildir: &str, name: &str, number| {
         let maildir = dir.path().join(maildir);
@@ -155,7 +155,7 @@ fn every_copy_of_a_duplicate_is_named_in_whatever_store() {
 }
 
 #[test]
-fn a_line_that_is_still_being_written_is_waited_for_and_not_an_error() {
+fn a_line_still_being_written_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("seen.jsonl");
     let line = |number: u64| format!("{{\"id\":\"{RUN:016x}.{number}\",\"intact\":true}}\n");

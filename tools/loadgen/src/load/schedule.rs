@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn open_loop_messages_are_due_evenly_however_late_they_are_claimed() {
+    fn open_loop_messages_are_due_evenly_whenever_claimed() {
         let schedule = schedule(Some(10.0), None, Some(2), 1);
         let late = schedule.start + 5 * SECOND;
         assert_eq!(schedule.behind(late), 30);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_ends_with_its_count_or_its_time_and_warms_up_before() {
+    fn a_closed_loop_ends_by_count_or_time_after_its_warm_up() {
         let counted = schedule(None, Some(3), None, 1);
         for second in [0, 0, 1, 1, 1] {
             let Claim::Message(turn) = counted.claim(counted.start + SECOND * second) else { panic!("no message") };

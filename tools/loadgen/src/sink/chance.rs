@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_series_is_near_its_share_and_another_seed_is_another_series() {
+    fn a_short_series_is_near_its_share_and_follows_the_seed() {
         let hits = |seed: u64| -> Vec<u64> { (0..1000).filter(|n| place(key(seed, "rcpt"), *n) < 1000).collect() };
         assert!((60..140).contains(&hits(1).len()), "{} of 1000 at 10 %", hits(1).len());
         assert_ne!(hits(1), hits(2));

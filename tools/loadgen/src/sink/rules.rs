@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn own_texts_are_used_and_a_domain_keeps_the_stages_it_does_not_name() {
+    fn a_domain_has_its_own_texts_and_keeps_other_stages() {
         let rules = rules(
             "default.mail.permfail = 100\n[domain.\"a.example\"]\nprovider = \"google\"\n\
              rcpt = { tempfail = 100, tempfail-replies = [\"452 4.2.2 Full\", \"421 Bye\\nsee you\"] }\n\

@@ -137,7 +137,7 @@ fn unfriendly() -> SocketAddr {
 }
 
 #[test]
-fn a_message_that_never_had_a_connection_failed_as_the_last_attempt_at_one() {
+fn a_message_without_connection_fails_as_its_last_attempt() {
     // Nothing is known of an attempt that is cut off, but of the one before, for which each connection has time enough.
     let (_held, closed) = refusing();
     let unfriendly = unfriendly();
@@ -159,7 +159,7 @@ fn a_message_that_never_had_a_connection_failed_as_the_last_attempt_at_one() {
 }
 
 #[test]
-fn an_attempt_under_way_at_the_end_counts_where_no_one_before_failed() {
+fn an_attempt_in_flight_at_the_end_counts_unless_one_failed() {
     // Accepts by the backlog alone, and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for per_connection in [PerConnection::All, PerConnection::Count(std::num::NonZeroU64::MIN)] {

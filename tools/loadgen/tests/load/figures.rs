@@ -340,7 +340,7 @@ fn every_figure_in_a_table_is_the_one_in_the_json() {
 }
 
 #[test]
-fn warm_ups_rounds_and_kills_are_marked_wherever_time_goes_along() {
+fn warm_ups_rounds_and_kills_are_marked_on_time_axes() {
     let server = TestServer::start(|_| Treat::Keep);
     let mut plan = server.plan(20);
     plan.rounds = 3;
@@ -391,7 +391,7 @@ fn no_tile_stands_alone_in_the_last_row() {
 }
 
 #[test]
-fn a_report_without_a_title_has_a_heading_that_a_person_would_write() {
+fn a_report_without_title_has_a_readable_heading() {
     let server = TestServer::start(|_| Treat::Keep);
     let plan = |size: &str| {
         let plan = PlanSummary::new(&server.plan(1), size.into());
@@ -452,7 +452,7 @@ fn plots_and_sums_over_time_have_every_message() {
 }
 
 #[test]
-fn each_series_of_a_plot_has_a_colour_of_its_own_and_what_failed_has_it_alone() {
+fn each_series_of_a_plot_has_its_colour_and_failures_theirs() {
     let page = eventful().to_html();
     let mut all = Vec::new();
     for plot in between(&page, "<figcaption>", "</figcaption>") {

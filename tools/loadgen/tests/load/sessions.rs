@@ -143,7 +143,7 @@ fn a_run_that_is_stopped_still_has_its_figures() {
 }
 
 #[test]
-fn a_run_that_is_stopped_waits_for_what_is_under_way_until_it_is_urged() {
+fn a_stopped_run_waits_for_what_is_in_flight_until_urged() {
     for is_urged in [false, true] {
         let (gate, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
         let (held, seen) = (Arc::clone(&gate), Arc::clone(&arrived));

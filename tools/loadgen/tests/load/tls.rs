@@ -144,7 +144,7 @@ fn what_cannot_be_encrypted_is_not_sent() {
 }
 
 #[test]
-fn octets_smuggled_in_behind_the_reply_to_starttls_end_the_session() {
+fn octets_smuggled_after_the_starttls_reply_end_the_session() {
     let smuggler = scripted(|stream| {
         answer_lines(stream, "220 mx\r\n", |said| match said {
             "STARTTLS" => "220 go\r\n250 injected\r\n".into(),

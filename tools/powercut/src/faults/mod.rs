@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_lacks_is_skipped_and_a_server_that_does_not_start_is_a_problem() {
+    fn lacks_are_skipped_and_a_failed_start_is_a_problem() {
         let lacking = shown(|_| Err(RigError::Unavailable("no library".to_owned()))).unwrap();
         assert_eq!((lacking.skipped.as_deref(), lacking.problems.len()), (Some("no library"), 0));
         let ended = shown(|_| Err(ServerError::Ended { status: "1".to_owned(), log: String::new() }.into())).unwrap();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_behind_a_kill_is_counted_unless_the_first_was_recorded() {
+    fn a_copy_after_a_kill_counts_unless_the_first_was_recorded() {
         let load = Load { several_one_in: u64::MAX, ..Load::mixed(7) };
         let doubles = check(&load, &[(&[(1, 1, 8), (2, 1, 9)], &[2]), (&[(1, 2, 12), (2, 1, 9)], &[1, 2])]);
         assert_eq!((doubles.copies, doubles.copies_max, doubles.before_kill_max), (1, 1, Duration::from_secs(2)));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_to_several_may_come_to_each_by_itself_until_all_are_recorded() {
+    fn a_message_to_several_may_come_singly_until_recorded() {
         let load = Load { several_one_in: 1, ..Load::mixed(7) };
         let number = (0..).find(|number| load.recipients(*number).len() > 1).unwrap();
         let doubles = check(&load, &[(&[(number, 2, 8)], &[]), (&[(number, 3, 12)], &[number])]);

@@ -335,7 +335,7 @@ mod tests {
     use crate::log::Event;
 
     #[test]
-    fn what_it_takes_is_on_record_for_each_recipient_and_what_is_altered_is_told() {
+    fn each_accepted_recipient_is_recorded_and_changes_are_told() {
         let load = Load { several_one_in: 2, large_one_in: 1 << 40, ..Load::mixed(5) };
         let disk = Disk::new(Image::zeros(0));
         disk.record();

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_findings_until_mail_is_uncertain_which_whole_snapshots_exclude() {
+    fn doubles_are_findings_unless_mail_is_uncertain() {
         let load = Load::mixed(7);
         let check = |care, uncertain, doubles: &Doubles, twice: &[(u64, u64)]| {
             let mut relayed = Relayed { acknowledged: 2, uncertain, ..Relayed::default() };

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_too_many_is_one_unless_the_record_of_the_first_may_be_gone() {
+    fn an_extra_copy_is_excused_if_its_record_may_be_lost() {
         let load = load();
         let (number, taken) = several(&load, 0);
         let check = |before: &[Event], behind: &[Event]| {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_sender_is_not_told_is_missed_and_what_it_is_told_twice_counted() {
+    fn missing_notices_are_missed_and_double_ones_counted() {
         let load = Load { told_in_16: 3, ..Load::mixed(5) };
         let with = |asks| (0..1000).find(|number| load.asks(*number) == asks).unwrap();
         let (success, refusal) = (with(Asks::Success), with(Asks::Refusal));

@@ -16,7 +16,7 @@ fn end_holds(world: &mut World) -> Vec<Change> {
 }
 
 #[test]
-fn a_hold_ends_by_itself_and_what_is_too_old_by_then_has_its_whole_age_once_more() {
+fn a_hold_ends_by_itself_and_expired_mail_gets_its_age_again() {
     let mut world = World::new();
     let age = 5 * 86_400;
     for (until, expires) in [(START + 7200, 0), (START + 2 * age, START + 3 * age)] {
@@ -64,7 +64,7 @@ fn the_end_of_a_hold_is_there_behind_a_replay_and_in_a_snapshot() {
 }
 
 #[test]
-fn an_operator_changes_the_end_of_a_hold_and_not_what_others_hold() {
+fn an_operator_changes_the_end_of_their_own_hold_alone() {
     let mut world = World::new();
     let message = world.queued("t", &["a@x.example", "b@x.example"]);
     let [key, other] = [0, 1].map(|number| Key { message, number });
@@ -87,7 +87,7 @@ fn an_operator_changes_the_end_of_a_hold_and_not_what_others_hold() {
 }
 
 #[test]
-fn many_holds_that_end_at_once_are_released_in_parts_and_none_leaves_before_its_time() {
+fn holds_that_end_together_are_released_in_parts_on_time() {
     let mut world = World::new();
     let not_before = START + 3600;
     let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
@@ -113,7 +113,7 @@ fn many_holds_that_end_at_once_are_released_in_parts_and_none_leaves_before_its_
 }
 
 #[test]
-fn a_hold_of_a_recipient_under_way_follows_unless_it_is_over_by_then() {
+fn a_hold_of_a_recipient_in_flight_follows_unless_over() {
     for (until, held) in [(START + 100, true), (START + 10, false)] {
         let mut world = World::new();
         let message = world.queued("t", &["a@x.example"]);

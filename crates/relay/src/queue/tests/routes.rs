@@ -40,7 +40,7 @@ fn shared_out(count: usize, weights: &[(&str, u32)]) -> Vec<Vec<Lsn>> {
 }
 
 #[test]
-fn weights_are_exact_and_the_end_of_a_source_moves_its_messages_alone() {
+fn weights_are_exact_and_a_lost_source_moves_its_mail_alone() {
     let all = shared_out(60_000, &[("a", 1), ("b", 2), ("c", 3)]);
     for (messages, part) in all.iter().zip([10_000.0, 20_000.0, 30_000.0]) {
         // Five standard deviations.

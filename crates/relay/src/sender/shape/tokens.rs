@@ -120,7 +120,7 @@ mod tests {
 
     /// Four threads choose messages, which wait any time for their bodies and are sent in any order.
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_was_set_aside_is_there_and_no_window_has_too_many() {
+    async fn a_reserved_token_is_kept_and_no_window_exceeds_its_limit() {
         for seed in 0..20 {
             let rate = Rate::new(200, 1, 1 + seed as u32 % 7).unwrap();
             let (alarm, limit) = (Arc::new(Alarm::new()), limit(rate));

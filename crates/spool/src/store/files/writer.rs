@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_of_a_group_in_two_directories_loses_nothing_and_each_sync_is_needed() {
+    fn a_cut_of_a_group_in_two_directories_needs_each_sync() {
         let machine = Machine::new().unwrap();
         let dir = machine.path().join("files");
         posthaste_fsops::make_dir(&dir).unwrap();

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_outweighs_what_comes_after_it_and_does_not_end_the_rest() {
+    fn a_finding_outweighs_later_ones_and_the_rest_goes_on() {
         let rigged = rigged();
         let lacks = || Err(RigError::Unavailable("no disk".to_owned()));
         assert!(rigged.each([true, true], Ok).unwrap());
