@@ -37,7 +37,7 @@ pub fn start(log: &Log) -> LogGuard {
     let directives = log.directives().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
     let filter = directives.into_iter().fold(Targets::new(), |targets, LogDirective { part, level }| match part {
         None => targets.with_default(level),
-        Some(part) => targets.with_target(part, level),
+        Some(part) => targets.with_target(target(part), level),
     });
     let stderr = fmt::layer().with_writer(lines.clone());
     let layer = match log.format {
@@ -51,6 +51,13 @@ pub fn start(log: &Log) -> LogGuard {
         let _ = STARTED.set(lines.clone());
     }
     LogGuard(lines)
+}
+
+/// The target of the lines that a part of a filter means.
+fn target(part: &str) -> String {
+    let name = part.strip_prefix("posthaste_server::");
+    let module = name.and_then(|name| LOG_TARGETS.iter().find(|(known, _)| *known == name));
+    module.map_or_else(|| part.to_owned(), |(_, path)| format!("posthaste_server::{path}"))
 }
 
 /// An error as a line of the log in JSON, for when there is no log yet, or no longer.
@@ -221,9 +228,44 @@ const KEPT_BYTES: usize = 64 << 10;
 /// Time for which the end of the process waits for the last lines.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The module of each name in `log.level`. A name stays when its file moves.
+const LOG_TARGETS: [(&str, &str); 31] = [
+    ("certificates", "config::certificates"),
+    ("control", "control::requests"),
+    ("events", "receive::events"),
+    ("first_password", "config::first_password"),
+    ("forward", "config::forward"),
+    ("indexing", "services::indexing"),
+    ("inject", "services::inject"),
+    ("listening", "listen::listening"),
+    ("logins", "receive::logins"),
+    ("mailboxes", "services::mailboxes"),
+    ("maildirs", "services::maildirs"),
+    ("message_log", "receive::message_log"),
+    ("opening", "services::opening"),
+    ("own_certificates", "config::own_certificates"),
+    ("panics", "services::panics"),
+    ("pickup", "services::pickup"),
+    ("ready", "control::ready"),
+    ("receive", "receive::handler"),
+    ("relay", "services::relay"),
+    ("relay_log", "services::relay_log"),
+    ("repeats", "repeats"),
+    ("returned", "receive::returned"),
+    ("self_made", "config::self_made"),
+    ("serve", "control::serve"),
+    ("services", "lifecycle"),
+    ("stuck", "receive::stuck"),
+    ("text_search", "listen::text_search"),
+    ("tidy", "services::tidy"),
+    ("transports", "services::transports"),
+    ("watch", "services::watch"),
+    ("webhooks", "services::webhooks"),
+];
+
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -257,26 +299,43 @@ mod tests {
         (go, read, lines)
     }
 
-    #[test]
-    fn every_module_with_lines_can_be_named_in_a_filter() {
-        let files_of = |path: &Path| match path.is_dir() {
-            true => std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect(),
-            false => vec![path.to_owned()],
-        };
-        let has_lines = |path: &PathBuf| {
-            let text = std::fs::read_to_string(path).unwrap();
+    /// Modules below `dir` whose code logs, each by its path from `at`.
+    fn modules_with_lines(dir: &Path, at: &str) -> Vec<String> {
+        let has_lines = |text: &str| {
             // A macro may have the level as an argument.
             let mut levels = ["error", "warn", "info", "debug", "trace"].into_iter().chain(["$level"]);
             levels.any(|level| text.contains(&format!("tracing::{level}!(")))
         };
-        let found = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
-        let mut names: Vec<String> = found
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| files_of(path).iter().any(has_lines))
-            .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
-            .collect();
-        names.sort();
+        let mut found = Vec::new();
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let own = if name == "mod" { at.to_owned() } else { format!("{at}::{name}") };
+            if path.is_dir() {
+                found.extend(modules_with_lines(&path, &own));
+            } else if has_lines(&std::fs::read_to_string(&path).unwrap()) {
+                found.push(own);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_module_with_lines_can_be_named_in_a_filter() {
+        let names = LOG_TARGETS.map(|(name, _)| name);
         assert_eq!(names, posthaste_config::LOG_MODULES);
+        let found = modules_with_lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), "posthaste_server");
+        let is_of = |module: &str, name: &str| {
+            let rest = module.strip_prefix(&target(&format!("posthaste_server::{name}")));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        for module in &found {
+            assert_eq!(names.iter().filter(|name| is_of(module, name)).count(), 1, "{module} has no name");
+        }
+        for name in names {
+            assert!(found.iter().any(|module| is_of(module, name)), "{name} has no lines any more");
+        }
+        assert_eq!(target("posthaste_server::webhooks"), "posthaste_server::services::webhooks");
+        assert_eq!(target("posthaste_smtp::driver"), "posthaste_smtp::driver");
     }
 
     #[test]

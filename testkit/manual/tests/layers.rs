@@ -43,55 +43,57 @@ const LAYERS: &[&[&str]] = &[
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];
 /// The files and folders of the server that may name the crate of a destination or a door: the list of destinations and the wiring of each.
 const WIRING: [(&str, &[&str]); 6] = [
-    ("delivery", &["destinations.rs", "maildirs/"]),
-    ("transport", &["destinations.rs", "transports/"]),
+    ("delivery", &["receive/destinations.rs", "services/maildirs/"]),
+    ("transport", &["control/requests/transports.rs", "receive/destinations.rs", "services/transports/"]),
     (
         "relay",
         &[
-            "control/",
-            "destinations.rs",
-            "error.rs",
-            "forward.rs",
-            "live.rs",
-            "maps.rs",
-            "outbound.rs",
-            "overview.rs",
-            "relay.rs",
-            "relay_log.rs",
-            "remote.rs",
-            "returned.rs",
-            "start_files.rs",
-            "tenants.rs",
+            "config/error.rs",
+            "config/forward.rs",
+            "config/start_files.rs",
+            "control/outbound.rs",
+            "control/overview.rs",
+            "control/requests/",
+            "receive/destinations.rs",
+            "receive/live.rs",
+            "receive/maps.rs",
+            "receive/remote.rs",
+            "receive/returned.rs",
+            "receive/tenants.rs",
+            "services/relay.rs",
+            "services/relay_log.rs",
         ],
     ),
     (
         "events",
         &[
-            "control/find.rs",
-            "control/list.rs",
-            "events.rs",
-            "maildirs/outcomes.rs",
-            "overview.rs",
-            "relay_log.rs",
-            "returned.rs",
-            "transports/mod.rs",
-            "webhooks/",
+            "control/overview.rs",
+            "control/requests/find.rs",
+            "control/requests/list.rs",
+            "receive/events.rs",
+            "receive/returned.rs",
+            "services/maildirs/outcomes.rs",
+            "services/relay_log.rs",
+            "services/transports/mod.rs",
+            "services/webhooks/",
         ],
     ),
     (
         "mailstore",
         &[
-            "control/account.rs",
-            "destinations.rs",
-            "detail_folders.rs",
-            "mailboxes.rs",
-            "reading.rs",
-            "server.rs",
-            "text_search.rs",
+            "control/requests/account.rs",
+            "control/server.rs",
+            "listen/reading.rs",
+            "listen/text_search.rs",
+            "receive/destinations.rs",
+            "receive/detail_folders.rs",
+            "services/mailboxes.rs",
         ],
     ),
-    ("inject", &["inject/", "receive/injected.rs"]),
+    ("inject", &["services/inject/", "receive/handler/injected.rs"]),
 ];
+/// The folders of the server, from top to bottom. The files beside them serve all folders, and use none.
+const FOLDERS: [&str; 5] = ["control", "services", "listen", "receive", "config"];
 /// The names of the server in the program's `main.rs`, the one file that imports it: `serve`, and what is a part of it. `config check` is a start that ends before
 /// it binds; `open_closed` answers one request without listeners; `open_routes` asks the rules of a start's files. The types of requests and answers are
 /// those of `control`.
@@ -235,6 +237,26 @@ fn a_destination_or_door_is_named_in_its_wiring_alone() {
 }
 
 #[test]
+fn a_folder_of_the_server_uses_only_folders_below_it() {
+    let place = |name: &str| FOLDERS.iter().position(|folder| *folder == name);
+    let mut used = 0;
+    for (file, text) in sources(&root().join("crates/server/src")).iter().filter(|(file, _)| *file != "lib.rs") {
+        let own = file.split_once('/').map_or(FOLDERS.len(), |(folder, _)| {
+            place(folder).unwrap_or_else(|| panic!("`{folder}` has no place here: add it"))
+        });
+        for path in text.split("crate::").skip(1) {
+            let name = path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            assert!(!name.is_empty(), "{file} has a list after `crate::`: write a path a line");
+            if let Some(other) = place(name) {
+                assert!(other >= own, "{file} uses `{name}`, which is not below it");
+                used += usize::from(other > own);
+            }
+        }
+    }
+    assert!(used > 100, "only {used} paths into other folders found");
+}
+
+#[test]
 fn streams_are_replayed_by_consumer_alone() {
     // A replicated spool is a spool.
     for name in uses().into_keys().filter(|name| !["spool", "cluster", "consumer"].contains(&&**name)) {
@@ -270,7 +292,7 @@ fn the_interface_of_a_spool_names_no_kind() {
 
 #[test]
 fn acceptance_names_no_destination() {
-    for dir in ["crates/server/src/receive", "crates/intake/src"] {
+    for dir in ["crates/server/src/receive/handler", "crates/intake/src"] {
         for (file, text) in sources(&root().join(dir)) {
             for name in CONSUMERS {
                 assert!(!text.contains(&format!("posthaste_{name}")), "{dir}/{file} names `{name}`");

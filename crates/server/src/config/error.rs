@@ -1,0 +1,122 @@
+//! Why the server did not start, or has ended.
+
+use std::path::PathBuf;
+
+use posthaste_consumer::OpenError;
+use posthaste_smtp::driver::ListenError;
+
+use crate::config::privileges::{LOW_PORTS, PrivilegeError, is_low};
+use posthaste_config::ConfigError;
+
+/// Why the server did not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The configuration cannot be used; nothing was touched.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The spool cannot be used, for example because another server uses it.
+    #[error("{}: {error}", dir.display())]
+    Spool {
+        /// Its directory.
+        dir: PathBuf,
+        /// The error.
+        error: posthaste_spool::OpenError,
+    },
+    /// The mail directory or a stream of the spool cannot be used.
+    #[error("{}: {error}", dir.display())]
+    Storage {
+        /// The data directory.
+        dir: PathBuf,
+        /// The error.
+        error: OpenError,
+    },
+    /// The spool is new, and the table of mailboxes, which says where its numbers begin, cannot be read.
+    #[error(
+        "{}: {error}; the spool is new, and its numbers must begin above those of this table: put the table or the spool back, or remove the table as well, \
+         and each mailbox gets new UIDs",
+        table.display()
+    )]
+    UnknownLsn {
+        /// Its file.
+        table: PathBuf,
+        /// The error.
+        error: String,
+    },
+    /// The queue of mail for other hosts could not be opened.
+    #[error("the relay: {0}")]
+    Relay(OpenError),
+    /// The resolver of `[dns]`, or TLS, cannot be set up.
+    #[error("the relay: {0}")]
+    Dns(String),
+    /// Settings for bounces.
+    #[error(transparent)]
+    Bounces(#[from] posthaste_relay::sender::BouncesError),
+    /// A fixed next hop of the relay cannot be used.
+    #[error("relay.route: {0}")]
+    Route(#[from] posthaste_relay::sender::RouteError),
+    /// The limits for destinations cannot be used.
+    #[error("relay.shaping: {0}")]
+    Shaping(#[from] posthaste_relay::shaping::ShapingError),
+    /// The templates of notifications cannot be used.
+    #[error("relay.notices.templates: {0}")]
+    Wording(#[from] posthaste_notify::dsn::WordingError),
+    /// Senders of forwarded mail cannot be rewritten.
+    #[error("relay.srs: {0}")]
+    Srs(#[from] posthaste_relay::secrets::SecretFileError),
+    /// An address or path cannot be listened on; nothing was touched.
+    #[error("cannot listen on {0}{hint}", hint = hint(.0))]
+    Listen(#[from] ListenError),
+    /// A certificate or its key cannot be used; nothing was touched.
+    #[error(transparent)]
+    Certificate(#[from] crate::config::certificates::CertificateError),
+    /// The file of passwords cannot be used; nothing was touched.
+    #[error("auth.file: {0}")]
+    Logins(#[from] posthaste_accounts::LoginsError),
+    /// The keys of signatures cannot be used; nothing was touched.
+    #[error(transparent)]
+    Dkim(#[from] crate::config::dkim::DkimError),
+    /// The server cannot run as the user that it should; no mail was touched.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
+    /// The descriptor for readiness cannot be written to; nothing was touched.
+    #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
+    ReadyFd {
+        /// Its number.
+        number: u32,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// A part of the server cannot start; no mail was taken.
+    #[error("{service}: {error}")]
+    Service {
+        /// Its name.
+        service: &'static str,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// A part of the server has ended by itself, and the server with it: a bug. The log may say more.
+    #[error(
+        "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
+    )]
+    Failed {
+        /// Its name.
+        service: &'static str,
+    },
+    /// The system refuses something that every server needs.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+fn hint(error: &ListenError) -> String {
+    let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
+    // Only a change of the group of a socket fails so: to bind in a directory of others is EACCES.
+    if port.is_none() && error.error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
+        return ": only root, and members of the listener's `group`, can give the socket to it; with systemd, set `SupplementaryGroups=`".to_owned();
+    }
+    if port.is_some() && error.error.kind() == std::io::ErrorKind::AddrInUse {
+        return ": perhaps a server runs here already (`ss -ltnp` names the program); `address` below [[listener]] chooses another port".to_owned();
+    }
+    port.filter(|&port| is_refused && is_low(port)).map_or(String::new(), |_| format!(": {}", LOW_PORTS))
+}

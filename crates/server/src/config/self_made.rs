@@ -1,0 +1,123 @@
+//! The certificate that listeners show until there is a better one. It encrypts; who the server is, it proves to nobody.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use posthaste_fsops::replace_file;
+use posthaste_net::{certificate_has_name, tls};
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustix::fs::Mode;
+use rustls::sign::CertifiedKey;
+
+use posthaste_config::{Config, Listener, ListenerTls};
+
+/// The name of the file in the data directory: key and certificate.
+const FILE: &str = "self-made.pem";
+const LIFE: Duration = Duration::from_secs(365 * 86_400);
+/// Time before its end at which it is made anew.
+const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+/// Clocks of clients may be slow.
+const BACKDATED: Duration = Duration::from_secs(86_400);
+
+/// Where it is kept.
+pub(crate) fn file(config: &Config) -> PathBuf {
+    config.storage.data.join(FILE)
+}
+
+/// Listeners that have TLS and for which the configuration names no certificate.
+pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
+    config.listeners.iter().filter(|of| of.tls_mode() != ListenerTls::Off && of.certificate_files().is_empty())
+}
+
+/// Reads the certificate for `host_name`. Makes a new one if there is none, if others can read its key, if it is for another name, and a month before its
+/// end. Blocks.
+///
+/// # Errors
+/// It can be neither used nor made.
+pub(crate) fn open(file: &Path, host_name: &str, now: SystemTime) -> io::Result<Arc<CertifiedKey>> {
+    if let Some(kept) = kept(file, host_name, now) {
+        return Ok(kept);
+    }
+    let (made, pem) = make(host_name, now).map_err(io::Error::other)?;
+    replace_file(file, Mode::RUSR | Mode::WUSR, pem.as_bytes())?;
+    let file = file.display().to_string();
+    tracing::info!(file, host_name, "made a certificate for listeners that have none");
+    Ok(made)
+}
+
+fn kept(file: &Path, host_name: &str, now: SystemTime) -> Option<Arc<CertifiedKey>> {
+    std::fs::metadata(file).ok().filter(|found| found.is_file() && found.mode() & 0o077 == 0)?;
+    let kept = tls::certified_key(file, file).ok()?;
+    let end = crate::config::expiry::end_of(kept.cert.first()?)?;
+    (certificate_has_name(&kept, host_name) && now + RENEWED_BEFORE < end).then_some(kept)
+}
+
+/// Key and certificate, and both as PEM.
+fn make(
+    host_name: &str,
+    now: SystemTime,
+) -> Result<(Arc<CertifiedKey>, String), Box<dyn std::error::Error + Send + Sync>> {
+    // P-256 by default.
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(vec![host_name.to_owned()])?;
+    params.distinguished_name = DistinguishedName::new();
+    // Not the host's name: that may be longer than the field takes.
+    params.distinguished_name.push(DnType::CommonName, "self-made by Posthaste");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let date = |time: SystemTime| time::OffsetDateTime::from(time);
+    (params.not_before, params.not_after) = (date(now - BACKDATED), date(now + LIFE));
+    let certificate = params.self_signed(&key)?;
+    let pem = key.serialize_pem() + &certificate.pem();
+    let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
+    let provider = rustls::crypto::ring::default_provider();
+    let made = CertifiedKey::from_der(vec![certificate.der().clone()], der.into(), &provider)?;
+    Ok((Arc::new(made), pem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn it_is_kept_until_its_name_its_end_or_its_secrecy_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let now = SystemTime::now();
+        let der = |name: &str, now: SystemTime| open(&file, name, now).unwrap().cert[0].to_vec();
+        let first = der("mx.example.org", now);
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(der("mx.example.org", now), first);
+        let day = Duration::from_secs(86_400);
+        assert_eq!(der("mx.example.org", now + 334 * day), first);
+        let renewed = der("mx.example.org", now + 336 * day);
+        assert_ne!(renewed, first);
+        let other = der("mail.example.net", now);
+        assert!(other != renewed && der("mail.example.net", now) == other);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let secret = der("mail.example.net", now);
+        assert_ne!(secret, other);
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        std::fs::write(&file, "nonsense").unwrap();
+        assert_ne!(der("mail.example.net", now), secret);
+    }
+
+    #[test]
+    fn it_is_a_p256_certificate_for_a_year() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let long = format!("{}.example.org", "a".repeat(63));
+        let made = open(&dir.path().join(FILE), &long, now).unwrap();
+        assert!(certificate_has_name(&made, &long));
+        let end = crate::config::expiry::end_of(&made.cert[0]).unwrap();
+        let life = end.duration_since(now).unwrap().as_secs();
+        assert!(life.abs_diff(LIFE.as_secs()) <= 1, "{life}");
+        let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
+        assert!(made.key.choose_scheme(&schemes).is_some());
+    }
+}

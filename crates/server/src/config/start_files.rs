@@ -1,0 +1,118 @@
+//! Everything that a configuration names and that is not there to be written to: certificates, passwords, keys, secrets, rules, templates. Read by a start, before
+//! it binds, and by `config check`, so that the two cannot differ.
+
+use std::sync::Arc;
+
+use posthaste_accounts::{Logins, LoginsError};
+use posthaste_directory::Directory;
+use posthaste_dns::{Resolver, SetupError};
+use posthaste_relay::sender::{BounceFiles, Notices, Routing};
+use posthaste_relay::shaping::Rules;
+
+use crate::config::certificates::TlsInForce;
+use crate::config::dkim::DomainSigners;
+use crate::config::error::ServeError;
+use crate::config::forward::Forwarding;
+use crate::config::own_certificates::OwnCertificates;
+use posthaste_config::Config;
+
+/// Files that a start has read.
+#[derive(Debug)]
+pub(crate) struct StartFiles {
+    /// TLS of each listener, in their order.
+    pub tls: Vec<TlsInForce>,
+    /// The certificates that they have beside those of the configuration.
+    pub own: OwnCertificates,
+    pub logins: Arc<Logins>,
+    pub signers: Arc<DomainSigners>,
+    pub relay: RelayFiles,
+}
+
+/// Files for the relay.
+#[derive(Debug)]
+pub(crate) struct RelayFiles {
+    pub bounces: BounceFiles,
+    pub forwarding: Forwarding,
+    pub notices: Notices,
+    /// An error only of this machine: without `dns.servers` it has to name some. Who sends no mail to other hosts needs none.
+    pub resolver: Result<Arc<Resolver>, SetupError>,
+    pub routing: Routing,
+    pub shaping: Arc<Rules>,
+}
+
+impl StartFiles {
+    /// Reads everything. Blocks.
+    ///
+    /// # Errors
+    /// All problems, at least one.
+    pub fn read(config: &Config, directory: &Directory) -> Result<Self, Vec<ServeError>> {
+        let (mut problems, own) = (Vec::new(), OwnCertificates::default());
+        let tls = kept(TlsInForce::load_all(config, &own), &mut problems);
+        let logins = kept(load_logins(config, directory), &mut problems);
+        let signers = kept(DomainSigners::read(config), &mut problems);
+        match (tls, logins, signers, RelayFiles::read(config)) {
+            (Some(tls), Some(logins), Some(signers), Ok(relay)) => Ok(Self { tls, own, logins, signers, relay }),
+            (_, _, _, relay) => {
+                problems.extend(relay.err().unwrap_or_default());
+                Err(problems)
+            }
+        }
+    }
+
+    /// Reads everything, up to the first problem. Blocks.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn read_or_first(config: &Config, directory: &Directory) -> Result<Self, ServeError> {
+        Self::read(config, directory).map_err(|problems| problems.into_iter().next().expect("a problem"))
+    }
+}
+
+impl RelayFiles {
+    /// Reads what the relay needs. Blocks.
+    ///
+    /// # Errors
+    /// All problems, at least one.
+    pub fn read(config: &Config) -> Result<Self, Vec<ServeError>> {
+        let section = &config.relay;
+        let mut problems = Vec::new();
+        let bounces = kept(BounceFiles::read(&section.bounces, section.return_path.as_ref()), &mut problems);
+        let forwarding = kept(Forwarding::open(section.srs.as_ref()), &mut problems);
+        let notices = kept(section.notices.read(), &mut problems);
+        let routing = kept(section.routing(), &mut problems);
+        let shaping = kept(section.shaping_rules(), &mut problems);
+        let resolver = resolver(config).map(Arc::new);
+        if let Err(error) = &resolver
+            && !matches!(error, SetupError::System(_))
+        {
+            problems.push(ServeError::Dns(format!("dns: {error}")));
+        }
+        match (bounces, forwarding, notices, routing, shaping) {
+            (Some(bounces), Some(forwarding), Some(notices), Some(routing), Some(shaping)) if problems.is_empty() => {
+                Ok(Self { bounces, forwarding, notices, resolver, routing, shaping })
+            }
+            _ => Err(problems),
+        }
+    }
+}
+
+/// The logins of `[auth]`. Blocks.
+///
+/// # Errors
+/// The file cannot be used.
+pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<Logins>, LoginsError> {
+    match config.auth.file() {
+        Some(file) => Logins::load(file, directory).map(Arc::new),
+        None => Ok(Arc::default()),
+    }
+}
+
+/// Finds hosts as the configuration says; this server is none of them.
+pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
+    let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
+    Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
+}
+
+fn kept<T, E: Into<ServeError>>(read: Result<T, E>, problems: &mut Vec<ServeError>) -> Option<T> {
+    read.map_err(|error| problems.push(error.into())).ok()
+}

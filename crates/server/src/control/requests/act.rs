@@ -1,0 +1,81 @@
+//! Acts of an operator on recipients.
+
+use posthaste_control::{Doing, Request, Which};
+use posthaste_relay::queue::{Action, Secs, Status};
+use posthaste_relay::sender::Relay;
+use posthaste_smtp::Reply;
+use serde_json::json;
+
+use super::scopes::filter;
+use super::{Asker, Outcome};
+use crate::receive::handler::Receiver;
+
+/// `until`: when a hold ends.
+fn of_queue(action: Doing, until: Option<Secs>) -> Action {
+    match action {
+        Doing::Hold => Action::Hold(until),
+        Doing::Release => Action::Release,
+        Doing::Flush => Action::Flush,
+        Doing::Requeue => Action::Requeue,
+        Doing::Delete => Action::Delete,
+        Doing::Bounce => Action::Bounce(Status { code: 554, enhanced: 0 }),
+    }
+}
+
+/// Number of recipients that an action would concern, at other hosts and at transports. Blocks.
+pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
+    let is_held = match action {
+        Doing::Release => Some(true),
+        Doing::Flush | Doing::Requeue => Some(false),
+        Doing::Hold | Doing::Delete | Doing::Bounce => None,
+    };
+    let held = match (of.held, is_held) {
+        (Some(wanted), Some(needed)) if wanted != needed => return 0,
+        (wanted, needed) => needed.or(wanted),
+    };
+    let at_hosts = receiver.relay().map_or(0, |relay| relay.count(&filter(&Which { held, ..of.clone() })));
+    let at_transports = receiver.transports().map_or(0, |transports| super::transports::count(transports, of, action));
+    at_hosts + at_transports
+}
+
+/// Acts on the recipients that fit, and logs it. `secs`: time after which a hold ends by itself. `others`: changed recipients of transports.
+pub(super) fn act(
+    relay: &Relay,
+    asker: &Asker,
+    of: &Which,
+    action: Doing,
+    secs: Option<Secs>,
+    reason: &str,
+    others: usize,
+) -> Outcome {
+    if secs.is_some() && action != Doing::Hold {
+        return Err("only a hold has an end".to_owned());
+    }
+    let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
+    let text = if reason.is_empty() { "given up by the operator" } else { reason };
+    let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
+    let by = asker.by(reason);
+    let reply = Reply::new(GIVEN_UP, "5.0.0", text);
+    let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
+    let of = serde_json::to_string(of).unwrap_or_default();
+    let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
+    let Asker { uid, token, .. } = asker;
+    tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
+    let changed = changed + others as u64;
+    Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
+}
+
+/// Has mail for transports that is held delivered or dropped, if a request says so: how many recipients.
+pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
+    let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
+    let Some(transports) = receiver.transports() else { return Ok(0) };
+    match action {
+        Doing::Release => super::transports::release(transports, asker, of, reason),
+        Doing::Delete => super::transports::delete(transports, asker, of, reason),
+        _ => Ok(0),
+    }
+}
+
+/// Reply code in the notification of an operator's bounce; no client is told.
+const GIVEN_UP: u16 = 554;
+const REASON_CHARS_MAX: usize = 200;

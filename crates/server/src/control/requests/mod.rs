@@ -1,0 +1,522 @@
+//! The control socket: what an operator asks of the running server, over a UNIX socket in its data directory.
+//!
+//! A request is one line of JSON, the answer lines of JSON. The last line has `done` or `error`; a connection takes one request. Only the server's user, who
+//! owns the socket, and root can connect.
+//!
+//! Here are the socket and the dispatch; each group of requests has a file of its own.
+
+mod account;
+mod act;
+mod asker;
+mod cat;
+pub(crate) mod closed;
+mod closed_mailboxes;
+mod divert;
+mod domains;
+mod explain;
+mod export;
+mod find;
+mod import;
+mod list;
+mod logins;
+mod mail;
+mod scopes;
+mod search;
+mod summary;
+mod suppression;
+pub(crate) mod suspend;
+mod trace;
+mod transfer;
+mod transports;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub(crate) use account::MailDoor;
+pub(crate) use asker::Asker;
+pub use closed::{ClosedAnswer, ClosedError, open_closed};
+use posthaste_admin::{AskRefusal, Token};
+use posthaste_config::Config;
+use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
+use posthaste_directory::Directory;
+use posthaste_relay::sender::{OfMail, Relay};
+use posthaste_spool::Lsn;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout};
+
+use crate::config::acme::Acme;
+use crate::control::page_door::{NO_PAGE, PageDoor};
+use crate::lifecycle::{Ending, OnFailure, Service};
+use crate::receive::handler::Receiver;
+
+/// The socket, before requests are answered: clients connect, and wait. The file goes with it.
+pub(crate) struct ControlSocket {
+    path: PathBuf,
+    /// Until requests are answered.
+    listener: Option<UnixListener>,
+}
+
+impl ControlSocket {
+    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
+    pub fn listen(data: &Path) -> Option<Self> {
+        let path = data.join(SOCKET);
+        match listen(&path) {
+            Ok(listener) => Some(Self { path, listener: Some(listener) }),
+            Err(error) => {
+                let (path, error) = (path.display().to_string(), error.to_string());
+                tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Answers requests.
+pub(crate) struct Control {
+    /// The task that accepts, and the file, which is there as long.
+    accepting: Option<(JoinHandle<()>, ControlSocket)>,
+    mail: Option<MailDoor>,
+    /// Sessions about mail end with it.
+    _ending: watch::Sender<()>,
+}
+
+/// Parts of the server that requests are handed to.
+#[derive(Clone)]
+struct Doors {
+    receiver: Receiver,
+    page: Option<PageDoor>,
+    mail: Option<MailDoor>,
+    acme: Acme,
+    reload: mpsc::Sender<ReloadAsked>,
+    ended: watch::Receiver<()>,
+}
+
+/// Somebody asks for a reload, and waits for what it does.
+pub(crate) type ReloadAsked = oneshot::Sender<Result<Value, String>>;
+
+impl Control {
+    /// Answers those who connect to `socket`, and who have connected. Requests for a reload go to who has the other end of `reload`.
+    pub fn begin(
+        socket: Option<ControlSocket>,
+        receiver: Receiver,
+        (page, mail, acme): (Option<PageDoor>, Option<MailDoor>, Acme),
+        reload: mpsc::Sender<ReloadAsked>,
+    ) -> Self {
+        let (ending, ended) = watch::channel(());
+        let doors = Doors { receiver, page, mail: mail.clone(), acme, reload, ended };
+        let accepting = socket.and_then(|mut socket| {
+            let listener = socket.listener.take()?;
+            Some((tokio::spawn(accept(listener, doors)), socket))
+        });
+        Self { accepting, mail, _ending: ending }
+    }
+}
+
+impl Service for Control {
+    fn name(&self) -> &'static str {
+        "control"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("`posthaste queue` cannot ask this server")
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        if let Some(mail) = &self.mail {
+            mail.set_message_bytes(config.limits.session.message_bytes);
+        }
+        Vec::new()
+    }
+
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        if let Some((accepting, _socket)) = self.accepting {
+            accepting.abort();
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some((accepting, _)) = &mut self.accepting else { return Poll::Pending };
+        std::pin::Pin::new(accepting).poll(cx).map(drop)
+    }
+}
+
+/// The spool of the same directory is locked: a socket that is there is left over.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn accept(listener: UnixListener, doors: Doors) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let doors = doors.clone();
+                tokio::spawn(async move {
+                    // A client that has gone needs no answer.
+                    let _ = serve(stream, doors).await;
+                    drop(place);
+                });
+            }
+            // Such as too many open files: others are closed meanwhile.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
+    let Doors { receiver, page, mail, acme, reload, mut ended } = doors;
+    let uid = stream.peer_cred()?.uid();
+    // The socket's mode says the same, but not from its first moment on.
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut limited = BufReader::new(read.take(REQUEST_BYTES_MAX));
+    timeout(PATIENCE, limited.read_line(&mut line)).await??;
+    if let Ok(SentRequest(request)) = serde_json::from_str(&line)
+        && let Some(shown) = trace::shown(&request)
+    {
+        let live = receiver.live().clone();
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        return match shown {
+            Ok(shown) => trace::follow(write, live, shown).await,
+            Err(error) => write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await,
+        };
+    }
+    if let Ok(SentRequest(Request::Import { release })) = serde_json::from_str(&line) {
+        if let Err(error) = relay_of(&receiver) {
+            return write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await;
+        }
+        // It holds nothing up at the server's end.
+        let weak = receiver.downgrade();
+        drop(receiver);
+        return import::import(limited, write, weak, uid, release).await;
+    }
+    if let Ok(SentRequest(Request::Reload {})) = serde_json::from_str(&line) {
+        let last = ask_for_reload(&reload).await.unwrap_or_else(|error| json!({ "error": error }));
+        tracing::info!(uid, "the operator has asked for a reload");
+        return write.write_all(format!("{last}\n").as_bytes()).await;
+    }
+    if let Ok(SentRequest(Request::Acme { all })) = serde_json::from_str(&line) {
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        tracing::info!(uid, all, "the operator has asked for certificates");
+        let renewed = tokio::select! {
+            renewed = acme.renew(all) => renewed,
+            _ = ended.changed() => Err("the server is stopping".to_owned()),
+        };
+        let lines = match renewed {
+            Ok(lines) => lines.into_iter().chain([json!({ "done": 1 })]).collect(),
+            Err(error) => vec![json!({ "error": error })],
+        };
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        return write.write_all(text.as_bytes()).await;
+    }
+    if let Ok(SentRequest(Request::Account { account })) = serde_json::from_str(&line) {
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        let session = account::serve(limited, write, mail, account, uid);
+        return tokio::select! {
+            served = session => served,
+            _ = ended.changed() => Ok(()),
+        };
+    }
+    answer(write, move |answer| match serde_json::from_str(&line) {
+        Ok(SentRequest(Request::Page { secs, scopes })) => {
+            let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
+            tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
+            Ok(last)
+        }
+        Ok(SentRequest(request)) => {
+            perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer).map_err(|refusal| match refusal {
+                AskRefusal::Refused(why) | AskRefusal::Unknown(why) => why,
+                AskRefusal::Changed { now, .. } => {
+                    format!("the selection has changed: {now} recipients are in it now")
+                }
+            })
+        }
+        Err(error) => Err(format!("not a request: {error}")),
+    })
+    .await
+}
+
+async fn ask_for_reload(reload: &mpsc::Sender<ReloadAsked>) -> Outcome {
+    let (tell, told) = oneshot::channel();
+    let no_answer = || "the server cannot reload now".to_owned();
+    reload.try_send(tell).map_err(|_| no_answer())?;
+    timeout(PATIENCE, told).await.ok().and_then(Result::ok).ok_or_else(no_answer)?
+}
+
+/// Writes the lines of an answer while `perform` finds them, and the last.
+async fn answer(
+    mut write: OwnedWriteHalf,
+    perform: impl FnOnce(Answer<'_>) -> Outcome + Send + 'static,
+) -> io::Result<()> {
+    let (answer, mut answered) = mpsc::channel(LINES_MAX);
+    let working = spawn_blocking(move || {
+        let last = perform(&|line| answer.blocking_send(line).is_ok());
+        let _ = answer.blocking_send(last.unwrap_or_else(|error| json!({ "error": error })));
+    });
+    while let Some(line) = answered.recv().await {
+        timeout(PATIENCE, write.write_all(format!("{line}\n").as_bytes())).await??;
+    }
+    working.await?;
+    write.shutdown().await
+}
+
+/// Answers a request that came by HTTP, with this token. Blocks.
+///
+/// # Errors
+/// The selection has changed, or the request is refused.
+pub(crate) fn ask(
+    receiver: &Receiver,
+    request: &Request,
+    token: &Token,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
+    let asker = Asker { uid, token: token.name().to_owned(), tenant };
+    perform(request, &asker, receiver, answer)
+}
+
+/// The refusal of a request whose selection is no longer what was shown, by more than a tenth.
+fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
+    let (expected, now) = match request {
+        Request::Act { of, action, expect, .. } => ((*expect)?, act::concerned(receiver, of, *action)),
+        // Which mail hosts a recipient has is known for some only.
+        Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } if scope.site.is_none() => {
+            ((*expect)?, receiver.relay()?.count(&scopes::filter(&scopes::which(scope))))
+        }
+        _ => return None,
+    };
+    (now.abs_diff(expected) > expected / 10).then_some(AskRefusal::Changed { expected, now })
+}
+
+/// The last line of the answer. It names streams that are stuck.
+fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Result<Value, AskRefusal> {
+    let outcome = match beside_the_queue(request, asker, receiver, answer) {
+        Some(outcome) => outcome.map_err(AskRefusal::Refused),
+        None => of_the_queue(request, asker, receiver, answer),
+    };
+    let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request), receiver.relay()) {
+        (AskRefusal::Refused(why), Some(message), Some(relay)) if !asker.knows(relay, message) => {
+            AskRefusal::Unknown(why)
+        }
+        (refusal, ..) => refusal,
+    })?;
+    let stuck = receiver.destinations().stuck().all();
+    if !stuck.is_empty() && asker.tenant.is_none() {
+        last["stuck"] = stuck.into();
+    }
+    Ok(last)
+}
+
+/// The message that waits whose contents a request is for.
+fn wanted_message(request: &Request) -> Option<Lsn> {
+    match request {
+        Request::Cat { message, .. } => Some(*message),
+        Request::Mail { message, mailbox, name } | Request::File { message, mailbox, name, .. } => {
+            message.filter(|_| mailbox.is_empty() && name.is_empty())
+        }
+        _ => None,
+    }
+}
+
+/// `None`: it is about mail that waits.
+fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Option<Outcome> {
+    Some(match request {
+        Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
+        Request::Logins { .. } => logins::list(receiver, answer),
+        Request::Domains {} => domains::list(receiver, answer),
+        Request::Records { domain } => domains::records(receiver, domain, answer),
+        Request::Find { what, user, events, secs, limit } => {
+            let settings = receiver.settings();
+            let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
+            let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
+            find::find(settings.events.as_deref(), &wanted, &bounds, answer)
+        }
+        Request::Mail { message, mailbox, name } => {
+            mail::mail(receiver, asker, mail::Place { message: *message, mailbox, name })
+        }
+        Request::File { message, mailbox, name, number } => {
+            let place = mail::Place { message: *message, mailbox, name };
+            mail::file(receiver, asker, place, *number, answer)
+        }
+        Request::Search { query, secs, skip, limit } => {
+            search::search(receiver, query, &search::Part { secs: *secs, skip: *skip, limit: *limit }, answer)
+        }
+        Request::Subjects { of } => mail::subjects(receiver, of, answer),
+        Request::ForgetGuesses { of } => logins::forget(receiver, asker.uid, of),
+        _ => return None,
+    })
+}
+
+fn of_the_queue(
+    request: &Request,
+    asker: &Asker,
+    receiver: &Receiver,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    if receiver.remote().stuck().is_some() && !concerns_transports(request, asker, receiver) {
+        return Err(AskRefusal::Refused(no_relay(receiver)));
+    }
+    match changed(receiver, request) {
+        Some(changed) => Err(changed),
+        None => on_waiting_mail(request, asker, receiver, answer).map_err(AskRefusal::Refused),
+    }
+}
+
+/// True if the transports answer a request, or a part of it, also while the queue for other hosts is stuck. A tenant has no mail there.
+fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> bool {
+    let of = match request {
+        Request::List { of, .. }
+        | Request::Count { of, .. }
+        | Request::Act { of, action: Doing::Release | Doing::Delete, .. } => of,
+        _ => return false,
+    };
+    let Some(transports) = receiver.transports() else { return false };
+    let is_theirs = |message| {
+        let of = Which { message: Some(message), ..Which::default() };
+        transports::list(transports, &of, 1, &|_| true) > 0
+    };
+    // Numbers are those of recipients of the relay.
+    asker.tenant.is_none() && of.number.is_none() && of.message.is_none_or(is_theirs)
+}
+
+fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    if let Request::Count { of, action } = request {
+        return Ok(json!({ "done": act::concerned(receiver, of, *action) }));
+    }
+    if let Request::List { of, limit, after } = request {
+        let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
+        let after = after.as_deref().map(list::key).transpose()?;
+        // At the socket a list is whole.
+        let is_bounded = !asker.token.is_empty();
+        let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
+        let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(relay, &wanted, answer));
+        let transports = receiver.transports().filter(|_| listed.count < most);
+        let others = transports.map_or(0, |transports| transports::list(transports, of, most - listed.count, answer));
+        let mut end = json!({ "done": listed.count + others });
+        if let Some(next) = listed.next {
+            end["next"] = next.into();
+        }
+        return Ok(end);
+    }
+    let Some(relay) = receiver.relay() else {
+        return match request {
+            Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => {
+                Ok(json!({ "done": 0 }))
+            }
+            Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
+            Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
+                act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+            }
+            _ => Err(no_relay(receiver)),
+        };
+    };
+    match request {
+        Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
+        Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
+        Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
+        Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
+        Request::Act { of, action, secs, reason, .. } => {
+            let others = act::on_transports(request, asker, receiver)?;
+            act::act(relay, asker, of, *action, *secs, reason, others)
+        }
+        Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
+        Request::Resume { scope } => suspend::resume(relay, asker, scope),
+        Request::Suspensions { .. } => suspend::list(relay, asker, answer),
+        Request::List { .. }
+        | Request::Count { .. }
+        | Request::Trace { .. }
+        | Request::ForgetMailbox { .. }
+        | Request::Logins { .. }
+        | Request::Domains {}
+        | Request::Records { .. }
+        | Request::ForgetGuesses { .. }
+        | Request::Find { .. }
+        | Request::Mail { .. }
+        | Request::File { .. }
+        | Request::Subjects { .. }
+        | Request::Search { .. }
+        | Request::Account { .. }
+        | Request::Reload {}
+        | Request::Page { .. }
+        | Request::Acme { .. } => Err("answered elsewhere".to_owned()),
+        Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
+        Request::Undivert { scope } => divert::end(relay, asker, scope),
+        Request::Diversions { .. } => divert::list(relay, answer),
+        Request::Explain { domain, tenant, pool, source } => {
+            explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
+        }
+        Request::Suppressions { of } => suppression::list(relay, of, answer),
+        Request::Suppress { entries } => suppression::add(relay, asker, entries),
+        Request::Unsuppress { tenant, addresses } => suppression::remove(relay, asker, tenant, addresses),
+    }
+}
+
+/// The queue for other hosts.
+///
+/// # Errors
+/// It is stuck, or this server has none.
+fn relay_of(receiver: &Receiver) -> Result<&Relay, String> {
+    receiver.relay().ok_or_else(|| no_relay(receiver))
+}
+
+/// The reason why there is no queue for other hosts.
+fn no_relay(receiver: &Receiver) -> String {
+    match receiver.remote().stuck() {
+        Some(why) => format!("the queue is stuck: {why}"),
+        None => "this server relays no mail".to_owned(),
+    }
+}
+
+fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    receiver.destinations().forget_mailbox(mailbox, deadline)?;
+    tracing::info!(mailbox, "mail accepted for a removed mailbox until now is not delivered any more");
+    Ok(json!({ "done": 1 }))
+}
+
+/// A line of an answer.
+pub(crate) fn as_json(line: &impl Serialize) -> Value {
+    serde_json::to_value(line).expect("a line of texts and numbers")
+}
+
+/// Takes a line of an answer; whether the client still listens.
+type Answer<'a> = &'a dyn Fn(Value) -> bool;
+/// The last line of an answer, or what went wrong.
+type Outcome = Result<Value, String>;
+
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+const CONNECTIONS_MAX: usize = 16;
+/// Lines of an answer that wait to be written.
+const LINES_MAX: usize = 256;
+/// Wait for a client that says or takes nothing.
+const PATIENCE: Duration = Duration::from_secs(30);

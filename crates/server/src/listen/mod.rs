@@ -1,0 +1,6 @@
+//! Sockets: listeners of SMTP and LMTP, of IMAP and POP3, and the part that all protocols share.
+
+pub(crate) mod bound;
+pub(crate) mod listening;
+pub(crate) mod reading;
+pub(crate) mod text_search;

@@ -1,0 +1,229 @@
+//! Users read their mail by IMAP and POP3: sockets, certificates, logins. The sessions are those of `posthaste-imap` and `posthaste-pop3`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_accounts::{LoginFailure, PasswordClaim};
+use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
+use posthaste_directory::Directory;
+use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService};
+use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use posthaste_mailstore::MaildirLogins;
+use posthaste_net::{Admission, Bound, Grant, Listeners, Peer};
+use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
+use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
+use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
+
+use crate::config::error::ServeError;
+use crate::lifecycle::{Ending, OnFailure, Service, drain_listeners};
+use crate::listen::bound::{BoundListeners, ServedListener};
+use crate::listen::listening::connection_limits;
+use crate::listen::text_search::IndexSearch;
+use crate::receive::handler::Receiver;
+
+const NAME: &str = "IMAP and POP3";
+
+/// The TCP addresses where mail is read, each with its protocol.
+pub(crate) fn addresses(bound: &BoundListeners, config: &Config) -> Vec<(ListenerProtocol, SocketAddr)> {
+    let each = config.reading_listeners().zip(&bound.0);
+    let of = each.flat_map(|(listener, (sockets, _))| {
+        sockets.iter().filter_map(Bound::local_addr).map(|address| (listener.protocol, address))
+    });
+    of.collect()
+}
+
+/// All listeners of IMAP and POP3, which end together.
+pub(crate) struct ReadingService {
+    each: Vec<(ServedListener, CurrentImapConfig)>,
+    /// Until the drain.
+    listeners: Option<Listeners>,
+}
+
+impl ReadingService {
+    /// Serves the mailboxes of `store` to those who connect.
+    ///
+    /// # Errors
+    /// [`ServeError::Service`].
+    pub fn start(
+        bound: BoundListeners,
+        config: &Config,
+        store: Arc<MaildirLogins>,
+        receiver: &Receiver,
+    ) -> Result<Self, ServeError> {
+        let failed = |error| ServeError::Service { service: NAME, error };
+        let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
+        let mut each = Vec::new();
+        let text = IndexSearch::new(&config.search, &config.storage.mail);
+        for (listener, (sockets, tls)) in config.reading_listeners().zip(bound.0) {
+            let served = ServedListener::new(config, listener, tls);
+            let imap = CurrentImapConfig::new(imap_config(config, listener, &served));
+            let text = text.as_ref();
+            let door = Door { config, listener, served: &served, imap: &imap, store: &store, text, receiver };
+            for socket in sockets {
+                door.open(socket, &mut listeners).map_err(failed)?;
+            }
+            each.push((served, imap));
+        }
+        Ok(Self { each, listeners: Some(listeners) })
+    }
+}
+
+/// A listener that is about to serve.
+struct Door<'a> {
+    config: &'a Config,
+    listener: &'a Listener,
+    served: &'a ServedListener,
+    imap: &'a CurrentImapConfig,
+    store: &'a Arc<MaildirLogins>,
+    text: Option<&'a IndexSearch>,
+    receiver: &'a Receiver,
+}
+
+impl Door<'_> {
+    fn open(&self, socket: Bound, listeners: &mut Listeners) -> io::Result<()> {
+        let mode = self.served.tls_mode();
+        let implicit = mode == ListenerTls::Implicit;
+        let (store, users) = (Arc::clone(self.store), Passwords(self.receiver.clone()));
+        let certificate = self.served.certificate.clone();
+        let (socket, admission): (_, &Arc<Admission>) = (socket.listen()?, &self.served.admission);
+        match self.listener.protocol {
+            ListenerProtocol::Pop3 => {
+                let (stls, needs_tls) = (is_starttls(mode), needs_tls(self.listener, mode));
+                let config = Pop3Config { stls, needs_tls, ..Pop3Config::new(&self.config.host_name) };
+                let service = Pop3Service::new(store, users, config).with_tls(certificate, implicit);
+                listeners.serve(socket, admission, service);
+            }
+            _ => {
+                let mut service = ImapService::new(store, users, self.imap.clone()).with_tls(certificate, implicit);
+                if let Some(text) = self.text {
+                    service = service.with_text_search(Arc::new(text.clone()));
+                }
+                listeners.serve(socket, admission, service);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) -> ImapConfig {
+    let mode = served.tls_mode();
+    let (starttls, needs_tls) = (is_starttls(mode), needs_tls(listener, mode));
+    let mut imap = ImapConfig { starttls, needs_tls, ..ImapConfig::new(&config.host_name) };
+    // RFC822.SIZE has 32 bits. 0: messages have no limit.
+    imap.limits.append_bytes = match config.limits.session.message_bytes {
+        0 => u32::MAX.into(),
+        bytes => bytes.min(u32::MAX.into()),
+    };
+    imap
+}
+
+/// A proxy may be on another machine, whatever the address of its client is.
+fn needs_tls(listener: &Listener, mode: ListenerTls) -> bool {
+    mode == ListenerTls::Required || listener.socket.proxy_protocol
+}
+
+fn is_starttls(mode: ListenerTls) -> bool {
+    matches!(mode, ListenerTls::StartTls | ListenerTls::Required)
+}
+
+/// The passwords of `[auth]`.
+struct Passwords(Receiver);
+
+impl Authenticator for Passwords {
+    async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<Grant, LoginRefusal> {
+        let ImapCredentials { user, password, acts_for } = credentials;
+        let checked = self.0.check_reader(peer, "IMAP", PasswordClaim { user, password, acts_for }).await;
+        checked.map_err(imap_refusal)
+    }
+
+    fn offers_scram(&self) -> bool {
+        self.0.offers_readers_scram()
+    }
+
+    async fn scram_keys(&self, peer: &Peer, user: &str) -> Result<Option<ScramKeys>, LoginRefusal> {
+        self.0.reader_scram_keys(peer, "IMAP", user).await.map_err(imap_refusal)
+    }
+
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<Grant, LoginRefusal> {
+        self.0.check_reader_scram(peer, "IMAP", proof).await.map_err(imap_refusal)
+    }
+}
+
+fn imap_refusal(why: LoginFailure) -> LoginRefusal {
+    match why {
+        LoginFailure::Wrong(_) => LoginRefusal::Wrong,
+        LoginFailure::Blocked => LoginRefusal::Blocked,
+        LoginFailure::Busy => LoginRefusal::Busy,
+    }
+}
+
+impl Pop3Authenticator for Passwords {
+    async fn login(&self, peer: &Peer, credentials: Pop3Credentials) -> Result<Grant, Pop3LoginRefusal> {
+        let Pop3Credentials { user, password, acts_for } = credentials;
+        let checked = self.0.check_reader(peer, "POP3", PasswordClaim { user, password, acts_for }).await;
+        checked.map_err(pop3_refusal)
+    }
+
+    fn offers_scram(&self) -> bool {
+        self.0.offers_readers_scram()
+    }
+
+    async fn scram_keys(&self, peer: &Peer, user: &str) -> Result<Option<ScramKeys>, Pop3LoginRefusal> {
+        self.0.reader_scram_keys(peer, "POP3", user).await.map_err(pop3_refusal)
+    }
+
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<Grant, Pop3LoginRefusal> {
+        self.0.check_reader_scram(peer, "POP3", proof).await.map_err(pop3_refusal)
+    }
+}
+
+fn pop3_refusal(why: LoginFailure) -> Pop3LoginRefusal {
+    match why {
+        LoginFailure::Wrong(_) => Pop3LoginRefusal::Wrong,
+        LoginFailure::Blocked => Pop3LoginRefusal::Blocked,
+        LoginFailure::Busy => Pop3LoginRefusal::Busy,
+    }
+}
+
+impl Service for ReadingService {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("nobody can connect by IMAP and POP3")
+    }
+
+    /// Applies to new connections. The users and passwords are those of the receiver.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        for (listener, (served, imap)) in config.reading_listeners().zip(&mut self.each) {
+            imap.set(imap_config(config, listener, served));
+            if !served.reload(config, listener) {
+                kept.push("a certificate of IMAP or POP3");
+            }
+        }
+        if let Some(listeners) = &self.listeners {
+            listeners.set_limits(connection_limits(config));
+        }
+        kept
+    }
+
+    fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
+        drain_listeners(
+            self.listeners.take(),
+            deadline,
+            "open sessions of IMAP and POP3 were ended in the middle of a command",
+        )
+    }
+
+    fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
+        Box::pin(async move { self.drain(deadline).await })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.listeners.as_mut().map_or(Poll::Pending, |listeners| listeners.poll_failed(cx))
+    }
+}

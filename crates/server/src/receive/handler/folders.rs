@@ -1,0 +1,97 @@
+//! Mail with a detail goes into the folder of that name, where there is one.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_directory::{Mailbox, Mailboxes, Place};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::checks::{Check, Checking};
+use super::recipient::{AtRcpt, Goes};
+use super::sender::is_exempt_address;
+use crate::receive::detail_folders::find_folder;
+use crate::receive::transaction::Transaction;
+
+/// Looks for the folder. Where that takes long, as on a mount that hangs, the mail goes into INBOX.
+pub(super) struct FolderLookup;
+
+impl Check for FolderLookup {
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        let Some(Goes::Here(mailboxes)) = &at.goes else { return Checking::Done(Ok(())) };
+        let directory = &at.settings.directory;
+        if mailboxes.iter().all(|mailbox| directory.folder(mailbox).is_none()) {
+            return Checking::Done(Ok(()));
+        }
+        Checking::Waiting(Box::pin(async move {
+            let Some(Goes::Here(mailboxes)) = &at.goes else { return Ok(()) };
+            let mut found = mailboxes.to_vec();
+            for mailbox in &mut found {
+                if let Some(detail) = at.settings.directory.folder(mailbox).map(str::to_owned) {
+                    look_up(&at.settings.mail, detail, mailbox).await;
+                }
+            }
+            at.goes = Mailboxes::several(found).map(Goes::Here);
+            Ok(())
+        }))
+    }
+}
+
+/// Mail for the Maildirs of recipients goes into the folder `name`, where there is one; that for postmaster and abuse stays. True if any is to go there.
+pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) -> bool {
+    let mut is_sorted = false;
+    for index in 0..transaction.recipients() {
+        let (address, mailboxes) = transaction.recipient(index);
+        if is_exempt_address(address) {
+            continue;
+        }
+        let mut found = mailboxes.to_vec();
+        for mailbox in &mut found {
+            let folder = mailbox.place.clone();
+            if let Place::Maildir(path) = &folder {
+                mailbox.place = Place::Maildir(inbox_of(path));
+                let inbox = mailbox.place.clone();
+                look_up(root, name.to_owned(), mailbox).await;
+                if mailbox.place == inbox {
+                    mailbox.place = folder;
+                } else {
+                    is_sorted = true;
+                }
+            }
+        }
+        transaction.set_mailboxes(index, found);
+    }
+    is_sorted
+}
+
+/// The Maildir that a folder of it belongs to.
+fn inbox_of(path: &Arc<str>) -> Arc<str> {
+    match path.rsplit_once('/') {
+        Some((inbox, folder)) if folder.starts_with('.') => inbox.into(),
+        _ => Arc::clone(path),
+    }
+}
+
+async fn look_up(root: &Path, detail: String, mailbox: &mut Mailbox) {
+    let Place::Maildir(inbox) = &mailbox.place else { return };
+    let (root, inbox) = (root.to_owned(), Arc::clone(inbox));
+    let find = async move {
+        let permit = LOOK_UPS.acquire().await.ok()?;
+        let find = move || {
+            let found = find_folder(&root, &inbox, &detail);
+            drop(permit);
+            found
+        };
+        spawn_blocking(find).await.ok()?
+    };
+    if let Ok(Some(path)) = timeout(PATIENCE, find).await {
+        mailbox.place = Place::Maildir(path);
+    }
+}
+
+/// Look-ups at a time: a mount that hangs holds no more threads.
+static LOOK_UPS: Semaphore = Semaphore::const_new(8);
+/// A client waits for it at RCPT.
+const PATIENCE: Duration = Duration::from_millis(200);

@@ -1,0 +1,122 @@
+//! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use posthaste_dns::Resolver;
+use posthaste_intake::{Body, MailPlace};
+use posthaste_notify::dsn::Wording;
+pub(crate) use posthaste_relay::sender::Ahead;
+use posthaste_relay::sender::Relay;
+use posthaste_smtp::{Address, ForwardPath};
+use posthaste_spool::Lsn;
+
+use crate::config::forward::{Back, Forwarding};
+use crate::receive::destinations::Late;
+use crate::receive::events::EventRecorder;
+use crate::receive::returned::{self, ReturnPath, ReturnedMail};
+
+/// Other hosts. Open if the configuration lets anybody use the relay.
+pub(crate) struct RemoteHosts {
+    relay: Arc<Late<Relay>>,
+    /// Shared with the relay. `None`: the machine has no resolver.
+    resolver: RwLock<Option<Arc<Resolver>>>,
+    forwarding: OnceLock<Forwarding>,
+    /// Why the relay is not open although it should be.
+    stuck: OnceLock<String>,
+}
+
+impl Default for RemoteHosts {
+    fn default() -> Self {
+        let relay = Arc::new(Late::new(|place| *place == MailPlace::Remote));
+        Self { relay, resolver: RwLock::default(), forwarding: OnceLock::new(), stuck: OnceLock::new() }
+    }
+}
+
+impl RemoteHosts {
+    /// Takes mail for other hosts from now on.
+    pub fn open(&self, relay: Relay, forwarding: Forwarding) {
+        // Opened once.
+        let _ = self.forwarding.set(forwarding);
+        self.relay.open(relay);
+    }
+
+    /// Asks this resolver from now on.
+    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
+        *self.resolver.write().unwrap_or_else(PoisonError::into_inner) = Some(resolver);
+    }
+
+    /// Finds hosts and the records that mail is judged by.
+    pub fn resolver(&self) -> Option<Arc<Resolver>> {
+        self.resolver.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.
+    pub fn set_stuck(&self, why: String) {
+        let _ = self.stuck.set(why);
+    }
+
+    /// Why the relay is not open although it should be.
+    pub fn stuck(&self) -> Option<&str> {
+        self.stuck.get().map(String::as_str)
+    }
+
+    /// The queue as a destination.
+    pub fn queue(&self) -> &Arc<Late<Relay>> {
+        &self.relay
+    }
+
+    /// The relay, if it is open.
+    pub fn relay(&self) -> Option<&Relay> {
+        self.relay.opened()
+    }
+
+    /// True if mail for other hosts is taken at all.
+    pub fn is_open(&self) -> bool {
+        self.relay().is_some()
+    }
+
+    /// The treatment of senders whose mail is forwarded.
+    pub fn forwarding(&self) -> Option<&Forwarding> {
+        self.forwarding.get().filter(|_| self.is_open())
+    }
+
+    /// Asks the next hop whether it takes mail for an address.
+    pub async fn ask_ahead(&self, address: &Address) -> Ahead {
+        match self.relay() {
+            Some(relay) => relay.ask_ahead(address).await,
+            None => Ahead::Taken,
+        }
+    }
+
+    /// Classifies a recipient. May read from the disk.
+    pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
+        ReturnPath::of(self.relay(), path)
+    }
+
+    /// Classifies a recipient in the domain of rewritten senders.
+    pub fn back(&self, path: &ForwardPath) -> Back {
+        self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(path))
+    }
+
+    /// True if senders get signed return paths, by which complaints are known.
+    pub fn signs_return_paths(&self) -> bool {
+        self.relay().is_some_and(|relay| relay.bounces().return_path.is_some())
+    }
+
+    /// A complaint of mail that was sent from here, in a message to an ordinary address.
+    pub async fn complaint(&self, body: &Body) -> Option<ReturnedMail> {
+        returned::complaint(self.relay(), body).await
+    }
+
+    /// Logs what came to signed return paths in the message `report`, and suppresses addresses if the configuration says so.
+    pub fn note_returned(&self, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
+        if let Some(relay) = self.relay() {
+            returned::note(relay, recorder, mail, report);
+        }
+    }
+
+    /// The words of notifications.
+    pub fn wording(&self) -> Arc<Wording> {
+        self.relay().map_or_else(Default::default, Relay::wording)
+    }
+}

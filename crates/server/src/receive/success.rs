@@ -1,0 +1,58 @@
+//! Notifications of success, for local recipients whose sender has asked for them (NOTIFY=SUCCESS, RFC 3461 section 4.1), where no queue tells of them.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use bytes::Bytes;
+use posthaste_intake::SuccessHere;
+use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_smtp::Envelope;
+use posthaste_spool::{FrontFields, MessageReader};
+
+use crate::config::forward::now;
+
+/// The header of a message, for its notification: front fields first.
+pub(crate) fn header(front: &FrontFields, pieces: &[Bytes]) -> Vec<u8> {
+    let read = MessageReader::of_draft(front, pieces).pieces(HEADER_BYTES_MAX as u64 + 1);
+    // It is in memory, so there is no error.
+    header_of(&read.unwrap_or_default(), HEADER_BYTES_MAX)
+}
+
+/// Tells the sender of an envelope; there is at least one success.
+pub(crate) fn write(
+    host_name: &str,
+    wording: &Wording,
+    envelope: &Envelope,
+    successes: &[SuccessHere],
+    header: &[u8],
+) -> Written {
+    let mut recipients = Vec::with_capacity(successes.len());
+    for SuccessHere { address, orcpt, is_mailbox } in successes {
+        let (action, status) = if *is_mailbox { (Action::Delivered, (2, 1, 5)) } else { (Action::Relayed, (2, 0, 0)) };
+        recipients.push(Recipient { address, orcpt, action, status, reply: "", host: "", last_attempt: now() });
+    }
+    Notification {
+        reporting_host: host_name,
+        to: &envelope.mail.reverse_path.bare(),
+        is_double_bounce: false,
+        envid: envelope.mail.envid.as_deref().unwrap_or_default(),
+        received: now(),
+        now: now(),
+        id: random_id(),
+        recipients: &recipients,
+        returned: Returned::Header(header),
+        wording,
+    }
+    .write()
+}
+
+/// Id of a notification: different each time, and known to nobody else.
+pub(crate) fn random_id() -> u128 {
+    u128::from(random()) << 64 | u128::from(random())
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A header that is returned has at most so many bytes.
+pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;

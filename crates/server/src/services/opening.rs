@@ -1,0 +1,176 @@
+//! Opening the spool, and what the log says of what was found there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_consumer::OpenError;
+use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
+use posthaste_spool::{Damage, Event, FileSpool, Lsn, OpenReport, Spool};
+use posthaste_watch::Watch as Workers;
+use tracing::field::display;
+
+use crate::config::error::ServeError;
+use crate::listen::listening::PREDECESSOR_PATIENCE;
+use crate::receive::events::Events;
+use crate::repeats::{About, Kind, Repeats};
+use crate::services::mailboxes;
+use posthaste_config::Config;
+
+/// The spool, open, and what is opened on it before its other streams.
+pub(crate) struct OpenedSpool {
+    pub intake: Intake,
+    /// The event log, if there is one.
+    pub events: Option<Events>,
+    /// Why there is none although there should be. Mail is accepted and delivered without it.
+    pub without_events: Option<OpenError>,
+    pub found: OpenReport,
+}
+
+/// Mail that a start found in the spool, and finished.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    /// Messages that were not known to be in all of their mailboxes.
+    pub messages: usize,
+    /// Entries of mailboxes that were written anew.
+    pub restored: usize,
+    /// Entries of mailboxes that cannot be written yet.
+    pub deferred: usize,
+    /// Batches that cannot be read any more.
+    pub damaged_batches: usize,
+    /// Damaged places of the spool.
+    pub damaged_places: usize,
+}
+
+/// Opens the spool, which gets its workers watched by `workers`, and the event log. A log that cannot be opened stops nothing.
+///
+/// # Errors
+/// [`ServeError::Spool`] and [`ServeError::Storage`].
+pub(crate) async fn open_spool(
+    config: &Config,
+    repeats: Arc<Repeats>,
+    workers: Workers,
+) -> Result<OpenedSpool, ServeError> {
+    let spool = posthaste_spool::Config {
+        watch: workers,
+        lsns_above: mailboxes::last_lsn(config)?,
+        events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
+        ..posthaste_spool::Config::from(&config.storage)
+    };
+    let settings = config.clone();
+    let open = move || {
+        let (data, mail) = (&settings.storage.data, &settings.storage.mail);
+        let storage = |error| ServeError::Storage { dir: data.clone(), error };
+        crate::config::privileges::make_mail_directory(&settings)
+            .map_err(OpenError::io(mail.display().to_string()))
+            .map_err(storage)?;
+        let (spool, found) = open_when_free(&settings.storage.spool, spool)?;
+        tell(&found);
+        let spool: Arc<dyn Spool> = Arc::new(spool);
+        let (events, without_events) = match Events::open(&settings, &spool) {
+            Ok(events) => (events, None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(OpenedSpool { intake: Intake::new(spool, intake_config(&settings)), events, without_events, found })
+    };
+    tokio::task::spawn_blocking(open).await.map_err(std::io::Error::from)?
+}
+
+fn intake_config(config: &Config) -> posthaste_intake::Config {
+    posthaste_intake::Config {
+        // Gathered bodies are no larger than this, their trace fields included.
+        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
+        backlog_bytes: MemoryBudget::of_store(config.limits.process.memory_bytes),
+        ..posthaste_intake::Config::default()
+    }
+}
+
+/// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
+fn open_when_free(dir: &Path, config: posthaste_spool::Config) -> Result<(FileSpool, OpenReport), ServeError> {
+    let deadline = Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match FileSpool::open(dir, config.clone()) {
+            Err(posthaste_spool::OpenError::Locked) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            opened => return opened.map_err(|error| ServeError::Spool { dir: dir.to_owned(), error }),
+        }
+    }
+}
+
+fn tell(found: &OpenReport) {
+    for damage in &found.cut_off {
+        let (batch, what) = (damage.lsn.map(display), &damage.what);
+        tracing::info!(
+            batch,
+            place = damage.place,
+            what,
+            "an unfinished write of the last run was cut off; nothing of it was acknowledged"
+        );
+    }
+    found.mended.iter().for_each(log_mended);
+}
+
+/// A file that held a copy of something.
+pub(crate) fn log_mended(damage: &Damage) {
+    let (place, what) = (&damage.place, &damage.what);
+    tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
+}
+
+/// `consumer`: whose entries were in the batches.
+pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
+    for batch in batches {
+        tracing::error!(%batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
+    }
+}
+
+/// Logs an event of the spool; a failure that lasts, now and then.
+fn log(event: Event, repeats: &Repeats) {
+    let failing = match &event {
+        Event::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),
+        Event::CheckpointSlow { .. } => Some((Kind::Slow, "checkpoints of the spool")),
+        Event::PackingFailed { .. } => Some((Kind::Broken, "packs of the spool")),
+        Event::SegmentFailed { .. } => Some((Kind::Broken, "log files of the spool")),
+        _ => None,
+    };
+    if failing.is_some_and(|(kind, name)| !repeats.is_told(kind, About::Name(name), Instant::now())) {
+        tracing::debug!(event = ?event, "the spool");
+        return;
+    }
+    write(event);
+}
+
+fn write(event: Event) {
+    match event {
+        Event::CheckpointFailed { error } => {
+            tracing::error!(error, "a checkpoint of the spool failed: nothing is freed until one succeeds");
+        }
+        Event::CheckpointSlow { took } => {
+            tracing::warn!(seconds = took.as_secs(), "a checkpoint of the spool took long: its disk is slow");
+        }
+        Event::PackingFailed { error } => {
+            tracing::error!(error, "waiting mail could not be moved into a pack: the log of the spool fills");
+        }
+        Event::SegmentFailed { error } => {
+            tracing::error!(error, "a log file of the spool cannot be made: mail that needs it is refused");
+        }
+        Event::Poisoned { why } => {
+            tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
+        }
+        Event::Damage(damage) => {
+            let batch = damage.lsn.map(display);
+            tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
+        }
+        Event::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {
+            tracing::warn!(free_bytes, free_inodes, "the file system of the spool is nearly full: mail is refused");
+        }
+        Event::ShortOfSpace { is_short: false, free_bytes, free_inodes } => {
+            tracing::info!(free_bytes, free_inodes, "the file system of the spool has room again");
+        }
+        event => tracing::warn!(event = ?event, "the spool"),
+    }
+}
+
+#[cfg(test)]
+#[path = "opening_tests.rs"]
+mod tests;

@@ -1,0 +1,432 @@
+//! The relay: opened with the store, who may use it, where notifications go, and what the logs say of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_consumer::OpenError;
+use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
+use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
+use posthaste_intake::{Body, Destination, Mail, MailPlace, MailRecipient, NotifyWhen};
+use posthaste_notify::dsn::Written;
+use posthaste_relay::sender::{
+    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
+    opportunistic_tls,
+};
+use posthaste_relay::session::Timeouts;
+use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
+use posthaste_spool::{Entry, FrontFields, Spool};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::config::dkim::{NotSigned, draft_of};
+use crate::config::error::ServeError;
+use crate::config::forward::Back;
+use crate::config::start_files::{RelayFiles, resolver};
+use crate::ids::unix_micros;
+use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
+use crate::receive::events::EventRecorder;
+use crate::receive::handler::{Receiver, WeakReceiver};
+use crate::receive::transaction::Transaction;
+use crate::services::opening::log_damaged;
+use crate::services::relay_log::RelayLog;
+use posthaste_config::Config;
+
+/// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
+pub(crate) struct RelayService {
+    relay: Option<Relay>,
+    receiver: WeakReceiver,
+    /// Resolver and its limits.
+    dns: DnsSettings,
+    /// There while it runs: found by a start, the last run has crashed.
+    running: PathBuf,
+}
+
+impl RelayService {
+    /// Opens the queue, and tries what an earlier run left.
+    ///
+    /// A queue that cannot be opened is stuck: its mail is deferred, and stays in the spool.
+    ///
+    /// # Errors
+    /// A name in the configuration that cannot be used.
+    pub async fn start(config: &Config, mut files: RelayFiles, receiver: Receiver) -> Result<Self, ServeError> {
+        let forwarding = std::mem::take(&mut files.forwarding);
+        let running = config.storage.data.join(RUNNING);
+        let dns = config.dns.clone();
+        if let Ok(resolver) = &files.resolver {
+            receiver.remote().set_resolver(Arc::clone(resolver));
+        }
+        let (config, weak) = (config.clone(), receiver.downgrade());
+        let spool = receiver.destinations().intake().spool().clone();
+        let recorder = receiver.events().cloned();
+        let opened =
+            spawn_blocking(move || open(&config, files, spool, weak, recorder)).await.map_err(std::io::Error::from)?;
+        let relay = match opened {
+            Err(ServeError::Relay(error)) => stuck(&receiver, &error, help(&error)),
+            Err(ServeError::Bounces(error @ (BouncesError::Suppression(_) | BouncesError::Originals(_)))) => {
+                stuck(&receiver, &error, BOUNCE_FILES_HELP)
+            }
+            opened => opened?,
+        };
+        if let Some(relay) = &relay {
+            receiver.remote().open(relay.clone(), forwarding);
+        }
+        Ok(Self { relay, receiver: receiver.downgrade(), dns, running })
+    }
+
+    /// Makes a new resolver if `[dns]` has changed, or a file may have. Otherwise answers stay in the cache.
+    fn reload_resolver(&mut self, config: &Config) -> Result<(), SetupError> {
+        let Some(receiver) = self.receiver.upgrade() else { return Ok(()) };
+        if self.dns == config.dns && config.dns.hosts_file.is_none() {
+            return Ok(());
+        }
+        let resolver = resolver(config)?;
+        warn_of_far(&resolver);
+        let resolver = Arc::new(match receiver.remote().resolver() {
+            Some(before) => resolver.counting_after(&before),
+            None => resolver,
+        });
+        if let Some(relay) = &self.relay {
+            relay.set_resolver(Arc::clone(&resolver));
+        }
+        receiver.remote().set_resolver(resolver);
+        self.dns = config.dns.clone();
+        Ok(())
+    }
+}
+
+impl Service for RelayService {
+    fn name(&self) -> &'static str {
+        "relay"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("mail for other hosts waits in the spool")
+    }
+
+    /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, also for what waits. Pauses go on.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        if let Err(error) = self.reload_resolver(config) {
+            tracing::error!(error = error.to_string(), "hosts are found as before");
+            kept.push("dns");
+        }
+        let Some(relay) = &self.relay else { return kept };
+        match config.relay.shaping_rules() {
+            Ok(rules) => relay.set_shaping(rules),
+            Err(error) => {
+                tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
+                kept.push("relay.shaping");
+            }
+        }
+        match config.relay.routing() {
+            Ok(routing) => relay.set_routing(&routing),
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
+                kept.push("routes, TLS policies, sources and pools");
+            }
+        }
+        let section = &config.relay.bounces;
+        if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
+            let error = error.to_string();
+            tracing::error!(error, "the rules for classes of replies stay as they were");
+            kept.push("classes of replies");
+        }
+        relay.set_generic(config.relay.maps.generic.map());
+        match config.relay.notices.read() {
+            Ok(notices) => relay.set_notices(notices),
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "relay.notices: the old templates stay in force");
+                kept.push("relay.notices");
+            }
+        }
+        relay.set_room(&config.relay.room());
+        kept
+    }
+
+    /// Transactions under way are finished, none begins.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        end_blocking(move || {
+            let Some(relay) = self.relay else { return };
+            relay.end_by(deadline.into_std());
+            // If it stays, the next start is more careful than it need be.
+            let _ = std::fs::remove_file(self.running);
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.relay.as_ref().map_or(Poll::Pending, |relay| relay.poll_failed(cx))
+    }
+}
+
+/// A file in the data directory that is there while the relay runs.
+const RUNNING: &str = "relay.running";
+/// The directory of policies, below `storage.data`.
+const POLICIES: &str = "mta-sts";
+
+/// Warns of resolvers that are believed about DNSSEC, though anybody on the way to them can forge their answers.
+fn warn_of_far(resolver: &Resolver) {
+    for server in resolver.believed_from_afar() {
+        let server = server.to_string();
+        tracing::warn!(server, "dns.trust_ad: the resolver is not on this machine, so DANE protects nothing");
+    }
+}
+
+/// Opens the relay, if anybody may use it or mail waits. Blocks.
+fn open(
+    config: &Config,
+    files: RelayFiles,
+    spool: Arc<dyn Spool>,
+    receiver: WeakReceiver,
+    recorder: Option<EventRecorder>,
+) -> Result<Option<Relay>, ServeError> {
+    let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
+    let section = &config.relay;
+    let Some(of_server) = receiver.upgrade() else { return Ok(None) };
+    let has_forwards =
+        of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
+    // Notices of local success have the words of the relay.
+    let has_templates = section.notices.templates.is_some();
+    let (live, meters) = (of_server.live().clone(), Arc::clone(of_server.meters()));
+    drop(of_server);
+    let is_needed = is_waiting || config.lets_clients_relay() || has_forwards || has_templates;
+    if !is_needed && !section.local_users {
+        return Ok(None);
+    }
+    let resolver = match files.resolver {
+        Ok(resolver) => resolver,
+        Err(error) if is_needed => return Err(ServeError::Dns(error.to_string())),
+        Err(error) => {
+            let error = error.to_string();
+            tracing::info!(error, "no resolver: local users cannot send mail to other hosts");
+            return Ok(None);
+        }
+    };
+    warn_of_far(&resolver);
+    let running = config.storage.data.join(RUNNING);
+    let has_crashed = running.exists();
+    if let Err(error) = std::fs::write(&running, "") {
+        let (path, error) = (running.display().to_string(), error.to_string());
+        tracing::warn!(path, error, "if the server crashes, a message that causes this will not be found");
+    }
+    let settings = RelayConfig {
+        host_name: config.host_name.clone(),
+        resolver,
+        port: section.port,
+        routing: files.routing,
+        room: section.room(),
+        schedules: section.schedule.clone(),
+        connections_max: section.connections,
+        site_connections_max: section.connections_per_site,
+        session_messages_max: section.messages_per_connection,
+        recipients_max: section.recipients_per_message,
+        shaping: files.shaping,
+        timeouts: Timeouts::default(),
+        tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
+        mta_sts: mta_sts(config),
+        eight_bit: section.eight_bit.into(),
+        memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
+        site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
+        returned_bytes_max: section.returned_bytes,
+        bounces: Bounces::open(files.bounces, &section.bounces, &config.storage.data)?,
+        has_crashed,
+        notices: files.notices,
+        notifier: Arc::new(Senders { receiver }),
+        witnesses: Some(Arc::new(live)),
+        observer: Some(Arc::new(RelayLog { recorder, meters })),
+    };
+    let (relay, report) = Relay::open(spool, settings).map_err(ServeError::Relay)?;
+    relay.set_generic(config.relay.maps.generic.map());
+    log_damaged(&report.damaged, "the queue");
+    log_uncertain(&report, &config.storage.spool);
+    if report.quarantined > 0 {
+        let recipients = report.quarantined;
+        tracing::error!(recipients, "held: they were at work when the server crashed, three times");
+    }
+    if report.recipients > 0 {
+        tracing::info!(recipients = report.recipients, "mail waits for other hosts");
+    }
+    Ok(Some(relay))
+}
+
+/// Policies of other domains, if they are to count and can be had.
+fn mta_sts(config: &Config) -> Option<MtaSts> {
+    let opened = MtaSts::open(&config.relay, Some(&config.storage.data.join(POLICIES)));
+    opened.unwrap_or_else(|error| {
+        let error = error.to_string();
+        tracing::warn!(error, "MTA-STS policies do not count: set relay.mta_sts_ca_file, or relay.mta_sts = false");
+        None
+    })
+}
+
+fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Option<Relay> {
+    receiver.destinations().stuck().add(STREAM, error, help);
+    receiver.remote().set_stuck(format!("{error}; {help}"));
+    None
+}
+
+/// The remedy where the suppression list, or the file of return paths, is damaged or gone.
+const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove it and the file beside it that ends in `.made` to begin an empty one, and start it again";
+
+/// Advice for a queue that cannot be opened.
+fn help(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::State { .. } => "start the version of Posthaste that wrote it",
+        OpenError::Restore(_) => "stop the server, run `posthaste spool repair`, and start it again",
+        _ => "stop the server, run `posthaste spool verify`, and start it again once the disk can be read",
+    }
+}
+
+/// Says which snapshots could not be read, and what that has cost.
+fn log_uncertain(report: &OpenReport, spool: &Path) {
+    for unreadable in &report.unreadable {
+        let (file, what) = (spool.join(&unreadable.place).display().to_string(), &unreadable.what);
+        match report.uncertain {
+            None => tracing::error!(
+                file,
+                what,
+                "a snapshot of the queue cannot be read: the one before and the log say the same"
+            ),
+            Some(_) => tracing::error!(file, what, "a snapshot of the queue cannot be read"),
+        }
+    }
+    let Some(through) = report.uncertain else { return };
+    if report.uncertain_recipients > 0 {
+        tracing::error!(
+            recipients = report.uncertain_recipients,
+            "held: nobody knows whether they have had their mail. `posthaste queue list --held` shows them, `posthaste queue release` sends them, \
+             `posthaste queue delete` drops them"
+        );
+    }
+    tracing::error!(
+        %through,
+        "suspensions, diversions and slow-downs of the queue up to this batch may be lost: make them again"
+    );
+}
+
+/// Delivers notifications as mail from the empty sender.
+struct Senders {
+    receiver: WeakReceiver,
+}
+
+impl Notifier for Senders {
+    fn knows(&self, sender: &str) -> bool {
+        // A server that ends has it asked again after its start.
+        self.receiver.upgrade().is_none_or(|receiver| receiver.addressee(sender).is_some())
+    }
+
+    fn deliver(&self, notice: Notice) -> Delivering {
+        let receiver = self.receiver.clone();
+        Box::pin(async move {
+            let receiver = receiver.upgrade().ok_or("the server ends")?;
+            receiver.notify(&notice.to, notice.written, Some(notice.change), Some(notice.remote)).await
+        })
+    }
+}
+
+/// The addressee of a notification.
+struct Addressee {
+    path: ForwardPath,
+    /// It is the sender behind one that we had rewritten.
+    is_rewritten: bool,
+    /// The mailboxes of one of ours.
+    mailboxes: Option<Mailboxes>,
+}
+
+impl Receiver {
+    /// The addressee of a notification for `sender`; `None` if nobody can be told.
+    fn addressee(&self, sender: &str) -> Option<Addressee> {
+        let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
+        // A sender that we have rewritten is the sender behind it.
+        let (path, is_rewritten) = match self.remote().back(&path) {
+            Back::Ordinary => (path, false),
+            Back::Sender(back) => (back, true),
+            Back::Invalid => return None,
+        };
+        let mailboxes = match self.settings().directory.recipient(&path) {
+            Route::Local(mailboxes) => Some(mailboxes),
+            Route::Refused(Refusal::Relay) => None,
+            _ => return None,
+        };
+        Some(Addressee { path, is_rewritten, mailboxes })
+    }
+
+    /// Reports whether mail for `sender` goes to mailboxes here.
+    pub fn is_ours(&self, sender: &str) -> bool {
+        self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
+    }
+
+    /// True if `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
+    pub fn may_tell_program(&self, sender: &str) -> bool {
+        let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();
+        self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
+    }
+
+    /// Makes a notification for `sender` durable. `told`: says in the same batch, to the stream that owes it, that it is made. `remote`: the queue's entry that sends it to another host.
+    /// True if the sender can be told at all; if not, nothing is kept.
+    ///
+    /// # Errors
+    /// It cannot be kept now.
+    pub async fn notify(
+        &self,
+        sender: &str,
+        written: Written,
+        told: Option<Entry>,
+        remote: Option<Entry>,
+    ) -> Result<bool, String> {
+        let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
+        let remote = remote.filter(|_| !is_rewritten && mailboxes.is_none());
+        let has_entry = remote.is_some();
+        let also = told.into_iter().chain(remote).collect();
+        let mail = match mailboxes {
+            Some(mailboxes) => self.notified(RcptTo::new(path), mailboxes, &written)?,
+            None if has_entry => Mail::default(),
+            None if self.remote().is_open() => notification(&path, &written),
+            None if self.remote().stuck().is_some() => return Err("the queue is stuck".to_owned()),
+            None => return Ok(false),
+        };
+        if mail.recipients.is_empty() && !has_entry {
+            return Err("its mailbox cannot be served now".to_owned());
+        }
+        let destinations = self.destinations();
+        let front = self.sign_notice(&written)?;
+        let (mail, body) = (Mail { also, front, ..mail }, Body::Memory(written.message));
+        let kept = destinations.intake().accept(destinations.list(), &mail, body).await;
+        kept.map(|_| true).map_err(|error| error.to_string())
+    }
+
+    /// The signature of a notification, by the nearest domain above our name that has a key. Blocks for the time of a signature.
+    fn sign_notice(&self, written: &Written) -> Result<FrontFields, String> {
+        let settings = self.settings();
+        let Some(domain) = settings.signers.at_or_above(&settings.authserv_id) else {
+            return Ok(FrontFields::default());
+        };
+        let now = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
+        match settings.signers.sign(domain, &draft_of(&written.message), now, 0) {
+            Ok(fields) => FrontFields::new(fields.into_bytes()).map_err(|error| error.to_string()),
+            Err(NotSigned::Key(why)) => Err(why),
+            // It says what became of a message all the same.
+            Err(NotSigned::Draft(_)) => Ok(FrontFields::default()),
+        }
+    }
+
+    /// A notification for mailboxes of ours.
+    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &Written) -> Result<Mail<'static>, String> {
+        let mut mail = MailFrom::new(ReversePath::Null);
+        mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
+        mail.smtputf8 = written.smtputf8;
+        let mut transaction = Transaction::default();
+        let full = |_| "no memory for a notification".to_owned();
+        transaction.add(&rcpt, Some(mailboxes), self.memory()).map_err(full)?;
+        Ok(self.mail(&transaction, &Envelope { mail, recipients: vec![rcpt] }))
+    }
+}
+
+/// A notification for a sender at another host, which is told of nothing that becomes of it.
+fn notification(to: &ForwardPath, written: &Written) -> Mail<'static> {
+    let notify = Some(NotifyWhen { success: false, failure: false, delay: false });
+    let recipient = MailRecipient { address: to.bare().into(), notify, ..MailRecipient::to(MailPlace::Remote) };
+    Mail { is_8bit: written.is_8bit, smtputf8: written.smtputf8, recipients: vec![recipient], ..Mail::default() }
+}

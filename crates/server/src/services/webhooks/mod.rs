@@ -1,0 +1,153 @@
+//! HTTP servers that are told of events: each by a thread of its own, from the files of the event log.
+//!
+//! The threads share nothing with the queue of mail: a hook that is down costs a file descriptor.
+
+mod batch;
+mod hook;
+mod place;
+mod post;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use posthaste_consumer::PoisonWatch;
+use posthaste_directory::Directory;
+use tokio::time::Instant;
+
+use crate::lifecycle::{Ending, OnFailure, Service, Unfinished};
+use crate::receive::webhook_states::WebhookStates;
+use hook::Hook;
+use posthaste_config::{Config, Webhook};
+
+/// The webhooks at work.
+pub(crate) struct Webhooks {
+    dir: PathBuf,
+    poison: PoisonWatch,
+    states: Arc<WebhookStates>,
+    running: Vec<Running>,
+}
+
+struct Running {
+    name: String,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Tells a thread to end, also while it waits.
+#[derive(Default)]
+struct Stop {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    fn set(&self) {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits so long, or until it is set: then it says so.
+    fn wait(&self, time: Duration) -> bool {
+        let guard = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(guard, time, |is_set| !*is_set);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn is_set(&self) -> bool {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Webhooks {
+    /// Starts those of the configuration.
+    pub fn begin(config: &Config, poison: PoisonWatch, states: Arc<WebhookStates>) -> Self {
+        let mut webhooks = Self { dir: config.events.dir.clone(), poison, states, running: Vec::new() };
+        webhooks.change(&config.webhooks);
+        webhooks
+    }
+
+    /// All end when their request has, and those that are wanted begin: one of the same name goes on where the old one ends. Also one that is the same, as the
+    /// contents of its files may have changed.
+    fn change(&mut self, wanted: &[Webhook]) {
+        let mut old: HashMap<String, Running> =
+            self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
+        old.values().for_each(|running| running.stop.set());
+        self.states.keep(&wanted.iter().map(|webhook| &*webhook.name).collect::<Vec<_>>());
+        for webhook in wanted {
+            let before = old.remove(&webhook.name).and_then(|before| before.thread);
+            self.running.push(start(&self.dir, webhook, (&self.poison, &self.states), before));
+        }
+    }
+}
+
+/// Why a webhook could not be told anything: it tries again until its files are there.
+pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
+    post::Poster::new(webhook).err().map(|why| format!("webhook {}: {why}", webhook.name))
+}
+
+fn start(
+    dir: &Path,
+    webhook: &Webhook,
+    (poison, states): (&PoisonWatch, &Arc<WebhookStates>),
+    before: Option<JoinHandle<()>>,
+) -> Running {
+    let stop = Arc::<Stop>::default();
+    let (poison, states) = (poison.clone(), Arc::clone(states));
+    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), poison, states, stop: stop.clone() };
+    let run = move || {
+        if let Some(before) = before {
+            let _ = before.join();
+        }
+        hook.run();
+    };
+    let thread = std::thread::Builder::new().name("webhook".to_owned()).spawn(run);
+    if let Err(error) = &thread {
+        tracing::error!(
+            webhook = webhook.name,
+            error = error.to_string(),
+            "no thread for a webhook; send SIGHUP to try again"
+        );
+    }
+    Running { name: webhook.name.clone(), stop, thread: thread.ok() }
+}
+
+impl Service for Webhooks {
+    fn name(&self) -> &'static str {
+        "webhooks"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("webhooks are told nothing; what is in the event log comes with the next start")
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        self.change(&config.webhooks);
+        Vec::new()
+    }
+
+    /// Requests under way are waited for; what they tell is told again if they do not end.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        self.running.iter().for_each(|running| running.stop.set());
+        Box::pin(async move {
+            let threads: Vec<_> = self.running.into_iter().filter_map(|running| running.thread).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                if Instant::now() >= deadline {
+                    return Err(Unfinished(
+                        "a webhook does not answer; it is told the same again after the next start",
+                    ));
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        // A thread that panics ends its own hook; the next reload brings it back.
+        Poll::Pending
+    }
+}
