@@ -48,7 +48,7 @@ pub use devices::{Watch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;
 pub use mark::{MarkedFile, look_for_marked, mark_made};
-pub use nameless::{create_nameless, link_nameless};
+pub use nameless::{NamelessFile, NamelessFiles};
 #[cfg(feature = "record")]
 pub use recording::{Choice, Cut, Event, Recording, Scope};
 pub use replace::{ReplaceError, put_in_place, replace_file, unfinished};

@@ -2,48 +2,88 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::{linkat, openat};
 
-/// Begins a file without a name (`O_TMPFILE`), which is gone with its descriptor unless it is [linked](link_nameless). `None` if this file system or this
-/// kernel has no such files.
-///
-/// # Errors
-/// Others of `openat`.
-pub fn create_nameless(dir: impl AsFd, mode: Mode) -> rustix::io::Result<Option<File>> {
-    match openat(dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
-        Ok(file) => Ok(Some(file.into())),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
-        Err(error) => Err(error),
+/// Makes the nameless files of one file system (`O_TMPFILE`). Remembers once they have proved impossible there; clones share that.
+#[derive(Debug, Clone, Default)]
+pub struct NamelessFiles {
+    are_impossible: Arc<AtomicBool>,
+}
+
+/// A file without a name, which is gone with its descriptor unless it is [linked](Self::link).
+#[derive(Debug)]
+pub struct NamelessFile {
+    file: File,
+    files: NamelessFiles,
+}
+
+impl NamelessFiles {
+    /// Begins a file, for reading and writing. `None` if this file system or this kernel has no such files, or they cannot get a name later: the caller
+    /// gives its file a temporary name.
+    ///
+    /// # Errors
+    /// Others of `openat`.
+    pub fn create(&self, dir: impl AsFd, mode: Mode) -> rustix::io::Result<Option<NamelessFile>> {
+        if self.are_impossible.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match openat(dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
+            Ok(file) => Ok(Some(NamelessFile { file: file.into(), files: self.clone() })),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                self.give_up();
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes no more of them.
+    pub fn give_up(&self) {
+        self.are_impossible.store(true, Ordering::Relaxed);
     }
 }
 
-/// Gives a nameless file its name, never that of another file. Durable after a sync of the directory. False if there is no way here: neither the right to
-/// name a file by its descriptor, nor /proc.
-///
-/// # Errors
-/// EEXIST if the name is taken; others of `linkat`.
-pub fn link_nameless(file: &File, dir: impl AsFd, name: &str) -> rustix::io::Result<bool> {
-    let linked = match linkat(file, "", &dir, name, AtFlags::EMPTY_PATH) {
-        // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
-        Err(Errno::NOENT) => {
-            let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-            linkat(CWD, itself, &dir, name, AtFlags::SYMLINK_FOLLOW)
+impl NamelessFile {
+    /// The file, to write its bytes.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its name, never that of another file. Durable after a sync of the directory. `None`: done. Otherwise the file comes back nameless: there is
+    /// neither the right to name a file by its descriptor, nor /proc, and no more are made here.
+    ///
+    /// # Errors
+    /// EEXIST if the name is taken; others of `linkat`.
+    pub fn link(self, dir: impl AsFd, name: &str) -> rustix::io::Result<Option<File>> {
+        let linked = match linkat(&self.file, "", &dir, name, AtFlags::EMPTY_PATH) {
+            // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
+            Err(Errno::NOENT) => {
+                let itself = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(CWD, itself, &dir, name, AtFlags::SYMLINK_FOLLOW)
+            }
+            linked => linked,
+        };
+        match linked {
+            Ok(()) => Ok(None),
+            Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {
+                self.files.give_up();
+                Ok(Some(self.file))
+            }
+            Err(error) => Err(error),
         }
-        linked => linked,
-    };
-    match linked {
-        Ok(()) => Ok(true),
-        Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek;
+
     use super::*;
 
     #[test]
@@ -51,15 +91,30 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let into = File::open(dir.path()).unwrap();
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
+        let files = NamelessFiles::default();
         // Where the file system has none, callers name their files from the beginning.
-        let Some(file) = create_nameless(&into, Mode::RUSR | Mode::WUSR).unwrap() else { return };
-        crate::write_all(&file, b"whole").unwrap();
+        let Some(file) = files.create(&into, Mode::RUSR | Mode::WUSR).unwrap() else { return };
+        crate::write_all(file.file(), b"whole").unwrap();
         assert_eq!(count(), 0);
-        assert!(link_nameless(&file, &into, "name").unwrap());
+        assert!(file.link(&into, "name").unwrap().is_none());
         assert_eq!(std::fs::read(dir.path().join("name")).unwrap(), b"whole");
-        let other = create_nameless(&into, Mode::RUSR).unwrap().unwrap();
-        assert_eq!(link_nameless(&other, &into, "name"), Err(Errno::EXIST));
-        drop(other);
+        let other = files.create(&into, Mode::RUSR).unwrap().unwrap();
+        assert_eq!(other.link(&into, "name").unwrap_err(), Errno::EXIST);
         assert_eq!(count(), 1);
+    }
+
+    #[test]
+    fn files_that_cannot_get_a_name_are_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let into = File::open(dir.path()).unwrap();
+        let files = NamelessFiles::default();
+        let Some(file) = files.create(&into, Mode::RUSR | Mode::WUSR).unwrap() else { return };
+        crate::write_all(file.file(), b"kept").unwrap();
+        // As without /proc: the directory for the name is gone.
+        std::fs::remove_dir(dir.path()).unwrap();
+        let mut kept = file.link(&into, "name").unwrap().expect("it comes back");
+        kept.rewind().unwrap();
+        assert_eq!(std::io::read_to_string(kept).unwrap(), "kept");
+        assert!(files.clone().create(&into, Mode::RUSR).unwrap().is_none());
     }
 }

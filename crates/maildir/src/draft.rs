@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Seek};
 use std::os::fd::AsFd;
 use std::time::SystemTime;
 
+use posthaste_fsops::NamelessFile;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
@@ -18,10 +19,21 @@ use crate::maildir::{Maildir, check_name, write_all};
 #[derive(Debug)]
 pub struct Draft<'a> {
     maildir: &'a Maildir,
-    file: File,
     name: &'a str,
-    // It lies in `tmp/` under its name.
-    is_named: bool,
+    file: DraftFile<'a>,
+}
+
+#[derive(Debug)]
+enum DraftFile<'a> {
+    Nameless(NamelessFile),
+    InTmp(File, TmpName<'a>),
+}
+
+/// The draft's name in `tmp/`, removed when this is dropped.
+#[derive(Debug)]
+struct TmpName<'a> {
+    maildir: &'a Maildir,
+    name: &'a str,
 }
 
 impl Maildir {
@@ -33,28 +45,47 @@ impl Maildir {
     /// the directories have to be synced first.
     pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
         check_name(name)?;
-        if self.can_be_nameless() {
-            self.sync_way()?;
-            match posthaste_fsops::create_nameless(self.tmp_dir(), Mode::RUSR | Mode::WUSR) {
-                Ok(Some(file)) => {
-                    self.ownership().apply_to_file(&file)?;
-                    return Ok(Draft { maildir: self, file, name, is_named: false });
-                }
-                Ok(None) | Err(Errno::NOENT) => self.set_names_needed(),
-                Err(error) => return Err(error.into()),
+        self.sync_way()?;
+        match self.nameless().create(self.tmp_dir(), Mode::RUSR | Mode::WUSR) {
+            Ok(Some(nameless)) => {
+                self.ownership().apply_to_file(nameless.file())?;
+                return Ok(Draft { maildir: self, name, file: DraftFile::Nameless(nameless) });
             }
+            Ok(None) => {}
+            Err(Errno::NOENT) => self.nameless().give_up(),
+            Err(error) => return Err(error.into()),
         }
-        Ok(Draft { maildir: self, file: self.create_tmp(name)?.into(), name, is_named: true })
+        Draft::in_tmp(self, name)
     }
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn in_tmp(maildir: &'a Maildir, name: &'a str) -> io::Result<Self> {
+        let file = maildir.create_tmp(name)?.into();
+        Ok(Draft { maildir, name, file: DraftFile::InTmp(file, TmpName { maildir, name }) })
+    }
+
+    fn copy_of(mut nameless: File, maildir: &'a Maildir, name: &'a str) -> io::Result<Self> {
+        let mut copy = Draft::in_tmp(maildir, name)?;
+        nameless.rewind()?;
+        io::copy(&mut nameless, &mut copy)?;
+        copy.set_modified(nameless.metadata()?.modified()?)?;
+        Ok(copy)
+    }
+
+    fn file(&self) -> &File {
+        match &self.file {
+            DraftFile::Nameless(nameless) => nameless.file(),
+            DraftFile::InTmp(file, _) => file,
+        }
+    }
+
     /// Writes all parts, in order. Not synced.
     ///
     /// # Errors
     /// `StorageFull`; others of `write`.
     pub fn write_parts(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        write_all(self.file.as_fd(), parts)
+        write_all(self.file().as_fd(), parts)
     }
 
     /// Sets its modification time, which mail programs show as the time of arrival. Call it after the last write.
@@ -62,39 +93,33 @@ impl Draft<'_> {
     /// # Errors
     /// An error of `utimensat`.
     pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
-        self.file.set_modified(at)
+        self.file().set_modified(at)
     }
 
     /// Makes it visible in `new/`, never over an existing file. Not synced.
     ///
     /// # Errors
     /// `AlreadyExists` if `new/` has that name; others of `linkat` and `rename`.
-    pub fn publish(mut self) -> io::Result<()> {
-        if !self.is_named {
-            if posthaste_fsops::link_nameless(&self.file, self.maildir.new_dir(), self.name)? {
-                return Ok(());
+    pub fn publish(self) -> io::Result<()> {
+        let Draft { maildir, name, file } = self;
+        match file {
+            DraftFile::Nameless(nameless) => match nameless.link(maildir.new_dir(), name)? {
+                None => Ok(()),
+                Some(nameless) => Draft::copy_of(nameless, maildir, name)?.publish(),
+            },
+            DraftFile::InTmp(_, tmp_name) => {
+                maildir.publish(name)?;
+                // It is in `new/` now.
+                std::mem::forget(tmp_name);
+                Ok(())
             }
-            self.copy_to_tmp()?;
         }
-        self.maildir.publish(self.name)?;
-        self.is_named = false;
-        Ok(())
-    }
-
-    fn copy_to_tmp(&mut self) -> io::Result<()> {
-        self.maildir.set_names_needed();
-        let named = File::from(self.maildir.create_tmp(self.name)?);
-        self.is_named = true;
-        let mut nameless = std::mem::replace(&mut self.file, named);
-        nameless.rewind()?;
-        io::copy(&mut nameless, self)?;
-        self.file.set_modified(nameless.metadata()?.modified()?)
     }
 }
 
 impl io::Write for Draft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(posthaste_fsops::write(&self.file, bytes)?)
+        Ok(posthaste_fsops::write(self.file(), bytes)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -102,12 +127,10 @@ impl io::Write for Draft<'_> {
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for TmpName<'_> {
     fn drop(&mut self) {
-        if self.is_named {
-            // If this fails too, cleanup_tmp finds it.
-            let _ = self.maildir.remove_tmp(self.name);
-        }
+        // If this fails too, cleanup_tmp finds it.
+        let _ = self.maildir.remove_tmp(self.name);
     }
 }
 
@@ -120,17 +143,22 @@ mod tests {
         std::fs::read_dir(dir).expect("a directory").count()
     }
 
-    type Change = fn(&mut Draft<'_>);
+    type Change = fn(Draft<'_>) -> Draft<'_>;
+
+    /// As if a nameless file could not be linked.
+    fn copied(draft: Draft<'_>) -> Draft<'_> {
+        let copy = Draft::copy_of(draft.file().try_clone().expect("cloned"), draft.maildir, draft.name);
+        copy.expect("copied")
+    }
 
     /// Runs `check` for files with a name, without one, and for files that need a name only later.
     fn each_way(check: impl Fn(&std::path::Path, &Maildir, Change)) {
-        let prepare: [(bool, Change); 3] =
-            [(false, |_| ()), (true, |_| ()), (false, |draft| draft.copy_to_tmp().expect("copied"))];
+        let prepare: [(bool, Change); 3] = [(false, |draft| draft), (true, |draft| draft), (false, copied)];
         for (names_needed, change) in prepare {
             let dir = tempfile::tempdir().expect("a directory");
             let maildir = Maildir::open_or_create(dir.path()).expect("a Maildir");
             if names_needed {
-                maildir.set_names_needed();
+                maildir.nameless().give_up();
             }
             check(dir.path(), &maildir, change);
         }
@@ -141,7 +169,7 @@ mod tests {
         each_way(|dir, maildir, change| {
             let mut draft = maildir.draft("name").expect("begun");
             draft.write_parts(&[IoSlice::new(b"Subject: one\n"), IoSlice::new(b"\n")]).expect("written");
-            change(&mut draft);
+            let mut draft = change(draft);
             io::Write::write_all(&mut draft, b"body\n").expect("written");
             assert_eq!(files_in(&dir.join("new")), 0);
             let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
@@ -158,11 +186,10 @@ mod tests {
     fn a_draft_that_gets_a_name_late_keeps_its_time() {
         let dir = tempfile::tempdir().expect("a directory");
         let maildir = Maildir::open_or_create(dir.path()).expect("a Maildir");
-        let mut draft = maildir.draft("name").expect("begun");
+        let draft = maildir.draft("name").expect("begun");
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
         draft.set_modified(at).expect("set");
-        draft.copy_to_tmp().expect("copied");
-        assert_eq!(draft.file.metadata().and_then(|facts| facts.modified()).expect("there"), at);
+        assert_eq!(copied(draft).file().metadata().and_then(|facts| facts.modified()).expect("there"), at);
     }
 
     #[test]
@@ -170,8 +197,7 @@ mod tests {
         each_way(|dir, maildir, change| {
             let mut draft = maildir.draft("name").expect("begun");
             draft.write_parts(&[IoSlice::new(b"half")]).expect("written");
-            change(&mut draft);
-            drop(draft);
+            drop(change(draft));
             assert_eq!((files_in(&dir.join("tmp")), files_in(&dir.join("new"))), (0, 0));
         });
     }
@@ -180,9 +206,8 @@ mod tests {
     fn a_draft_replaces_nothing() {
         each_way(|dir, maildir, change| {
             std::fs::write(dir.join("new/name"), "first").expect("written");
-            let mut draft = maildir.draft("name").expect("begun");
-            change(&mut draft);
-            let error = draft.publish().expect_err("the name is taken");
+            let draft = maildir.draft("name").expect("begun");
+            let error = change(draft).publish().expect_err("the name is taken");
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
             assert_eq!(std::fs::read(dir.join("new/name")).expect("there"), b"first");
             assert_eq!(files_in(&dir.join("tmp")), 0);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
+use posthaste_fsops::{NamelessFiles, PARTS_AT_ONCE_MAX, write_all_parts};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -64,8 +64,8 @@ pub struct Maildir {
     new_identity: Identity,
     /// True while a directory made by this handle has not been synced.
     fresh: AtomicBool,
-    /// True if each file needs a name from the beginning: the file system lacks `O_TMPFILE`.
-    names_needed: AtomicBool,
+    /// Where they are impossible, each file has a name from the beginning.
+    nameless: NamelessFiles,
     ownership: Ownership,
     dir_sync: DirSync,
 }
@@ -128,7 +128,7 @@ impl Maildir {
             new,
             cur,
             fresh: AtomicBool::new(fresh),
-            names_needed: AtomicBool::new(false),
+            nameless: NamelessFiles::default(),
             ownership,
             dir_sync: DirSync::new(facts.syncfs_trusted, failed),
         })
@@ -167,12 +167,8 @@ impl Maildir {
         self.dir_sync.sync(self.new.as_fd())
     }
 
-    pub(crate) fn can_be_nameless(&self) -> bool {
-        !self.names_needed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_names_needed(&self) {
-        self.names_needed.store(true, Ordering::Relaxed);
+    pub(crate) fn nameless(&self) -> &NamelessFiles {
+        &self.nameless
     }
 
     pub(crate) fn new_dir(&self) -> BorrowedFd<'_> {

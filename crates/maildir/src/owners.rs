@@ -207,7 +207,7 @@ mod tests {
         let maildir = root.mailbox(&path).expect("made");
         let at = dir.path().join("domain/ann/Maildir");
         deliver(&maildir, "nameless");
-        maildir.set_names_needed();
+        maildir.nameless().give_up();
         deliver(&maildir, "named");
         maildir.write_tmp("3", &[IoSlice::new(b"x")]).and_then(|()| maildir.publish("3")).expect("published");
         let found = Found { dir: Subdir::New, name: "named".into(), size: 12 };
@@ -254,7 +254,7 @@ mod tests {
         let maildir = root.mailbox(&path).expect("opened");
         for names_needed in [false, true] {
             if names_needed {
-                maildir.set_names_needed();
+                maildir.nameless().give_up();
             }
             // The file is made, and then cannot be given away.
             let due = machine.counts().1 + 2;

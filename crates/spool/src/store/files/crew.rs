@@ -6,7 +6,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::draft::{NamesNeeded, RecordDraft};
+use posthaste_fsops::NamelessFiles;
+
+use super::draft::RecordDraft;
 use super::record::name_of;
 use crate::store::groups::{NewRecord, WriteError};
 
@@ -26,7 +28,7 @@ pub(crate) struct Drafted {
 struct Jobs {
     waiting: Mutex<WaitingJobs>,
     arrived: Condvar,
-    needed: NamesNeeded,
+    nameless: NamelessFiles,
 }
 
 #[derive(Default)]
@@ -43,10 +45,6 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub fn names_needed(&self) -> &NamesNeeded {
-        &self.jobs.needed
-    }
-
     /// Writes all and returns them in the order of their LSNs. The caller works, too; a thread that cannot be started is one less.
     pub fn write(&mut self, jobs: Vec<Job>) -> Vec<Drafted> {
         while self.threads.len() < THREADS_MAX.min(jobs.len().saturating_sub(1)) {
@@ -109,7 +107,7 @@ impl Jobs {
 
     fn write(&self, job: Job) -> Drafted {
         let NewRecord { lsn, header, parts } = &job.record;
-        let draft = RecordDraft::write(&job.dir, &name_of(*lsn), &header.encode(*lsn), parts, &self.needed);
+        let draft = RecordDraft::write(&job.dir, &name_of(*lsn), &header.encode(*lsn), parts, &self.nameless);
         Drafted { job, draft }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use posthaste_fsops::{NamelessFile, NamelessFiles};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
@@ -13,15 +13,11 @@ use crate::files::OWNER;
 use crate::store::groups::WriteError;
 
 /// A file whose bytes are on stable storage, and that no record has yet. Dropped without a name it is gone, or is removed by the next opening.
-pub(crate) struct RecordDraft {
-    file: File,
-    /// A file system without nameless files gives it one that no record has.
-    hidden: Option<String>,
+pub(crate) enum RecordDraft {
+    Nameless(NamelessFile),
+    /// A file system without nameless files gives it a name that no record has.
+    Hidden(File, String),
 }
-
-/// Set once the file system has shown that it has no nameless files.
-#[derive(Default)]
-pub(crate) struct NamesNeeded(AtomicBool);
 
 impl RecordDraft {
     /// Writes all and makes it durable.
@@ -33,15 +29,15 @@ impl RecordDraft {
         name: &str,
         header: &[u8],
         parts: &[Bytes],
-        needed: &NamesNeeded,
+        nameless: &NamelessFiles,
     ) -> Result<Self, WriteError> {
-        let draft = Self::create(dir, name, needed).map_err(WriteError::Write)?;
+        let draft = Self::create(dir, name, nameless).map_err(WriteError::Write)?;
         let mut slices: Vec<_> =
             std::iter::once(header).chain(parts.iter().map(|part| &part[..])).map(IoSlice::new).collect();
-        let written = posthaste_fsops::write_all_parts(&draft.file, &mut slices, Some(0));
+        let written = posthaste_fsops::write_all_parts(draft.file(), &mut slices, Some(0));
         let outcome = written
             .map_err(WriteError::Write)
-            .and_then(|()| posthaste_fsops::fdatasync(&draft.file).map_err(|error| WriteError::Sync(error.into())));
+            .and_then(|()| posthaste_fsops::fdatasync(draft.file()).map_err(|error| WriteError::Sync(error.into())));
         match outcome {
             Ok(()) => Ok(draft),
             Err(error) => {
@@ -51,37 +47,40 @@ impl RecordDraft {
         }
     }
 
-    fn create(dir: &File, name: &str, needed: &NamesNeeded) -> io::Result<Self> {
-        if !needed.0.load(Ordering::Relaxed) {
-            match posthaste_fsops::create_nameless(dir, OWNER)? {
-                Some(file) => return Ok(RecordDraft { file, hidden: None }),
-                None => needed.0.store(true, Ordering::Relaxed),
-            }
+    fn create(dir: &File, name: &str, nameless: &NamelessFiles) -> io::Result<Self> {
+        if let Some(file) = nameless.create(dir, OWNER)? {
+            return Ok(RecordDraft::Nameless(file));
         }
         let hidden = format!("{HIDDEN}{name}");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let file = posthaste_fsops::openat(dir, &*hidden, flags, OWNER)?;
-        Ok(RecordDraft { file: file.into(), hidden: Some(hidden) })
+        Ok(RecordDraft::Hidden(file.into(), hidden))
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            RecordDraft::Nameless(nameless) => nameless.file(),
+            RecordDraft::Hidden(file, _) => file,
+        }
     }
 
     /// Gives it its name, which is durable after a sync of the directory.
     ///
     /// # Errors
     /// Errors of `linkat` and `rename`. Without /proc, and without the right to name a file by its descriptor, this record fails and later ones get a hidden name.
-    pub fn publish(self, dir: &File, name: &str, needed: &NamesNeeded) -> io::Result<()> {
-        if let Some(hidden) = &self.hidden {
-            return Ok(posthaste_fsops::renameat(dir, &**hidden, dir, name)?);
+    pub fn publish(self, dir: &File, name: &str) -> io::Result<()> {
+        match self {
+            RecordDraft::Nameless(nameless) => match nameless.link(dir, name)? {
+                None => Ok(()),
+                Some(_) => Err(Errno::PERM.into()),
+            },
+            RecordDraft::Hidden(_, hidden) => Ok(posthaste_fsops::renameat(dir, &*hidden, dir, name)?),
         }
-        if posthaste_fsops::link_nameless(&self.file, dir, name)? {
-            return Ok(());
-        }
-        needed.0.store(true, Ordering::Relaxed);
-        Err(Errno::PERM.into())
     }
 
     fn remove(self, dir: &File) {
-        if let Some(hidden) = &self.hidden {
-            let _ = posthaste_fsops::unlinkat(dir, &**hidden, AtFlags::empty());
+        if let RecordDraft::Hidden(_, hidden) = self {
+            let _ = posthaste_fsops::unlinkat(dir, &*hidden, AtFlags::empty());
         }
     }
 }

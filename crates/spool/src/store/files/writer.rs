@@ -43,10 +43,8 @@ impl GroupWriter for FilesWriter {
         let drafted = self.crew.write(group.into_iter().map(job).collect());
         let (mut outcomes, mut named): (_, Vec<Arc<File>>) = (Vec::with_capacity(drafted.len()), Vec::new());
         for Drafted { job, draft } in drafted {
-            let outcome = draft.and_then(|draft| {
-                let published = draft.publish(&job.dir, &name_of(job.record.lsn), self.crew.names_needed());
-                published.map_err(WriteError::Write)
-            });
+            let outcome =
+                draft.and_then(|draft| draft.publish(&job.dir, &name_of(job.record.lsn)).map_err(WriteError::Write));
             if outcome.is_ok() && named.last().is_none_or(|last| !Arc::ptr_eq(last, &job.dir)) {
                 named.push(job.dir);
             }
