@@ -5,11 +5,9 @@
 
 use std::hint::black_box;
 use std::io::{BufReader, BufWriter, Seek, Write};
-use std::sync::Arc;
 use std::time::Instant;
 
 use posthaste_random::Random;
-use posthaste_relay::queue::entry::QueuedRecipient;
 use posthaste_relay::queue::{
     Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, Queued, Schedules, Selection, Snapshot, Source, Status,
     Take,
@@ -174,23 +172,9 @@ fn fresh(queue: &mut Queue, lsn: &mut u64, count: u64, domains: u64) {
 }
 
 fn message(number: u64, domains: u64) -> Queued {
-    let address: Arc<str> = format!("somebody@domain-{}.example", number % domains).into();
-    let none: Arc<str> = "".into();
-    Queued {
-        received: START,
-        not_before: 0,
-        expires: 0,
-        sender: "sender@example.org".into(),
-        forwarded: None,
-        is_8bit: false,
-        smtputf8: false,
-        ret: None,
-        envid: none.clone(),
-        tenant: format!("tenant {}", number % domains % TENANTS).into(),
-        campaign: none.clone(),
-        pool: none.clone(),
-        recipients: vec![QueuedRecipient { number: 0, address, orcpt: none, notify: 0 }],
-    }
+    let tenant = format!("tenant {}", number % domains % TENANTS).into();
+    let address = format!("somebody@domain-{}.example", number % domains);
+    Queued { tenant, ..Queued::plain(START, "sender@example.org", [address]) }
 }
 
 fn report(what: &str, count: u64, begun: Instant) {

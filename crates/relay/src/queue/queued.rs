@@ -77,6 +77,13 @@ pub struct QueuedRecipient {
     pub notify: u8,
 }
 
+impl QueuedRecipient {
+    /// A recipient without any parameter.
+    pub fn plain(number: u16, address: impl Into<Arc<str>>) -> Self {
+        QueuedRecipient { number, address: address.into(), orcpt: "".into(), notify: 0 }
+    }
+}
+
 const IS_8BIT: u8 = 1;
 const SMTPUTF8: u8 = 2;
 const RET_FULL: u8 = 4;
@@ -87,6 +94,26 @@ const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | HAS_FORWARDED;
 const LEAVES_FROM_OTHER: u8 = 16;
 
 impl Queued {
+    /// A message without any parameter, of no tenant. Its recipients are numbered from 0.
+    pub fn plain<A: Into<Arc<str>>>(received: Secs, sender: &str, addresses: impl IntoIterator<Item = A>) -> Self {
+        let none: Arc<str> = "".into();
+        Queued {
+            received,
+            not_before: 0,
+            expires: 0,
+            sender: sender.into(),
+            forwarded: None,
+            is_8bit: false,
+            smtputf8: false,
+            ret: None,
+            envid: none.clone(),
+            tenant: none.clone(),
+            campaign: none.clone(),
+            pool: none,
+            recipients: (0..).zip(addresses).map(|(number, to)| QueuedRecipient::plain(number, to)).collect(),
+        }
+    }
+
     /// The sender's address for a recipient; empty for none.
     pub fn leaves_from(&self, number: u16) -> &Arc<str> {
         match &self.forwarded {

@@ -6,7 +6,7 @@ mod kept;
 mod pending;
 mod routes;
 
-use super::entry::{HoldReason, QueuedRecipient};
+use super::entry::HoldReason;
 use super::*;
 
 const START: Secs = 1_000_000;
@@ -78,27 +78,8 @@ impl World {
 }
 
 fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
-    let recipient = |(number, address): (u16, &&str)| QueuedRecipient {
-        number,
-        address: (*address).into(),
-        orcpt: "".into(),
-        notify: 0,
-    };
-    Queued {
-        received,
-        not_before: 0,
-        expires: 0,
-        sender: "s@example.org".into(),
-        forwarded: None,
-        is_8bit: false,
-        smtputf8: false,
-        ret: None,
-        envid: "".into(),
-        tenant: tenant.into(),
-        campaign: "".into(),
-        pool: "".into(),
-        recipients: (0..).zip(addresses).map(recipient).collect(),
-    }
+    let addresses = addresses.iter().copied();
+    Queued { tenant: tenant.into(), ..Queued::plain(received, "s@example.org", addresses) }
 }
 
 const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };

@@ -38,15 +38,13 @@ impl Halves {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use posthaste_random::Random;
     use posthaste_spool::Lsn;
 
     use super::*;
     use crate::queue::{
-        Key, Outcome, Queue, QueueEntry, Queued, QueuedRecipient, ReadyId, Schedules, Secs, Source, Status, Take,
-        Transaction,
+        Key, Outcome, Queue, QueueEntry, Queued, ReadyId, Schedules, Secs, Source, Status, Take, Transaction,
     };
 
     const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
@@ -89,10 +87,9 @@ mod tests {
         }
 
         fn arrives(&mut self) {
-            let address: Arc<str> = format!("a@d{}.example", self.random.below(4)).into();
-            let recipients = vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }];
-            let tenant: Arc<str> = format!("t{}", self.random.below(3)).into();
-            self.apply(&QueueEntry::Queued(Queued { recipients, tenant, ..queued(self.queue.now()) }));
+            let address = format!("a@d{}.example", self.random.below(4));
+            let tenant = format!("t{}", self.random.below(3)).into();
+            self.apply(&QueueEntry::Queued(Queued { tenant, ..Queued::plain(self.queue.now(), "", [address]) }));
         }
 
         /// One step of each free connection. Returns whether both kinds still wait.
@@ -132,24 +129,6 @@ mod tests {
             }
             let waits = self.ready.map(|ready| self.queue.kinds_waiting(ready));
             waits == Some([true, true])
-        }
-    }
-
-    fn queued(now: Secs) -> Queued {
-        Queued {
-            received: now,
-            not_before: 0,
-            expires: 0,
-            sender: "".into(),
-            forwarded: None,
-            is_8bit: false,
-            smtputf8: false,
-            ret: None,
-            envid: "".into(),
-            tenant: "".into(),
-            campaign: "".into(),
-            pool: "".into(),
-            recipients: Vec::new(),
         }
     }
 

@@ -195,24 +195,6 @@ mod tests {
 
     use super::*;
 
-    fn queued() -> Queued {
-        Queued {
-            received: 0,
-            not_before: 0,
-            expires: 0,
-            sender: "".into(),
-            forwarded: None,
-            is_8bit: false,
-            smtputf8: false,
-            ret: None,
-            envid: "".into(),
-            tenant: "".into(),
-            campaign: "".into(),
-            pool: "".into(),
-            recipients: Vec::new(),
-        }
-    }
-
     #[test]
     fn settled_messages_leave_nothing_while_an_old_one_waits() {
         let dir = tempfile::tempdir().unwrap();
@@ -221,7 +203,7 @@ mod tests {
         let messages = Messages::new(Arc::new(spool), stream, 10 * (ENVELOPE_BYTES + 1));
         let keep = |lsn| {
             let body = PublishedBody::Memory([Bytes::from_static(b"x")].into());
-            messages.keep(Lsn::new(lsn), queued(), &body);
+            messages.keep(Lsn::new(lsn), Queued::plain(0, "", [""; 0]), &body);
         };
         keep(1);
         for lsn in 2..1000 {

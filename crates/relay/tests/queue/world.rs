@@ -85,25 +85,17 @@ impl World {
         let mut number = 0;
         let recipients = (0..count).map(|_| {
             number += 1 + self.random.below(2) as u16;
-            let address = format!("a@Domain{}.example", self.random.below(6)).into();
-            QueuedRecipient { number, address, orcpt: "".into(), notify: 0 }
+            QueuedRecipient::plain(number, format!("a@Domain{}.example", self.random.below(6)))
         });
         let recipients = recipients.collect();
         let now = self.queue.now();
         Queued {
-            received: now,
             not_before: if self.random.one_in(5) { now + self.random.below(90_000) as Secs } else { 0 },
             expires: if self.random.one_in(5) { now + self.random.below(900_000) as Secs } else { 0 },
-            sender: "".into(),
-            forwarded: None,
-            is_8bit: false,
-            smtputf8: false,
-            ret: None,
-            envid: "".into(),
             tenant: format!("t{}", self.random.below(3)).into(),
-            campaign: "".into(),
             pool: if self.random.one_in(4) { "p".into() } else { "".into() },
             recipients,
+            ..Queued::plain(now, "", [""; 0])
         }
     }
 

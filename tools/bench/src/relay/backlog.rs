@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use posthaste_random::Random;
-use posthaste_relay::queue::entry::QueuedRecipient;
 use posthaste_relay::queue::{Change, Key, Queue, QueueEntry, Queued, Schedules, Secs, Snapshot, Status, What};
 use posthaste_relay::sender::STREAM;
 use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool as _};
@@ -111,22 +110,7 @@ pub fn count(dir: &Path) -> Result<u64, SideError> {
 }
 
 fn message(number: u64, domains: u64, now: Secs) -> Queued {
-    let address = format!("user{number}@domain-{}.example", number % domains).into();
-    Queued {
-        received: now,
-        not_before: 0,
-        expires: 0,
-        sender: "bench@here.example".into(),
-        forwarded: None,
-        is_8bit: false,
-        smtputf8: false,
-        ret: None,
-        envid: "".into(),
-        tenant: "".into(),
-        campaign: "".into(),
-        pool: "".into(),
-        recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }],
-    }
+    Queued::plain(now, "bench@here.example", [format!("user{number}@domain-{}.example", number % domains)])
 }
 
 /// A small body: ten million of them are on the disk.

@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 #[cfg(test)]
 use {
     posthaste_relay::queue::Secs,
-    posthaste_relay::queue::entry::{QueueEntry, Queued, QueuedRecipient},
+    posthaste_relay::queue::entry::{QueueEntry, Queued},
     posthaste_spool::{Batch, Body, Entry, Lsn},
     std::sync::mpsc,
 };
@@ -229,25 +229,5 @@ impl ClosedQueue {
 /// A message for so many recipients at there.example.
 #[cfg(test)]
 pub(crate) fn queued(received: Secs, recipients: u16) -> Queued {
-    let recipient = |number: u16| QueuedRecipient {
-        number,
-        address: format!("r{number}@there.example").into(),
-        orcpt: "".into(),
-        notify: 0,
-    };
-    Queued {
-        received,
-        not_before: 0,
-        expires: 0,
-        sender: "ann@here.example".into(),
-        forwarded: None,
-        is_8bit: false,
-        smtputf8: false,
-        ret: None,
-        envid: "".into(),
-        tenant: "".into(),
-        campaign: "".into(),
-        pool: "".into(),
-        recipients: (0..recipients).map(recipient).collect(),
-    }
+    Queued::plain(received, "ann@here.example", (0..recipients).map(|number| format!("r{number}@there.example")))
 }
