@@ -52,9 +52,7 @@ address = "127.0.0.1:25"
 name = "example.org"
 users = "any"
 TOML
-    (cd "$dir/$1" && exec "$POSTHASTE" serve >banner 2>log) &
-    server=$!
-    answers grep -q '^Ready' "$dir/$1/banner"
+    serve "$dir/$1"
 }
 stop() {
     kill "$server"

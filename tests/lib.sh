@@ -35,12 +35,13 @@ check() { # check NAME COMMAND...: the command must succeed
     fi
 }
 
-serve() { # Starts a server with the configuration in $dir, as $server, and waits until it takes mail.
-    (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
+serve() { # serve [FOLDER]: starts a server with the configuration there, by default in $dir, as $server, and waits until it takes mail
+    local folder=${1:-$dir}
+    (cd "$folder" && exec "$POSTHASTE" serve >banner 2>log) &
     server=$!
     for _ in $(seq 600); do
-        grep -q '^Ready' "$dir/banner" 2>/dev/null && return
-        kill -0 "$server" || { cat "$dir/log"; exit 1; }
+        grep -q '^Ready' "$folder/banner" 2>/dev/null && return
+        kill -0 "$server" || { cat "$folder/log"; exit 1; }
         sleep 0.1
     done
 }
