@@ -1,4 +1,4 @@
-//! The same mail sent on unsigned and signed.
+//! Relay throughput of the same mail, unsigned and signed.
 
 use std::path::Path;
 use std::time::SystemTime;

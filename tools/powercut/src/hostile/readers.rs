@@ -330,7 +330,7 @@ const HALVES: [(Reading, &str); 10] = [
     (Reading::Pop3, "AUTH PLAIN\r\n"),
 ];
 
-/// Of these the server may end each that has not logged in within its time.
+/// Sessions that stop in the middle of a command. The server may end each that has not logged in within its time.
 pub fn halves(attack: &Attack) -> Result<Vec<String>, RigError> {
     beside_a_reader(attack, || {
         let mut crowd = Vec::with_capacity(attack.size.crowd);
