@@ -59,23 +59,19 @@ impl Running for Imports {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
         self.rounds += 1;
         // A mailbox that has them already would be given none.
-        let parent = format!("Imported{}", self.rounds);
+        let mailbox = format!("Imported{}", self.rounds);
         let mut client = self.servers.log_in(self.who, settings)?;
         let mut sampler = Sampler::new(&[self.servers.pid(self.who)?], Instant::now());
         let before = sampler.sample().cpu_s;
         let begun = Instant::now();
-        let output = self.command(settings, &parent)?.output().map_err(SideError::failed("import"))?;
+        let output = self.command(settings, &mailbox)?.output().map_err(SideError::failed("import"))?;
         let time = begun.elapsed().as_secs_f64() * 1e6;
         if !output.status.success() {
             return Err(SideError::Failed(format!("import: {}", String::from_utf8_lossy(&output.stderr).trim())));
         }
         wait_until_idle(&mut sampler, REST_MAX);
         let cpu = (sampler.sample().cpu_s - before) * 1e6;
-        // Dovecot makes the mailbox of the source below the one that is named.
-        let mailbox = match self.who {
-            Who::Ours | Who::Indexed => parent,
-            Who::Dovecot => format!("{parent}.INBOX"),
-        };
+        // Dovecot's INBOX of the source is the named mailbox itself, as ours is.
         let found = client.command(&format!("EXAMINE {mailbox}")).map_err(SideError::failed("EXAMINE"))?;
         let found = found.exists.unwrap_or_default();
         if found != self.messages {
