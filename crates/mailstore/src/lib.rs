@@ -21,6 +21,7 @@ mod mail_body;
 mod maildirs;
 mod message_list;
 mod name;
+mod opening_view;
 mod pattern;
 mod row;
 mod snapshot;

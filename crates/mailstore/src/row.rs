@@ -107,6 +107,23 @@ pub struct NumberRange {
     pub last: u32,
 }
 
+impl NumberRange {
+    /// Intersection of two lists. Ranges of each ascend and do not overlap.
+    pub(crate) fn common(one: &[Self], other: &[Self]) -> Vec<Self> {
+        let (mut common, mut at) = (Vec::new(), 0);
+        for range in one {
+            while other.get(at).is_some_and(|other| other.last < range.first) {
+                at += 1;
+            }
+            let within = other[at..].iter().take_while(|other| other.first <= range.last);
+            common.extend(
+                within.map(|other| Self { first: other.first.max(range.first), last: other.last.min(range.last) }),
+            );
+        }
+        common
+    }
+}
+
 /// Messages of a view. `*` has been replaced by whoever made it. Ranges may overlap and be in any order; what the view lacks is passed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageSet {

@@ -146,9 +146,14 @@ pub(crate) struct SnapshotView<S: Source> {
 impl<S: Source> SnapshotView<S> {
     pub async fn select(source: Arc<S>, mode: SelectMode) -> Result<Self, MailstoreError> {
         let of = source.look().await?;
-        let mut view = Self { source, mode, seen: Arc::clone(&of), of, recent: Vec::new() };
+        let mut view = Self::of(source, mode, of, Vec::new());
         view.take_recent();
         Ok(view)
+    }
+
+    /// The view of a snapshot. `recent`: UIDs that are `\Recent` in this session.
+    pub fn of(source: Arc<S>, mode: SelectMode, of: Arc<Snapshot<S::File>>, recent: Vec<NumberRange>) -> Self {
+        Self { source, mode, seen: Arc::clone(&of), of, recent }
     }
 
     fn take_recent(&mut self) {
@@ -336,15 +341,15 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         Box::pin(async move {
             let absent = absent(&self.seen);
             Ok(match self.source.gone_since(since).await? {
-                Some(gone) => common(&MessageSet::merged(&gone), &absent),
+                Some(gone) => NumberRange::common(&MessageSet::merged(&gone), &absent),
                 None => absent,
             })
         })
     }
 
-    fn files(&self) -> Option<Arc<dyn MailboxFiles>> {
-        let folder = self.source.folder()?;
-        Some(Arc::new(SnapshotFiles::<S> { folder, messages: Arc::clone(&self.seen) }))
+    fn files(&self) -> Asked<'_, Option<Arc<dyn MailboxFiles>>> {
+        let files = |folder| Arc::new(SnapshotFiles::<S> { folder, messages: Arc::clone(&self.seen) }) as _;
+        Box::pin(std::future::ready(Ok(self.source.folder().map(files))))
     }
 
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
@@ -449,21 +454,6 @@ fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
         gap
     };
     uids.filter_map(gap).collect()
-}
-
-/// Intersection of two lists. Ranges of each ascend and do not overlap.
-fn common(one: &[NumberRange], other: &[NumberRange]) -> Vec<NumberRange> {
-    let (mut common, mut at) = (Vec::new(), 0);
-    for range in one {
-        while other.get(at).is_some_and(|other| other.last < range.first) {
-            at += 1;
-        }
-        let within = other[at..].iter().take_while(|other| other.first <= range.last);
-        common.extend(
-            within.map(|other| NumberRange { first: other.first.max(range.first), last: other.last.min(range.last) }),
-        );
-    }
-    common
 }
 
 struct SnapshotRows<'a, S: Source> {

@@ -306,17 +306,17 @@ pub trait MailboxView: Send + Sync {
     /// Waits until [`advance`](Self::advance) may have something to say, for IDLE. Dropping it loses nothing.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// UIDs that are not in the view and whose messages went with a higher MODSEQ than this, ascending (RFC 7162 section 3.2.10.1). Where the store does not know
-    /// that any more, all UIDs that are not in the view.
+    /// UIDs outside the view whose messages went with a higher MODSEQ than this, ascending (RFC 7162 section 3.2.10.1); all outside it if that is not known.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>>;
 
     /// The files that the messages lie in, for those who know files; `None` if there are none.
-    fn files(&self) -> Option<Arc<dyn MailboxFiles>> {
-        None
-    }
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`]: the messages cannot be read.
+    fn files(&self) -> Asked<'_, Option<Arc<dyn MailboxFiles>>>;
 
     /// Unique-ids of POP3 (RFC 1939 section 7) that a server before this one gave, by UID. Those of other messages follow from the UID.
     ///

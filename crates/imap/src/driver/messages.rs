@@ -68,8 +68,12 @@ impl<'v, 's> Messages<'v, 's> {
             match line.machine.step(&mut line.input) {
                 ImapEvent::NextRow => self.next_row(line, &service.orders).await?,
                 ImapEvent::FindText(keys) => {
-                    let found = match service.text.as_deref().zip(self.view.files()) {
-                        Some((text, files)) => text.find(files, keys).await,
+                    let found = match &service.text {
+                        // Without names of files each message is read.
+                        Some(text) => match self.view.files().await {
+                            Ok(Some(files)) => text.find(files, keys).await,
+                            _ => Vec::new(),
+                        },
                         None => Vec::new(),
                     };
                     line.machine.text_found(found);

@@ -30,10 +30,10 @@ pub use self::opening::{LedgerReport, applied_in};
 use self::openings::Openings;
 use self::shared::{STEPS, Shared};
 pub use self::stored::{CountedMailbox, PendingDirectory, StoredMailbox, StoredMessage};
-use self::stored::{head_of, stored};
+use self::stored::{counted, head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
-use crate::table::{FileNote, MetaTable, TableName, rows_of};
+use crate::table::{FileNote, MailboxHead, MetaTable, TableName, rows_of};
 
 /// A mailbox that has fewer UIDs left is to get a new UIDVALIDITY.
 pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
@@ -266,12 +266,28 @@ impl MailLedger {
     /// # Errors
     /// [`MailLedgerError::Table`].
     pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, MailLedgerError> {
+        self.follow_counted(mailbox, (&|_| false, None), |_| ())
+    }
+
+    /// As [`follow`](Self::follow). Its numbers, if they are wanted, are shown before its messages are read, and are those of these messages. See
+    /// [`counted`](Self::counted).
+    pub(crate) fn follow_counted(
+        &self,
+        mailbox: u32,
+        (is_wanted, recent_from): (&dyn Fn(&MailboxHead) -> bool, Option<u32>),
+        show: impl FnOnce(CountedMailbox),
+    ) -> Result<Option<StoredMailbox>, MailLedgerError> {
         let found = self.read(
             |state| {
                 state.follow(mailbox);
                 state.of_mailbox(mailbox)
             },
-            |reader, changes, numbers| stored(reader, changes, numbers, mailbox),
+            |reader, changes, numbers| {
+                if let Some(counted) = counted((reader, changes), numbers, mailbox, is_wanted, recent_from)? {
+                    show(counted);
+                }
+                stored(reader, changes, numbers, mailbox)
+            },
         );
         match &found {
             // If somebody has given UIDs since, they are in the map already.
@@ -322,6 +338,11 @@ impl MailLedger {
     /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.
     pub fn take_tail(&self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.shared.waiting.lock().take_tail(mailbox)
+    }
+
+    /// True if a mailbox that is followed has later entries than were taken, or too many.
+    pub(crate) fn has_tail(&self, mailbox: u32) -> bool {
+        self.shared.waiting.lock().has_tail(mailbox)
     }
 
     /// Keeps no entries of a mailbox any more.

@@ -5,9 +5,10 @@ use std::iter::Peekable;
 
 use bytes::Bytes;
 
+use crate::flags::MessageFlags;
 use crate::table::{
-    FixedMessage, LeavingRow, MailboxHead, MetaError, PendingRow, RowChanges, StateMessage, StoreNumbers, TableName,
-    TableReader, fixed_row, flag_bits, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
+    FixedMessage, LeavingRow, MailboxHead, MetaError, PendingRow, RowChanges, StateColumns, StateMessage, StoreNumbers,
+    TableName, TableReader, fixed_row, flag_bits, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
 /// A mailbox as it is stored.
@@ -41,8 +42,16 @@ pub struct CountedMailbox {
     pub head: MailboxHead,
     /// Messages whose flags can be read: as many as the head says, unless a row is damaged.
     pub messages: u32,
+    /// The UID from which on messages are `\Recent`.
+    pub recent_from: u32,
     /// `\Recent` messages.
     pub recent: u32,
+    /// The number of the first message without `\Seen`.
+    pub first_unseen: Option<u32>,
+    /// The highest UID of a message; 0: there is none.
+    pub last_uid: u32,
+    /// Keywords by bit.
+    pub keywords: BTreeMap<u8, Bytes>,
 }
 
 /// A directory that the ledger has renamed or given up, until that is done.
@@ -89,7 +98,7 @@ pub(super) fn head_of(
     Ok(head.filter(|head| head.account != 0))
 }
 
-/// Counts messages by their flags alone, if `is_wanted` says so of the head. They are `\Recent` from this UID on; `None`: from the first that lies in `new/`.
+/// Counts messages by the columns of their flags, if `is_wanted` says so of the head. They are `\Recent` from this UID on; `None`: from the first that lies in `new/`.
 pub(super) fn counted(
     (reader, changes): (&TableReader, &RowChanges),
     numbers: StoreNumbers,
@@ -98,19 +107,29 @@ pub(super) fn counted(
     recent_from: Option<u32>,
 ) -> Result<Option<CountedMailbox>, MetaError> {
     let Some(head) = head_of(reader, changes, numbers, id)?.filter(is_wanted) else { return Ok(None) };
-    let (mut messages, mut recent) = (0, 0);
+    let (mut messages, mut old, mut from, mut first_unseen, mut last_uid) = (0, 0, recent_from, None, 0);
     for_each_row((reader, changes), TableName::State, &key_of(id), &mut |key, row| {
-        let row = second_of(key).and_then(|first| state_row(row, first));
-        for StateMessage { uid, flags, .. } in row.into_iter().flatten() {
-            let is_recent = match recent_from {
-                Some(from) => uid >= from,
-                None => recent > 0 || flags & flag_bits::IN_NEW != 0,
-            };
-            messages += 1;
-            recent += u32::from(is_recent);
+        let Some(row) = second_of(key).and_then(|first| StateColumns::of(row, first)) else { return };
+        if head.unseen > 0 && first_unseen.is_none() {
+            let at = row.position(|flags| flags & MessageFlags::SEEN.0 == 0);
+            first_unseen = at.map(|at| messages + at as u32 + 1);
         }
+        from = from.or_else(|| Some(row.uid(row.position(|flags| flags & flag_bits::IN_NEW != 0)?)));
+        old += from.map_or(row.len(), |from| row.below(from)) as u32;
+        messages += row.len() as u32;
+        last_uid = row.last_uid();
     })?;
-    Ok(Some(CountedMailbox { head, messages, recent }))
+    let (recent_from, recent) = (from.unwrap_or(head.next_uid.max(1)), messages - old);
+    let keywords = keywords_of((reader, changes), id)?;
+    Ok(Some(CountedMailbox { head, messages, recent_from, recent, first_unseen, last_uid, keywords }))
+}
+
+fn keywords_of(table: (&TableReader, &RowChanges), id: u32) -> Result<BTreeMap<u8, Bytes>, MetaError> {
+    let mut keywords = BTreeMap::new();
+    for_each_row(table, TableName::Keywords, &key_of(id), &mut |key, name| {
+        key.get(4).into_iter().for_each(|bit| drop(keywords.insert(*bit, Bytes::copy_from_slice(name))));
+    })?;
+    Ok(keywords)
 }
 
 /// A mailbox of the table, with the changes that it lacks.
@@ -122,9 +141,9 @@ pub(super) fn stored(
 ) -> Result<Option<StoredMailbox>, MetaError> {
     let Some(head) = head_of(reader, changes, numbers, id)? else { return Ok(None) };
     let prefix = key_of(id);
-    let for_each = |table, each: &mut dyn FnMut(&[u8], &[u8])| for_each_row((reader, changes), table, &prefix, each);
     let by_uid = |table, each: &mut dyn FnMut(u32, &[u8])| {
-        for_each(table, &mut |key, value| second_of(key).into_iter().for_each(|uid| each(uid, value)))
+        let by_key = &mut |key: &[u8], value: &[u8]| second_of(key).into_iter().for_each(|uid| each(uid, value));
+        for_each_row((reader, changes), table, &prefix, by_key)
     };
     let (mut names, mut state, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
     by_uid(TableName::Foreign, &mut |uid, name| names.push((uid, Bytes::copy_from_slice(name))))?;
@@ -141,10 +160,7 @@ pub(super) fn stored(
         Some((fixed.uid, StoredMessage { fixed, state, name }))
     };
     let messages = fixed.into_iter().filter_map(message).collect();
-    let (mut keywords, mut leaving) = (BTreeMap::new(), BTreeMap::new());
-    for_each(TableName::Keywords, &mut |key, name| {
-        key.get(4).into_iter().for_each(|bit| drop(keywords.insert(*bit, Bytes::copy_from_slice(name))));
-    })?;
+    let (keywords, mut leaving) = (keywords_of((reader, changes), id)?, BTreeMap::new());
     by_uid(TableName::Leaving, &mut |uid, row| {
         LeavingRow::decode(row).into_iter().for_each(|row| drop(leaving.insert(uid, row)));
     })?;

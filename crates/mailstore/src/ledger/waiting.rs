@@ -181,6 +181,11 @@ impl WaitingState {
         self.tails.remove(&mailbox);
     }
 
+    /// True if [`take_tail`](Self::take_tail) gives something, or `None`.
+    pub fn has_tail(&self, mailbox: u32) -> bool {
+        self.tails.get(&mailbox).is_none_or(|tail| !tail.is_empty())
+    }
+
     /// `None`: nobody follows it any more, as its tail had become too long.
     pub fn take_tail(&mut self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.tails.get_mut(&mailbox).map(std::mem::take)

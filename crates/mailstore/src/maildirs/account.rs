@@ -21,6 +21,7 @@ use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
 use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
+use crate::opening_view::OpeningView;
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus};
 use crate::snapshot::{SnapshotView, Source, status};
@@ -317,11 +318,15 @@ impl MailAccount for MaildirAccount {
     fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus> {
         Box::pin(async move {
             let mailbox = self.mailbox(mailbox)?;
-            let core = Arc::clone(mailbox.core());
-            if !core.is_loaded()
-                && let Some(stored) = spawn_blocking(move || core.stored_status()).await.map_err(ended)?
-            {
-                return Ok(stored);
+            if !mailbox.core().needs_look() {
+                let asked = Arc::clone(&mailbox);
+                let known = move || {
+                    let core = asked.core();
+                    core.stored_status().or_else(|| core.before_listing().map(|now| status(&*asked, &now)))
+                };
+                if let Some(known) = spawn_blocking(known).await.map_err(ended)? {
+                    return Ok(known);
+                }
             }
             let now = mailbox.look().await?;
             Ok(status(&*mailbox, &now))
@@ -330,7 +335,13 @@ impl MailAccount for MaildirAccount {
 
     fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>> {
         Box::pin(async move {
-            let view = SnapshotView::select(self.mailbox(mailbox)?, mode).await?;
+            let mailbox = self.mailbox(mailbox)?;
+            if let Some(opening) = mailbox.opening().await
+                && let Some(view) = OpeningView::select(Arc::clone(&mailbox), mode, opening)
+            {
+                return Ok(Box::new(view) as _);
+            }
+            let view = SnapshotView::select(mailbox, mode).await?;
             Ok(Box::new(view) as _)
         })
     }

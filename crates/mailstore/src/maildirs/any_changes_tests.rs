@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::flags::MessageFlags;
 use crate::row::MailboxStatus;
 use crate::snapshot::status;
 
@@ -111,6 +112,17 @@ async fn check(place: &Place, messages: &Messages, contents: &mut HashMap<u32, V
     }
 }
 
+/// Numbers that are shown before messages are read are those of the messages.
+async fn check_numbers(place: &Place) {
+    let Some(mut opening) = place.mailbox().opening().await else { return };
+    let read = opening.messages.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+    let unseen = read.messages.iter().position(|message| !message.flags.contains(MessageFlags::SEEN));
+    assert!(opening.numbers.are_of(&read));
+    assert_eq!(opening.numbers.first_unseen, unseen.map(|at| at as u32 + 1));
+    assert_eq!(opening.numbers.keywords, read.keywords);
+    assert_eq!(opening.numbers.status, status(place.mailbox(), &read));
+}
+
 /// Both names are written to before the mailbox has stood still.
 #[tokio::test]
 async fn a_file_of_two_names_that_is_edited_gets_another_uid() {
@@ -150,6 +162,7 @@ proptest! {
                     core.shared.ledger.note(&Vec::from_iter(core.listing_note()));
                     place.reopen();
                     let stored = place.mailbox().core().stored_status();
+                    check_numbers(&place).await;
                     let messages = place.settled_look().await;
                     let looked = status(place.mailbox(), &messages);
                     // Names that moved to `cur/` without a flag are \\Recent until they are listed.

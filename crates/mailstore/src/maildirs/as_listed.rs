@@ -16,16 +16,17 @@ use super::boot::boot_number;
 use super::core::MailboxCore;
 use super::file::MailFile;
 use super::mailbox::lock;
+use super::opening::numbers_of;
+use super::state::Messages;
 use super::{MaildirStore, Shared};
-use crate::ledger::CountedMailbox;
 use crate::message_list::Message;
-use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
-use crate::table::FileNote;
+use crate::row::{MailboxStatus, Uid};
+use crate::table::{FileNote, MailboxHead};
 
 /// Stamps as a head has them: times and inodes, the latter mixed with the number of the boot.
-type SealedStamps = [(i64, u64); 2];
+pub(super) type SealedStamps = [(i64, u64); 2];
 
-fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
+pub(super) fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
     let boot = boot_number()?;
     Some(stamps.map(|stamp| (stamp.mtime_ns, stamp.inode ^ boot)))
 }
@@ -47,27 +48,54 @@ impl MailboxCore {
         self.is_deleted.load(Ordering::Relaxed) || lock(&self.state).is_some()
     }
 
+    /// True if a look alone can tell its numbers.
+    pub fn needs_look(&self) -> bool {
+        self.is_loaded() && !self.looked.borrow().is_ahead
+    }
+
+    /// Stamps of its directories now, as a head has them.
+    pub fn stamps_now(&self) -> Option<SealedStamps> {
+        self.reader().ok()?.stamps().ok().and_then(sealed)
+    }
+
+    /// The UID from which on messages are `\Recent`, once that is known.
+    pub fn known_recent_from(&self) -> Option<u32> {
+        self.is_recent_known.load(Ordering::Relaxed).then(|| self.recent_from.load(Ordering::Relaxed))
+    }
+
     /// The numbers of a mailbox that is not in memory, if the directories need no listing for that. Blocks.
     pub fn stored_status(&self) -> Option<MailboxStatus> {
         if self.is_loaded() {
             return None;
         }
-        let now = self.reader().ok()?.stamps().ok().and_then(sealed)?;
-        let is_recent_known = self.is_recent_known.load(Ordering::Relaxed);
-        let recent_from = is_recent_known.then(|| self.recent_from.load(Ordering::Relaxed));
-        let counted = self.shared.ledger.counted(self.id, |head| head.stamps == now, recent_from).ok()??;
-        let CountedMailbox { head, messages, recent } = counted;
-        // Else a row is damaged, and those who look leave its messages out.
-        (messages == head.exists).then_some(MailboxStatus {
-            exists: head.exists,
-            recent,
-            unseen: head.unseen,
-            deleted: head.deleted,
-            uid_next: Uid::new(head.next_uid.max(1))?,
-            uid_validity: UidValidity(Uid::new(head.uid_validity)?.0),
-            highest_modseq: ModSeq(head.highest_modseq.max(head.modseq_floor).max(1)),
-            bytes: Some(head.bytes),
-        })
+        let now = self.stamps_now()?;
+        if let Some(status) = self.opening_status(now) {
+            return Some(status);
+        }
+        let is_wanted = |head: &MailboxHead| head.stamps == now;
+        numbers_of(self.shared.ledger.counted(self.id, is_wanted, self.known_recent_from()).ok()??)
+            .map(|numbers| numbers.status)
+    }
+
+    /// Those that sessions are shown while its messages are read, if nothing has come since.
+    fn opening_status(&self, stamps: SealedStamps) -> Option<MailboxStatus> {
+        let (numbers, of) = {
+            let looked = self.looked.borrow();
+            let (stamps, opening) = looked.opening.as_ref()?;
+            (Arc::clone(&opening.numbers), *stamps)
+        };
+        let recent = numbers.recent_from(self.recent_from.load(Ordering::Relaxed))?;
+        (of == stamps && !self.shared.ledger.has_tail(self.id)).then_some(MailboxStatus { recent, ..numbers.status })
+    }
+
+    /// The messages of a mailbox whose first listing goes on, if it can find no change. Blocks.
+    pub fn before_listing(&self) -> Option<Arc<Messages>> {
+        let now = self.stamps_now()?;
+        let is_gone = self.is_deleted.load(Ordering::Relaxed);
+        if is_gone || !self.looked.borrow().is_ahead || !self.catch_up() {
+            return None;
+        }
+        lock(&self.state).as_ref().filter(|state| state.stamps == now).map(|state| Arc::clone(&state.now))
     }
 
     /// Messages from this UID on are `\Recent`. The first who says so is right: sessions have taken some since.

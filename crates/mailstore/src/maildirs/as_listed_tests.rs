@@ -9,13 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use super::core::MailboxCore;
 use super::looks::Known;
-use super::mailbox::lock;
+use super::mailbox::{MaildirMailbox, lock};
 use super::scan::Oddities;
 use super::tests::{Place, uids};
 use crate::entry::{MailEntry, StateGroup};
-use crate::row::{MailboxStatus, NumberRange, Uid};
-use crate::snapshot::{SnapshotView, status};
-use crate::store::{MailboxView, SelectMode};
+use crate::error::MailstoreError;
+use crate::opening_view::{MailboxNumbers, OpeningView};
+use crate::row::{MailboxStatus, MessageSet, NumberRange, Uid};
+use crate::snapshot::{SnapshotView, Source, status};
+use crate::store::{MailboxView, RowOptions, SelectMode};
 use crate::table::{FileNote, flag_bits};
 
 /// A mailbox whose directories were listed, in an opening that has ended in order.
@@ -76,6 +78,94 @@ async fn the_first_session_does_not_wait_for_a_listing() {
     assert_eq!(uids(&place.look().await), [1, 2, 3]);
     let second = SnapshotView::select(mailbox, SelectMode::Writable).await.unwrap();
     assert_eq!(second.recent(), 0);
+}
+
+/// A view with numbers alone, and whoever holds its messages up.
+async fn opening_view(mailbox: &Arc<MaildirMailbox>, mode: SelectMode) -> OpeningView<MaildirMailbox> {
+    let opening = mailbox.opening().await.expect("its numbers are shown");
+    OpeningView::select(Arc::clone(mailbox), mode, opening).expect("they are enough")
+}
+
+#[tokio::test]
+async fn numbers_answer_before_messages_are_read() {
+    let mut place = listed().await;
+    place.reopen();
+    let mailbox = Arc::new(place.mailbox().clone());
+    let core = mailbox.core();
+    // Messages are in memory once the next UID is known.
+    let held = core.shared.ledger.lock_uids();
+    let mut view = opening_view(&mailbox, SelectMode::Writable).await;
+    assert_eq!((view.exists(), view.recent(), view.first_unseen(), view.last_uid()), (3, 3, Some(1), Uid::new(3)));
+    // The first session has them as \\Recent.
+    let second = opening_view(&mailbox, SelectMode::ReadOnly).await;
+    assert_eq!((second.exists(), second.recent()), (3, 0));
+    let stored = core.stored_status().expect("the directories are as they were");
+    assert_eq!((stored.exists, stored.recent, stored.unseen), (3, 0, 2));
+    {
+        let mut rows = view.rows(&MessageSet::all(), RowOptions::default());
+        let mut asked = rows.next();
+        assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it has no messages");
+        drop(held);
+        let rows = asked.await.unwrap();
+        assert_eq!(
+            rows.iter().map(|row| (row.uid.get(), row.recent)).collect::<Vec<_>>(),
+            [(1, true), (2, true), (3, true)]
+        );
+    }
+    // Mail that came meanwhile is told later.
+    let came = MailEntry::State { mailbox: core.id, groups: vec![seen(1)] };
+    core.shared.ledger.append(&[came]).unwrap();
+    assert_eq!((view.exists(), view.first_unseen()), (3, Some(1)));
+    let changes = view.catch_up(true).await.unwrap();
+    assert_eq!((changes.flags.len(), view.first_unseen()), (1, Some(3)));
+    assert!(mailbox.opening().await.is_none(), "they are in memory");
+}
+
+/// A change of a message's flags, which its file's name does not show yet.
+fn seen(uid: u32) -> StateGroup {
+    let set = vec![NumberRange { first: uid, last: uid }];
+    StateGroup { set, flags: 1 | flag_bits::BEHIND | flag_bits::IN_NEW, letters: 0 }
+}
+
+#[tokio::test]
+async fn numbers_without_messages_end_the_session() {
+    let mut place = listed().await;
+    place.reopen();
+    let mailbox = Arc::new(place.mailbox().clone());
+    let mut opening = mailbox.opening().await.unwrap();
+    let mut numbers = MailboxNumbers::clone(&opening.numbers);
+    // As where a row of the other table is damaged.
+    numbers.status.exists += 1;
+    opening.numbers = Arc::new(numbers);
+    let mut view = OpeningView::select(mailbox, SelectMode::ReadOnly, opening).unwrap();
+    assert_eq!(view.advance(true).await, Err(MailstoreError::NoMailbox));
+}
+
+#[tokio::test]
+async fn changed_directories_have_no_numbers() {
+    for change in changes() {
+        let mut place = listed().await;
+        change(&place);
+        place.reopen();
+        assert!(place.mailbox().opening().await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn status_does_not_wait_for_the_first_listing() {
+    let mut place = listed().await;
+    place.reopen();
+    let mailbox = place.mailbox().clone();
+    let core = mailbox.core();
+    let listing = hold_up_listing(core);
+    let now = mailbox.look().await.unwrap();
+    assert!(!core.needs_look());
+    assert!(core.before_listing().is_some_and(|known| Arc::ptr_eq(&known, &now)));
+    fs::write(place.path("new/4.d"), "x").unwrap();
+    assert!(core.before_listing().is_none(), "a listing would find it");
+    drop(listing);
+    assert_eq!(uids(&place.look().await), [1, 2, 3, 4]);
+    assert!(core.needs_look() && core.before_listing().is_none());
 }
 
 /// Changes by other programs, each of which a listing finds.

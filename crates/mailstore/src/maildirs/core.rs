@@ -21,6 +21,7 @@ use super::listed::Listing;
 use super::looks::{Known, Looked, Looks};
 use super::mailbox::{MESSAGE_BYTES_MAX, lock};
 use super::names_out::{gone_name, write_names};
+use super::opening::Opening;
 use super::owner::Owner;
 use super::scan::{Difference, KnownFiles, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
@@ -32,6 +33,7 @@ use crate::ledger::MailLedgerError;
 use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::{Uid, UniqueIds};
+use crate::table::MailboxHead;
 
 /// Attempts to change the table of letters while another program has it locked.
 const LOCK_TRIES: usize = 5;
@@ -73,6 +75,8 @@ pub(super) struct MailboxCore {
     pub has_lost_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
+    /// Its numbers were not those of its messages: a row is damaged.
+    pub is_miscounted: AtomicBool,
     /// Held while a message is added, and by who gives the mailbox another name or deletes it.
     pub adding: Arc<RwLock<()>>,
     pub is_deleted: AtomicBool,
@@ -207,12 +211,17 @@ impl MailboxCore {
         }
         self.make(reader, odd, None)?;
         let ledger = &self.shared.ledger;
-        let stored = ledger.follow(self.id).map_err(unavailable)?;
+        let opening = Opening::new(self, reader);
+        let (is_wanted, recent_from) = (|head: &MailboxHead| opening.is_wanted(head), self.known_recent_from());
+        let stored = ledger.follow_counted(self.id, (&is_wanted, recent_from), |counted| opening.show(counted));
+        let stored = stored.map_err(unavailable)?;
         let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
         let loaded = MailboxState::of(stored, ledger);
         self.uid_validity.store(loaded.uid_validity.get(), Ordering::Relaxed);
+        let messages = Arc::clone(&loaded.now);
         *lock(&self.state) = Some(loaded);
         self.is_unlisted.store(true, Ordering::Relaxed);
+        opening.end(messages);
         self.catch_up();
         Ok(())
     }

@@ -6,8 +6,11 @@ use std::time::Duration;
 use posthaste_maildir::tree::Stamp;
 use tokio::time::Instant;
 
+use super::as_listed::SealedStamps;
+use super::file::MailFile;
 use super::state::Messages;
 use crate::error::MailstoreError;
+use crate::opening_view::OpeningMailbox;
 
 /// The time between two looks for an idle session, without an event in the directories.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -78,6 +81,8 @@ pub(super) struct Looked {
     pub error: Option<MailstoreError>,
     /// The messages are those of the ledger, and the directories are being listed for the first time.
     pub is_ahead: bool,
+    /// Its numbers, while its messages are being read from the ledger, and the stamps of its directories.
+    pub opening: Option<(SealedStamps, OpeningMailbox<Arc<MailFile>>)>,
 }
 
 #[cfg(test)]

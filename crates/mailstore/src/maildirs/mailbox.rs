@@ -30,6 +30,7 @@ use crate::error::MailstoreError;
 use crate::mail_body::{MailBody, first_bodies, first_fields};
 use crate::message_list::Message;
 use crate::name::MailboxName;
+use crate::opening_view::OpeningMailbox;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::Source;
 use crate::store::{Asked, KeptKind};
@@ -60,7 +61,13 @@ impl MaildirMailbox {
             state: Mutex::default(),
             looks: Mutex::new(Looks::new()),
             dir_events: Arc::new(watch::Sender::new(0)),
-            looked: watch::Sender::new(Looked { number: 0, messages: None, error: None, is_ahead: false }),
+            looked: watch::Sender::new(Looked {
+                number: 0,
+                messages: None,
+                error: None,
+                is_ahead: false,
+                opening: None,
+            }),
             suspects: Mutex::default(),
             told: Told::default(),
             changing: Mutex::default(),
@@ -68,6 +75,7 @@ impl MaildirMailbox {
             is_writing_names: AtomicBool::new(false),
             has_lost_names: AtomicBool::new(false),
             is_unlisted: AtomicBool::new(true),
+            is_miscounted: AtomicBool::new(false),
             adding: Arc::default(),
             is_deleted: AtomicBool::new(false),
             unique_ids: Mutex::default(),
@@ -161,6 +169,18 @@ impl MaildirMailbox {
             let core = Arc::clone(&self.0);
             spawn_blocking(move || core.watch());
         }
+    }
+
+    /// The numbers of a mailbox that is not in memory, while its messages are being read. `None`: it is to be looked at.
+    pub async fn opening(&self) -> Option<OpeningMailbox<Arc<MailFile>>> {
+        if self.0.is_loaded() {
+            return None;
+        }
+        let mut looked = self.0.looked.subscribe();
+        let wanted = self.want_look();
+        let is_done = |looked: &Looked| looked.opening.is_some() || looked.is_ahead || looked.number >= wanted;
+        let looked = looked.wait_for(is_done).await.expect("the sender is in `self`");
+        looked.opening.as_ref().map(|(_, opening)| opening.clone())
     }
 
     async fn look_now(&self) -> Result<Arc<Messages>, MailstoreError> {

@@ -36,6 +36,7 @@ mod looks;
 mod mailbox;
 mod names;
 mod names_out;
+mod opening;
 mod owner;
 mod pending;
 mod quota;

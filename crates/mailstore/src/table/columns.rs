@@ -205,6 +205,83 @@ pub(crate) fn encode<M: RowMessage>(messages: &[M], first: u32) -> Vec<u8> {
     out
 }
 
+/// A column as it is stored.
+#[derive(Debug, Clone, Copy)]
+struct Column<'r> {
+    base: u64,
+    width: usize,
+    stored: &'r [u8],
+}
+
+impl<'r> Column<'r> {
+    fn read(fields: &mut Fields<'r>, count: usize) -> Option<Self> {
+        let (base, width) = (fields.u64()?, usize::from(fields.u8()?));
+        let stored = if width <= 8 { fields.bytes(width * count)? } else { return None };
+        Some(Self { base, width, stored })
+    }
+
+    fn at(&self, at: usize) -> u64 {
+        let stored = match self.width {
+            0 => 0,
+            1 => u64::from(self.stored[at]),
+            width => {
+                let mut number = [0; 8];
+                number[..width].copy_from_slice(&self.stored[at * width..(at + 1) * width]);
+                u64::from_le_bytes(number)
+            }
+        };
+        self.base.wrapping_add(stored)
+    }
+}
+
+/// UIDs and flags of a row of the table `state`, where they lie: to count messages costs a hundredth of making them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StateColumns<'r> {
+    first: u32,
+    count: usize,
+    uids: Column<'r>,
+    flags: Column<'r>,
+}
+
+impl<'r> StateColumns<'r> {
+    /// `None` if it is no row, or an empty one.
+    pub fn of(bytes: &'r [u8], first: u32) -> Option<Self> {
+        let mut fields = Fields::of(bytes);
+        let count = usize::from(fields.u16()?);
+        let (uids, flags) = (Column::read(&mut fields, count)?, Column::read(&mut fields, count)?);
+        (count > 0).then_some(Self { first, count, uids, flags })
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// UIDs ascend.
+    pub fn uid(&self, at: usize) -> u32 {
+        self.first.wrapping_add(self.uids.at(at) as u32)
+    }
+
+    pub fn last_uid(&self) -> u32 {
+        self.uid(self.count - 1)
+    }
+
+    /// The position of the first message with such flags.
+    pub fn position(&self, is: impl Fn(u64) -> bool) -> Option<usize> {
+        match self.flags.width {
+            0 => is(self.flags.base).then_some(0),
+            _ => (0..self.count).find(|at| is(self.flags.at(*at))),
+        }
+    }
+
+    /// Count of messages with a lower UID.
+    pub fn below(&self, uid: u32) -> usize {
+        if self.last_uid() < uid {
+            return self.count;
+        }
+        (0..self.count).take_while(|at| self.uid(*at) < uid).count()
+    }
+}
+
 /// Reads a row; `None` if it is none: its UIDs do not ascend, or a value is impossible.
 pub(crate) fn decode<M: RowMessage>(bytes: &[u8], first: u32) -> Option<Vec<M>> {
     let mut fields = Fields::of(bytes);
@@ -215,21 +292,13 @@ pub(crate) fn decode<M: RowMessage>(bytes: &[u8], first: u32) -> Option<Vec<M>> 
     }
     let mut columns = Vec::with_capacity(M::COLUMNS);
     for _ in 0..M::COLUMNS {
-        let (base, width) = (fields.u64()?, usize::from(fields.u8()?));
-        if width > 8 {
-            return None;
-        }
-        columns.push((base, width, fields.bytes(width * count)?));
+        columns.push(Column::read(&mut fields, count)?);
     }
     fields.end()?;
     let mut messages: Vec<M> = Vec::with_capacity(count);
     let mut values = vec![0; M::COLUMNS];
     for at in 0..count {
-        for (value, (base, width, stored)) in values.iter_mut().zip(&columns) {
-            let mut number = [0; 8];
-            number[..*width].copy_from_slice(&stored[at * width..(at + 1) * width]);
-            *value = base.wrapping_add(u64::from_le_bytes(number));
-        }
+        values.iter_mut().zip(&columns).for_each(|(value, column)| *value = column.at(at));
         let message = M::of(&values, first)?;
         if message.uid() == 0 || messages.last().is_some_and(|last| last.uid() >= message.uid()) {
             return None;

@@ -45,6 +45,21 @@ fn reads_back<M: RowMessage + PartialEq + std::fmt::Debug>(messages: &[M]) {
 
 proptest! {
     #[test]
+    fn columns_count_like_whole_messages(messages in state(), mask in any::<u64>(), uid in any::<u32>()) {
+        let first = messages[0].uid;
+        prop_assume!(RowSize::of(&messages, first).fits());
+        let bytes = encode(&messages, first);
+        let row = StateColumns::of(&bytes, first).unwrap();
+        let is = |flags: u64| flags & mask == mask;
+        prop_assert_eq!((row.len(), row.last_uid()), (messages.len(), messages.last().unwrap().uid));
+        prop_assert_eq!(row.position(is), messages.iter().position(|message| is(message.flags)));
+        for uid in [uid, uid % 5000] {
+            prop_assert_eq!(row.below(uid), messages.partition_point(|message| message.uid < uid));
+        }
+        prop_assert!((0..row.len()).all(|at| row.uid(at) == messages[at].uid));
+    }
+
+    #[test]
     fn rows_read_back_and_no_part_of_one_is_one(fixed in fixed(), state in state()) {
         reads_back(&fixed);
         reads_back(&state);

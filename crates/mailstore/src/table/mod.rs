@@ -30,6 +30,7 @@ pub use apply::Applier;
 pub(crate) use apply::ParkedApplier;
 pub(crate) use changes::for_each_row;
 pub use changes::{RowChanges, rows_of};
+pub(crate) use columns::StateColumns;
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub use file_note::FileNote;
 pub(crate) use heads::stored_head;

@@ -1,0 +1,81 @@
+//! A mailbox that is being read from the ledger: its numbers are shown to sessions before its messages are made.
+//!
+//! Numbers and messages are of one state of the ledger; changes that come meanwhile are told like all later ones.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use posthaste_maildir::MaildirReader;
+use tokio::sync::watch;
+
+use super::as_listed::{SealedStamps, sealed};
+use super::core::MailboxCore;
+use super::keywords::MailboxKeywords;
+use super::state::Messages;
+use crate::ledger::CountedMailbox;
+use crate::opening_view::{MailboxNumbers, OpeningMailbox};
+use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
+use crate::table::MailboxHead;
+
+/// However the reading ends, the numbers are shown no longer than it lasts.
+pub(super) struct Opening<'c> {
+    core: &'c MailboxCore,
+    /// Of the directories before the reading; `None`: sessions are to wait.
+    stamps: Option<SealedStamps>,
+    messages: watch::Sender<Option<Arc<Messages>>>,
+}
+
+impl<'c> Opening<'c> {
+    pub fn new(core: &'c MailboxCore, reader: Option<&MaildirReader>) -> Self {
+        let stamps = reader.and_then(|reader| reader.stamps().ok()).and_then(sealed);
+        let stamps = stamps.filter(|_| !core.is_miscounted.load(Ordering::Relaxed));
+        Self { core, stamps, messages: watch::Sender::new(None) }
+    }
+
+    /// True if the directories are as they were listed last.
+    pub fn is_wanted(&self, head: &MailboxHead) -> bool {
+        self.stamps == Some(head.stamps)
+    }
+
+    pub fn show(&self, counted: CountedMailbox) {
+        let Some((stamps, numbers)) = self.stamps.zip(numbers_of(counted)) else { return };
+        self.core.uid_validity.store(numbers.status.uid_validity.get(), Ordering::Relaxed);
+        self.core.found_recent(numbers.recent_from);
+        let opening = OpeningMailbox { numbers: Arc::new(numbers), messages: self.messages.subscribe() };
+        self.core.looked.send_modify(|looked| looked.opening = Some((stamps, opening)));
+    }
+
+    /// The messages are in memory.
+    pub fn end(self, messages: Arc<Messages>) {
+        let is_other = self.core.looked.borrow().opening.as_ref().is_some_and(|(_, opening)| {
+            // Those who look leave the messages of a damaged row out.
+            !opening.numbers.are_of(&messages)
+        });
+        self.core.is_miscounted.fetch_or(is_other, Ordering::Relaxed);
+        self.messages.send_replace(Some(messages));
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.core.looked.send_if_modified(|looked| looked.opening.take().is_some());
+    }
+}
+
+/// `None` if a row is damaged: those who look leave its messages out.
+pub(super) fn numbers_of(counted: CountedMailbox) -> Option<MailboxNumbers> {
+    let CountedMailbox { head, messages, recent_from, recent, first_unseen, last_uid, keywords } = counted;
+    let status = MailboxStatus {
+        exists: head.exists,
+        recent,
+        unseen: head.unseen,
+        deleted: head.deleted,
+        uid_next: Uid::new(head.next_uid.max(1))?,
+        uid_validity: UidValidity(Uid::new(head.uid_validity)?.0),
+        highest_modseq: ModSeq(head.highest_modseq.max(head.modseq_floor).max(1)),
+        bytes: Some(head.bytes),
+    };
+    let (last_uid, keywords) = (Uid::new(last_uid), MailboxKeywords::stored(&keywords).table());
+    let numbers = MailboxNumbers { status, recent_from, first_unseen, last_uid, keywords };
+    (messages == head.exists).then_some(numbers)
+}
