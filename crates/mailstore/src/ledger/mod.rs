@@ -266,7 +266,7 @@ impl MailLedger {
     /// # Errors
     /// [`MailLedgerError::Table`].
     pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, MailLedgerError> {
-        self.follow_counted(mailbox, (&|_| false, None), |_| ())
+        self.follow_counted(mailbox, &|_| false, None, |_| ())
     }
 
     /// As [`follow`](Self::follow). Its numbers, if they are wanted, are shown before its messages are read, and are those of these messages. See
@@ -274,7 +274,8 @@ impl MailLedger {
     pub(crate) fn follow_counted(
         &self,
         mailbox: u32,
-        (is_wanted, recent_from): (&dyn Fn(&MailboxHead) -> bool, Option<u32>),
+        is_wanted: &dyn Fn(&MailboxHead) -> bool,
+        recent_from: Option<u32>,
         show: impl FnOnce(CountedMailbox),
     ) -> Result<Option<StoredMailbox>, MailLedgerError> {
         let found = self.read(

@@ -213,7 +213,7 @@ impl MailboxCore {
         let ledger = &self.shared.ledger;
         let opening = Opening::new(self, reader);
         let (is_wanted, recent_from) = (|head: &MailboxHead| opening.is_wanted(head), self.known_recent_from());
-        let stored = ledger.follow_counted(self.id, (&is_wanted, recent_from), |counted| opening.show(counted));
+        let stored = ledger.follow_counted(self.id, &is_wanted, recent_from, |counted| opening.show(counted));
         let stored = stored.map_err(unavailable)?;
         let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
         let loaded = MailboxState::of(stored, ledger);
