@@ -16,6 +16,7 @@ mod error;
 mod gather;
 mod intake;
 mod memory;
+pub mod notify;
 mod room_wait;
 mod shares;
 #[cfg(test)]

@@ -5,4 +5,3 @@
 #![warn(missing_docs)]
 
 pub mod dsn;
-pub mod notify;

@@ -45,7 +45,7 @@ use bytes::Bytes;
 use posthaste_message::DateTime;
 use posthaste_smtp::command::decode_xtext;
 
-use crate::notify;
+use posthaste_intake::notify;
 use text::{folded, header_field, one_line, quoted_printable};
 use wording::{RECIPIENTS, filled};
 pub use wording::{Template, TemplateError, Wording, WordingError};

@@ -1,4 +1,4 @@
-use posthaste_notify::notify;
+use posthaste_intake::notify;
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
 

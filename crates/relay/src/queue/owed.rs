@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_notify::notify;
+use posthaste_intake::notify;
 use posthaste_spool::Lsn;
 
 use super::Queue;

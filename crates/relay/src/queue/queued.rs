@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_notify::notify::{HANDED_ON, IN_MAILBOX, NEVER, SUCCESS};
+use posthaste_intake::notify::{HANDED_ON, IN_MAILBOX, NEVER, SUCCESS};
 use posthaste_spool::put_text;
 
 use super::Secs;
@@ -73,7 +73,7 @@ pub struct QueuedRecipient {
     pub address: Arc<str>,
     /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
     pub orcpt: Arc<str>,
-    /// NOTIFY (RFC 3461 section 4.1): bits of [`posthaste_notify::notify`]; 0 if not given.
+    /// NOTIFY (RFC 3461 section 4.1): bits of [`posthaste_intake::notify`]; 0 if not given.
     pub notify: u8,
 }
 

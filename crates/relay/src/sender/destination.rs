@@ -3,11 +3,11 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use posthaste_intake::notify;
 use posthaste_intake::{
     BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
     ReturnedPart,
 };
-use posthaste_notify::notify;
 use posthaste_watch::Found;
 
 use super::{Outgoing, Relay};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use posthaste_intake::notify;
 use posthaste_message::DateTime;
 use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
-use posthaste_notify::notify;
 use posthaste_random::mix;
 use posthaste_spool::{Batch, Body, Lsn};
 

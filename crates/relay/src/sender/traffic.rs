@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use posthaste_consumer::BudgetWait;
+use posthaste_intake::notify;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_notify::notify;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
 use posthaste_watch::Pulse;

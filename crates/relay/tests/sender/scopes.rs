@@ -156,7 +156,7 @@ fn check(at: At, reply: Option<u16>, becomes: Becomes) {
     let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", second);
     let rig = rig_with(zone, odd.address.port(), |config| config.schedules = schedules(3600, 86_400));
     // Without notices of failures.
-    let notify = posthaste_notify::notify::NEVER;
+    let notify = posthaste_intake::notify::NEVER;
     rig.append(outgoing("ann@here.example", &["bad@a.example", "bob@a.example"], notify), "x\r\n");
     let of_bad = |log: &[String]| log.iter().find(|line| line.starts_with("bad@a.example")).cloned();
     wait(&what, || of_bad(&rig.log()).is_some() && rig.log().iter().any(|line| line.starts_with("bob@a.example")));

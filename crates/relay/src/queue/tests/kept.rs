@@ -1,6 +1,6 @@
 //! Memory of messages and replies over restarts, and its size.
 
-use posthaste_notify::notify;
+use posthaste_intake::notify;
 
 use super::*;
 

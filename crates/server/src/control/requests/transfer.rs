@@ -1,6 +1,6 @@
 //! The form in which messages go from one queue to another: lines of JSON.
 
-use posthaste_notify::notify;
+use posthaste_intake::notify;
 use posthaste_relay::queue::entry::{Forwarded, HoldReason};
 use posthaste_relay::queue::{Queued, QueuedRecipient, Ret, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient};

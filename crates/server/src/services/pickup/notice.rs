@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_intake::notify;
 use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
-use posthaste_notify::notify;
 use posthaste_pickup::{Head, Message, ReadError};
 use posthaste_smtp::{RcptTo, Reply, Ret};
 use tokio::task::spawn_blocking;

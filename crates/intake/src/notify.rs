@@ -1,6 +1,6 @@
 //! NOTIFY of a recipient (RFC 3461 section 4.1) as bits; 0 if the client did not specify it.
 
-use posthaste_intake::NotifyWhen;
+use crate::NotifyWhen;
 
 /// NOTIFY=NEVER, alone.
 pub const NEVER: u8 = 1;
