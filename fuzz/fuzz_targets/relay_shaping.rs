@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_relay::shaping::explain::Defaults;
-use posthaste_relay::shaping::{Rules, kumo};
+use posthaste_shaping::explain::Defaults;
+use posthaste_shaping::{Rules, kumo};
 
 const DEFAULTS: Defaults = Defaults { connections: 20, messages_per_connection: 100, recipients_per_message: 100 };
 

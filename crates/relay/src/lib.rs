@@ -6,7 +6,7 @@
 
 pub mod classify;
 mod database;
-pub mod limit;
+
 pub mod originals;
 pub mod queue;
 pub mod report;
@@ -14,6 +14,6 @@ pub mod return_path;
 pub mod secrets;
 pub mod sender;
 pub mod session;
-pub mod shaping;
+
 pub mod srs;
 pub mod suppression;

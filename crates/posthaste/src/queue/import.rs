@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use posthaste_relay::shaping::kumo::convert as convert_kumo;
+use posthaste_shaping::kumo::convert as convert_kumo;
 use serde_json::json;
 
 use super::AnyError;

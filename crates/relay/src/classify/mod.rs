@@ -28,6 +28,7 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
+use posthaste_shaping::automation::LINE_BYTES_MAX;
 use posthaste_smtp::Reply;
 use posthaste_units::words::plain;
 use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
@@ -182,8 +183,6 @@ pub fn line_of(reply: &Reply) -> String {
     format!("{} {enhanced}{text}", reply.code())
 }
 
-/// Octets of a line that are matched.
-pub const LINE_BYTES_MAX: usize = 2000;
 /// The class of unmatched replies.
 const OTHER: &str = "other";
 const NAME_BYTES_MAX: usize = 64;

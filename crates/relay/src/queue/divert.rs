@@ -22,7 +22,7 @@ pub struct Diversion {
 impl Diversion {
     /// True if it covers a queue's mail.
     pub fn is_for(&self, name: &QueueName) -> bool {
-        self.scope.has(name)
+        name.is_in(&self.scope)
     }
 }
 

@@ -22,6 +22,7 @@
 
 use std::sync::Arc;
 
+use posthaste_shaping::Scope;
 use posthaste_spool::put_text;
 
 use super::Secs;
@@ -30,7 +31,7 @@ pub use super::codec::EntryText;
 use super::codec::{DecodeError, Fields};
 use super::imported::{ImportNoted, Imported};
 pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret};
-use super::scope::Scope;
+use super::scope::{put_scope, take_scope};
 
 /// An entry in the stream of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,28 +155,28 @@ impl QueueEntry {
             }
             Self::Suspended { scope, until, reason } => {
                 out.push(SUSPENDED);
-                scope.put(&mut out);
+                put_scope(&mut out, scope);
                 out.extend_from_slice(&until.to_le_bytes());
                 put_text(&mut out, reason);
             }
             Self::Resumed(scope) => {
                 out.push(RESUMED);
-                scope.put(&mut out);
+                put_scope(&mut out, scope);
             }
             Self::Diverted { scope, until, to, reason } => {
                 out.push(DIVERTED);
-                scope.put(&mut out);
+                put_scope(&mut out, scope);
                 out.extend_from_slice(&until.to_le_bytes());
                 put_text(&mut out, to);
                 put_text(&mut out, reason);
             }
             Self::NotDiverted(scope) => {
                 out.push(NOT_DIVERTED);
-                scope.put(&mut out);
+                put_scope(&mut out, scope);
             }
             Self::Slowed { scope, until, message_rate, connections, reason } => {
                 out.push(SLOWED);
-                scope.put(&mut out);
+                put_scope(&mut out, scope);
                 out.extend_from_slice(&until.to_le_bytes());
                 put_text(&mut out, message_rate);
                 out.extend_from_slice(&connections.to_le_bytes());
@@ -223,18 +224,18 @@ impl QueueEntry {
             REPLIES => Self::Replies { text: rest.text()?.into(), keys: keys(&mut rest)? },
             WHY_HELD => Self::WhyHeld { reason: rest.text()?.into(), keys: keys(&mut rest)? },
             SUSPENDED => {
-                Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() }
+                Self::Suspended { scope: take_scope(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() }
             }
-            RESUMED => Self::Resumed(Scope::take(&mut rest)?),
+            RESUMED => Self::Resumed(take_scope(&mut rest)?),
             DIVERTED => Self::Diverted {
-                scope: Scope::take(&mut rest)?,
+                scope: take_scope(&mut rest)?,
                 until: rest.u32()?,
                 to: rest.text()?,
                 reason: rest.text()?.into(),
             },
-            NOT_DIVERTED => Self::NotDiverted(Scope::take(&mut rest)?),
+            NOT_DIVERTED => Self::NotDiverted(take_scope(&mut rest)?),
             SLOWED => Self::Slowed {
-                scope: Scope::take(&mut rest)?,
+                scope: take_scope(&mut rest)?,
                 until: rest.u32()?,
                 message_rate: rest.text()?,
                 connections: rest.u32()?,

@@ -4,8 +4,8 @@ use posthaste_spool::Lsn;
 
 use super::super::imported::{ImportNoted, ImportedState, Origin};
 use super::super::owed::OwedNotice;
-use super::super::scope::{Label, Place};
 use super::*;
+use posthaste_shaping::{Label, Place};
 
 fn key(message: u64, number: u16) -> Key {
     Key { message: Lsn::new(message), number }

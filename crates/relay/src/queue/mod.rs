@@ -55,6 +55,7 @@ mod wheel;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use posthaste_shaping::Scope;
 use posthaste_spool::Lsn;
 
 pub use admin::{Action, RecipientState, Selection, Waits};
@@ -71,7 +72,7 @@ pub use owed::{OwedNotice, OwedRecipient};
 pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
 pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
-pub use scope::{Label, Place, Scope};
+
 pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
 pub use tally::{QueueTally, SuspendedPart};

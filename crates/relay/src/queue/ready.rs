@@ -321,7 +321,7 @@ impl Queue {
         let (name, _) = self.queue(self.destinations.id(place))?;
         let ready = self.destinations.at(place).lanes.get(lane).and_then(|lane| lane.ready);
         let site = ready.map(|ready| self.ready[ready as usize].site.clone());
-        let untils = Scope::of(&name, site).filter_map(|scope| self.suspended.get(&scope)).map(|(until, _)| *until);
+        let untils = name.scopes(site).filter_map(|scope| self.suspended.get(&scope)).map(|(until, _)| *until);
         untils.filter(|until| *until > self.now).max()
     }
 

@@ -10,9 +10,10 @@ use super::observer::By;
 use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{EntryText, Label, Place, QueueEntry, Queued, Scope, domain_of};
-use crate::shaping::automation::Rule;
-use crate::shaping::file::{Action, Target};
+use crate::queue::{EntryText, QueueEntry, Queued, domain_of};
+use posthaste_shaping::automation::Rule;
+use posthaste_shaping::file::{Action, Target};
+use posthaste_shaping::{Label, Place, Scope};
 
 impl Shared {
     /// Applies the rules for a reply that refuses a recipient, for now or for good.

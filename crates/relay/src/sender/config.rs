@@ -16,8 +16,8 @@ use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
-use crate::shaping::Rules;
 use posthaste_dns::Resolver;
+use posthaste_shaping::Rules;
 
 /// Settings of the relay.
 #[derive(Clone)]

@@ -17,8 +17,9 @@ use super::shared::Shared;
 use super::site::SiteKey;
 use crate::queue::entry::HoldReason;
 use crate::queue::{
-    Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
+    Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Secs, Selection, Waits, What,
 };
+use posthaste_shaping::Scope;
 
 /// A filter of recipients. Empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

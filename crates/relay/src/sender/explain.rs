@@ -8,8 +8,9 @@ use super::router::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{Key, Label, Place, QueueEntry, QueueName, Scope, Secs};
-use crate::shaping::explain::{Defaults, Explained, Now};
+use crate::queue::{Key, QueueEntry, QueueName, Secs};
+use posthaste_shaping::explain::{Defaults, Explained, Now};
+use posthaste_shaping::{Label, Place, Scope};
 
 /// A name that [`Relay::explain`] does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -19,7 +19,7 @@ use super::tenants::{self, TenantSection};
 use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
-use crate::shaping::{Rules, ShapingError};
+use posthaste_shaping::{Rules, ShapingError};
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

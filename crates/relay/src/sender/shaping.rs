@@ -9,7 +9,7 @@ use super::Relay;
 use super::shape::{OpenLimit, Permit, SiteKey, Waiter};
 use super::shared::Shared;
 use super::site::{Site, State};
-use crate::shaping::Rules;
+use posthaste_shaping::Rules;
 
 /// Wakes those that wait for a limit, until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {

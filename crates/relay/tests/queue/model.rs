@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::queue::{
-    Change, Key, Label, OwedNotice, Place, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What,
-};
+use posthaste_relay::queue::{Change, Key, OwedNotice, Queue, QueueEntry, Secs, Selection, Status, Waits, What};
+use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::Lsn;
 
 /// The state by the entries, in the simplest form.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use posthaste_random::Random;
 use posthaste_relay::queue::entry::{HoldReason, QueuedRecipient};
 use posthaste_relay::queue::{
-    Action, Change, Imported, ImportedState, Key, Label, Notice, Origin, Outcome, Place, Prefer, Queue, QueueEntry,
-    Queued, ReadyId, Schedules, Scope, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
+    Action, Change, Imported, ImportedState, Key, Notice, Origin, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId,
+    Schedules, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
 };
+use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::Lsn;
 
 use crate::model::Model;

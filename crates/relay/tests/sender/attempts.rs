@@ -1,7 +1,8 @@
 //! First attempts and later ones at the same site.
 
-use posthaste_relay::queue::{Scope, Waits};
+use posthaste_relay::queue::Waits;
 use posthaste_relay::sender::By;
+use posthaste_shaping::Scope;
 
 use crate::sink::Sink;
 use crate::{rig_with, schedules, wait, zone};

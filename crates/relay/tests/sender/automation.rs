@@ -1,8 +1,9 @@
 //! Rules for replies of the next hop.
 
-use posthaste_relay::queue::{Label, Place, QueueEntry, Scope};
+use posthaste_relay::queue::QueueEntry;
 use posthaste_relay::sender::By;
-use posthaste_relay::shaping::Rules;
+use posthaste_shaping::Rules;
+use posthaste_shaping::{Label, Place, Scope};
 
 use super::*;
 

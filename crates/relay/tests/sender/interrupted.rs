@@ -1,6 +1,6 @@
 //! Replies that end a session: rules, the observer and people see them, at every stage.
 
-use posthaste_relay::queue::{Label, Place, Scope};
+use posthaste_shaping::{Label, Place, Scope};
 
 use super::failing::{Act, At, Ending};
 use super::shaping::rules;

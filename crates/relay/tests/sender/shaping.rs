@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use posthaste_relay::sender::{OfMail, Pool, Routing, Source};
-use posthaste_relay::shaping::Rules;
+use posthaste_shaping::Rules;
 
 use super::*;
 

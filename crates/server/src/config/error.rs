@@ -57,7 +57,7 @@ pub enum ServeError {
     Route(#[from] posthaste_relay::sender::RouteError),
     /// The limits for destinations cannot be used.
     #[error("relay.shaping: {0}")]
-    Shaping(#[from] posthaste_relay::shaping::ShapingError),
+    Shaping(#[from] posthaste_shaping::ShapingError),
     /// The templates of notifications cannot be used.
     #[error("relay.notices.templates: {0}")]
     Wording(#[from] posthaste_notify::dsn::WordingError),

@@ -7,7 +7,7 @@ use posthaste_accounts::{Logins, LoginsError};
 use posthaste_directory::Directory;
 use posthaste_dns::{Resolver, SetupError};
 use posthaste_relay::sender::{BounceFiles, Notices, Routing};
-use posthaste_relay::shaping::Rules;
+use posthaste_shaping::Rules;
 
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;

@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use posthaste_units::{Bucket, Rate};
 
 use super::Config;
-use crate::queue::{Label, Place, Scope, Slow};
-use crate::shaping::automation::Counts;
-use crate::shaping::{Named, Rules, Sections, Sourced};
+use crate::queue::Slow;
+use posthaste_shaping::automation::Counts;
+use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{Named, Rules, Sections, Sourced};
 
 pub(super) use gate::MessageGate;
 pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check};

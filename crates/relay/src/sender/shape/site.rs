@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Base, OpenLimit, Permit, RateLimit, State};
-use crate::queue::Scope;
-use crate::shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
+use posthaste_shaping::Scope;
+use posthaste_shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
 
 /// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]

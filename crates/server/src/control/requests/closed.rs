@@ -12,7 +12,7 @@ use posthaste_dns::{Resolver, Settings as DnsSettings};
 use posthaste_intake::Destination;
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
 use posthaste_relay::session::Timeouts;
-use posthaste_relay::shaping::Rules;
+use posthaste_shaping::Rules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use posthaste_control::{Named, Which};
-use posthaste_relay::queue::{Label, Place, Scope, Selection};
+use posthaste_relay::queue::Selection;
 use posthaste_relay::sender::Filter;
+use posthaste_shaping::{Label, Place, Scope};
 
 /// The queue's word for recipients that are meant.
 pub(super) fn filter(of: &Which) -> Filter {

@@ -7,9 +7,7 @@ use posthaste_units::Rate;
 use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 
 use super::file::{self, Action, Target};
-use super::{Sections, ShapingError};
-use crate::classify::LINE_BYTES_MAX;
-use crate::queue::Scope;
+use super::{Scope, Sections, ShapingError};
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,6 +187,8 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
+/// Octets of a line of a reply that are matched.
+pub const LINE_BYTES_MAX: usize = 2000;
 const SECS_MAX: u32 = 366 * 86_400;
 /// Most replies that a rule may wait for.
 const COUNT_MAX: u32 = 1000;

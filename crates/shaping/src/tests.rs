@@ -1,7 +1,6 @@
 use posthaste_units::Rate;
 
 use super::*;
-use crate::queue::Scope;
 
 fn rules(text: &str) -> Rules {
     Rules::parse("a.toml", text).unwrap()

@@ -1,11 +1,13 @@
-//! Shaping: the speed of mail to a destination, and rules for replies. Rules are TOML files, merged in their order.
+//! Limits of outgoing mail by destination, and rules for replies. Rules are TOML files, merged in their order.
+//!
+//! For every program that sends mail to many hosts. It opens no connection: the sender passes the time and asks.
 //!
 //! A *site* is a set of mail hosts. Its rules come from `default`, from matching providers, and from the sections of
 //! the domains routed to it. For each key the most specific section with a value decides; among equally specific ones
 //! the lowest value. Within a section, a value for the mail's source precedes the general one.
 //!
 //! ```
-//! use posthaste_relay::shaping::Rules;
+//! use posthaste_shaping::Rules;
 //!
 //! let rules = Rules::parse(
 //!     "shaping.toml",
@@ -14,14 +16,19 @@
 //! let site = rules.of_site("default", &["mx1.big.example"], &rules.of_domain("a.example"));
 //! assert_eq!(site.connections.unwrap().value, 5);
 //! assert_eq!(site.totals[0].value.connections, Some(20));
-//! # Ok::<(), posthaste_relay::shaping::ShapingError>(())
+//! # Ok::<(), posthaste_shaping::ShapingError>(())
 //! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
 pub mod automation;
 pub mod explain;
 pub mod file;
 pub mod kumo;
 mod merge;
+mod open_count;
 mod resolve;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +39,7 @@ use std::sync::Arc;
 use automation::Automation;
 use posthaste_units::words::plain;
 
+pub use open_count::{OpenCount, Opened};
 pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
 
 /// The rules of all files. Empty: no limits.

@@ -1,0 +1,84 @@
+//! Scopes: the mail that a temporary command applies to.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// The mail that can be suspended, slowed down or diverted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// A tenant's mail.
+    Tenant(Arc<str>),
+    /// A campaign, of any tenant.
+    Campaign(Arc<str>),
+    /// Mail to a domain, in lower case.
+    Domain(Arc<str>),
+    /// Mail to a set of MX hosts.
+    Site(Arc<str>),
+    /// A tenant's or campaign's mail to one place only.
+    At(Label, Place),
+}
+
+/// A label of the sender. Empty: mail without one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label {
+    /// A tenant.
+    Tenant(Arc<str>),
+    /// A campaign, of any tenant.
+    Campaign(Arc<str>),
+}
+
+/// The target of mail.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// To a domain, in lower case.
+    Domain(Arc<str>),
+    /// To a set of MX hosts.
+    Site(Arc<str>),
+}
+
+impl Scope {
+    /// True if it depends on the route of a domain.
+    pub fn has_site(&self) -> bool {
+        matches!(self, Self::Site(_) | Self::At(_, Place::Site(_)))
+    }
+
+    /// Its kind, such as `tenant` or `tenant at site`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Tenant(_) => "tenant",
+            Self::Campaign(_) => "campaign",
+            Self::Domain(_) => "domain",
+            Self::Site(_) => "site",
+            Self::At(Label::Tenant(_), Place::Domain(_)) => "tenant at domain",
+            Self::At(Label::Tenant(_), Place::Site(_)) => "tenant at site",
+            Self::At(Label::Campaign(_), Place::Domain(_)) => "campaign at domain",
+            Self::At(Label::Campaign(_), Place::Site(_)) => "campaign at site",
+        }
+    }
+
+    /// Its name, such as `news` or `news at example.net`.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            Self::Tenant(name) | Self::Campaign(name) | Self::Domain(name) | Self::Site(name) => (&**name).into(),
+            Self::At(label, place) => format!("{} at {}", label.name(), place.name()).into(),
+        }
+    }
+}
+
+impl Label {
+    fn name(&self) -> &str {
+        match self {
+            Self::Tenant(name) | Self::Campaign(name) if name.is_empty() => "(none)",
+            Self::Tenant(name) | Self::Campaign(name) => name,
+        }
+    }
+}
+
+impl Place {
+    /// The domain or the site.
+    pub fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Domain(name) | Self::Site(name) => name,
+        }
+    }
+}
