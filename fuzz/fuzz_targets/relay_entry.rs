@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_relay::queue::{Queue, QueueEntry, Schedules, Selection, Snapshot};
+use posthaste_queue::{Queue, QueueEntry, Schedules, Selection, Snapshot};
 use posthaste_spool::Lsn;
 
 fuzz_target!(|data: &[u8]| {

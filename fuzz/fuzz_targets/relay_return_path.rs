@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
-use posthaste_relay::queue::Key;
+use posthaste_queue::Key;
 use posthaste_relay::return_path::ReturnPaths;
 use posthaste_relay::secrets::Secrets;
 use posthaste_smtp::ReversePath;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use posthaste_relay::queue::QueueEntry;
+use posthaste_queue::QueueEntry;
 use posthaste_relay::sender::STREAM as QUEUE;
 use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool, SpoolAdmin};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Mail to other hosts: the queue of recipients and its schedule, limits, MX hosts, outgoing sessions.
+//! Mail to other hosts: MX hosts, routes, connections and outgoing sessions.
 //!
 //! For any program that sends mail on to the host that is responsible for it. It does not know local mailboxes.
 #![forbid(unsafe_code)]
@@ -6,14 +6,11 @@
 
 pub mod classify;
 mod database;
-
 pub mod originals;
-pub mod queue;
 pub mod report;
 pub mod return_path;
 pub mod secrets;
 pub mod sender;
 pub mod session;
-
 pub mod srs;
 pub mod suppression;

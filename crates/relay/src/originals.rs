@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard};
 use redb::{ReadableDatabase, TableDefinition, TableError};
 
 use crate::database::DatabaseFile;
-use crate::queue::Key;
 use crate::return_path::AGE_DAYS;
+use posthaste_queue::Key;
 
 /// A recipient of sent mail.
 #[derive(Debug, Clone, PartialEq, Eq)]

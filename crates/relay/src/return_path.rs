@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use posthaste_message::DateTime;
-//! use posthaste_relay::queue::Key;
+//! use posthaste_queue::Key;
 //! use posthaste_relay::return_path::ReturnPaths;
 //! use posthaste_relay::secrets::Secrets;
 //! use posthaste_spool::Lsn;
@@ -25,8 +25,8 @@ use posthaste_message::DateTime;
 use posthaste_spool::Lsn;
 use ring::hmac;
 
-use crate::queue::Key;
 use crate::secrets::{Keys, Secrets, base32, from_base32, is_same};
+use posthaste_queue::Key;
 
 /// Signs local parts of return paths, and verifies them.
 #[derive(Debug, Clone)]

@@ -24,9 +24,9 @@ use super::connection::settings_for;
 use super::router::Plan;
 use super::shared::Shared;
 use super::source::Egress;
-use crate::queue::{EntryText, QueueName};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
 use posthaste_dns::{Attempt, Cache};
+use posthaste_queue::{EntryText, QueueName};
 
 /// Result of a call-ahead.
 #[derive(Debug, Clone, PartialEq, Eq)]

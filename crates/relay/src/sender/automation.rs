@@ -10,7 +10,7 @@ use super::observer::By;
 use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{EntryText, QueueEntry, Queued, domain_of};
+use posthaste_queue::{EntryText, QueueEntry, Queued, domain_of};
 use posthaste_shaping::automation::Rule;
 use posthaste_shaping::file::{Action, Target};
 use posthaste_shaping::{Label, Place, Scope};

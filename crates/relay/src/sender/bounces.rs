@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::classify::{Classifier, RulesError};
 use crate::originals::{Original, Originals, OriginalsError};
-use crate::queue::Key;
 use crate::return_path::{Bounced, PrefixError, ReturnPaths, VerifyError};
 use crate::secrets::{SecretFileError, Secrets};
 use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
+use posthaste_queue::Key;
 
 /// `[relay.bounces]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use posthaste_smtp::Reply;
 
-use crate::queue::{Change, Key, Queue, Waits};
+use posthaste_queue::{Change, Key, Queue, Waits};
 
 /// Locked after the queue.
 #[derive(Default)]

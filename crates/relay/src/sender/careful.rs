@@ -9,7 +9,7 @@ use posthaste_consumer::append_within;
 
 use super::messages::{LoadError, Loaded, Unloaded};
 use super::shared::Shared;
-use crate::queue::{Change, Key, Transaction, What};
+use posthaste_queue::{Change, Key, Transaction, What};
 
 impl Shared {
     /// Makes the start of an attempt durable, and loads the message. Blocks.

@@ -14,9 +14,9 @@ use super::observer::Observer;
 use super::room::RoomLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
-use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
 use posthaste_dns::Resolver;
+use posthaste_queue::Schedules;
 use posthaste_shaping::Rules;
 
 /// Settings of the relay.

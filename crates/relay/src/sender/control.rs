@@ -15,8 +15,8 @@ use super::observer::{ActedOn, AttemptResult, By};
 use super::routing::host_and_port;
 use super::shared::Shared;
 use super::site::SiteKey;
-use crate::queue::entry::HoldReason;
-use crate::queue::{
+use posthaste_queue::entry::HoldReason;
+use posthaste_queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Secs, Selection, Waits, What,
 };
 use posthaste_shaping::Scope;

@@ -11,8 +11,8 @@ use posthaste_intake::{
 use posthaste_watch::Found;
 
 use super::{Outgoing, Relay};
-use crate::queue::entry::Forwarded;
-use crate::queue::{QueuedRecipient, Ret};
+use posthaste_queue::entry::Forwarded;
+use posthaste_queue::{QueuedRecipient, Ret};
 
 impl Destination for Relay {
     fn figures(&self) -> DestinationFigures {

@@ -11,7 +11,7 @@ use super::ended::ReplyPlace;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{Notice, Outcome, Secs, Status, What};
+use posthaste_queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
 
 /// Runs until the relay ends.
@@ -92,7 +92,7 @@ impl Shared {
                     let status = if is_untried { Status { code: 0, enhanced: 4007 } } else { state.status };
                     queue.finish(key, Outcome::Failed(status))
                 }
-                Notice::Delayed(_) => Some(crate::queue::Change { key, what: What::DelayTold }),
+                Notice::Delayed(_) => Some(posthaste_queue::Change { key, what: What::DelayTold }),
             }
         });
         let changes: Vec<_> = changes.collect();

@@ -14,9 +14,9 @@ use super::shared::Shared;
 use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
-use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
 use crate::session::Fate;
 use posthaste_dns::DnsError;
+use posthaste_queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
 
 /// Recipients of a transaction whose outcomes are not yet handed to the record. If the task panics, delivered ones are
 /// recorded and the others given back: untried the first time, as deferred if the message causes it again.

@@ -8,7 +8,7 @@ use super::router::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{Key, QueueEntry, QueueName, Secs};
+use posthaste_queue::{Key, QueueEntry, QueueName, Secs};
 use posthaste_shaping::explain::{Defaults, Explained, Now};
 use posthaste_shaping::{Label, Place, Scope};
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::shared::Shared;
 use super::tell::{Tell, tell};
-use crate::queue::OwedNotice;
+use posthaste_queue::OwedNotice;
 
 /// Requests from the rest of the relay to the task that makes notices.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Half of a site's connections serve first attempts while any wait; the other half serves later ones.
 
-use crate::queue::Prefer;
+use posthaste_queue::Prefer;
 
 /// Counts a site's connections by the kind of their last message. A connection chooses anew for each message, so
 /// neither kind starves as connections come and go.
@@ -43,7 +43,7 @@ mod tests {
     use posthaste_spool::Lsn;
 
     use super::*;
-    use crate::queue::{
+    use posthaste_queue::{
         Key, Outcome, Queue, QueueEntry, Queued, ReadyId, Schedules, Secs, Source, Status, Take, Transaction,
     };
 

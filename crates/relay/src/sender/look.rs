@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::summary::Count;
-use crate::queue::{Key, QueueId, Secs};
+use posthaste_queue::{Key, QueueId, Secs};
 
 /// Recipients of one part; its last page may exceed it.
 pub(super) const PART: usize = 16_384;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use posthaste_spool::{Lsn, MessageReader, PublishedBody, ReadError, Spool, StreamId};
 
-use crate::queue::entry::QueuedRecipient;
-use crate::queue::{QueueEntry, Queued};
+use posthaste_queue::entry::QueuedRecipient;
+use posthaste_queue::{QueueEntry, Queued};
 
 /// The envelope of a message.
 #[derive(Debug)]

@@ -111,9 +111,9 @@ pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
 
-use crate::queue::entry::Forwarded;
-use crate::queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
 use posthaste_dns::Resolver;
+use posthaste_queue::entry::Forwarded;
+use posthaste_queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
 use record::Time;
 use replies::Replies;
 use shared::{Parts, Shared};

@@ -4,7 +4,7 @@ use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
 use super::ended::ReplyPlace;
-use crate::queue::{Action, Imported, Key, QueueEntry, Secs};
+use posthaste_queue::{Action, Imported, Key, QueueEntry, Secs};
 
 /// Receives events, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {

@@ -10,11 +10,11 @@ use super::Routing;
 use super::mta_sts::{MailHosts, MtaSts};
 use super::route::{Manner, Route, RouteTls};
 use super::routing::{Member, NextHop, Routes};
-use crate::queue::QueueName;
 use crate::session::TlsPolicy;
 use posthaste_dane::{Dane, Demand};
 use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
 use posthaste_mta_sts::{FoundPolicy, Mode};
+use posthaste_queue::QueueName;
 
 /// The mail whose route is previewed.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Count;
-use crate::queue::Secs;
+use posthaste_queue::Secs;
 
 /// Recipients counted by a kind of name.
 #[derive(Debug, Clone, PartialEq, Eq)]

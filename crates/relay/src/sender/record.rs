@@ -10,7 +10,7 @@ use posthaste_watch::{Watch, Worker};
 
 use super::observer::{Attempt, Observer, RecordingState};
 use super::replies;
-use crate::queue::{Change, Clock, Key, QueueEntry, Secs, What};
+use posthaste_queue::{Change, Clock, Key, QueueEntry, Secs, What};
 
 /// Appends the queue's changes to the spool. A failed append is repeated, so no outcome is forgotten.
 pub(super) struct OutcomeRecorder {

@@ -6,7 +6,7 @@ use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{AppendError, FileSpool, Lsn, Then};
 
 use super::*;
-use crate::queue::{Status, What};
+use posthaste_queue::{Status, What};
 
 /// Keeps the recorder's appends, and the result of each until the test passes it on.
 struct Held {

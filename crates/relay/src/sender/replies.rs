@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_spool::Lsn;
 
-use crate::queue::{DecodeError, EntryText, Key, QueueEntry, RestoreError};
+use posthaste_queue::{DecodeError, EntryText, Key, QueueEntry, RestoreError};
 
 /// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]

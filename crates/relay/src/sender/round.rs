@@ -20,9 +20,9 @@ use super::shape::{OpenLimit, Tokens};
 use super::shared::Shared;
 use super::site::{Admitted, Site};
 use super::status::{reply_for, status_of};
-use crate::queue::{Outcome, Prefer, Take};
 use crate::session::{Endpoint, OpenError, STEPS, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, Host, Resolver};
+use posthaste_queue::{Outcome, Prefer, Take};
 
 /// Sends the waiting mail of a site.
 pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {

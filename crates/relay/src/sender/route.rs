@@ -5,8 +5,8 @@ use std::sync::Arc;
 use posthaste_smtp::Protocol;
 use posthaste_smtp::sasl::Credentials;
 
-use crate::queue::QueueName;
 use crate::session::TlsPolicy;
+use posthaste_queue::QueueName;
 
 /// A fixed next hop.
 #[derive(Debug, Clone)]

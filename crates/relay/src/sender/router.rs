@@ -15,8 +15,8 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 use posthaste_dns::{Destination, DnsError};
+use posthaste_queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::route::{Manner, Route, TlsRule, is_domain};
 use super::source::{Egress, Pool, Source};
-use crate::queue::{Diversion, QueueName};
 use posthaste_dns::is_next_hop;
+use posthaste_queue::{Diversion, QueueName};
 
 /// Routes, rules for TLS, sources and pools.
 #[derive(Debug, Clone, Default)]

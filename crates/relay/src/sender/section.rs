@@ -17,8 +17,8 @@ use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
 use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
-use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
+use posthaste_queue::Schedules;
 use posthaste_shaping::{Rules, ShapingError};
 
 /// Mail to other hosts.

@@ -33,9 +33,9 @@ use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use super::tls_counts::TlsCounts;
 use super::unrouted::Unrouted;
-use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 use posthaste_dane::Dane;
 use posthaste_dns::Resolver;
+use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,

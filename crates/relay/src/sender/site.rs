@@ -14,8 +14,8 @@ use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
-use crate::queue::ReadyId;
 use posthaste_dns::Destination;
+use posthaste_queue::ReadyId;
 
 /// A set of mail hosts, by preference, and their port, as seen from one source.
 pub(super) struct Site {

@@ -61,12 +61,12 @@ const SITES_KEPT: usize = 10_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{Prefer, ReadyId, Take};
     use crate::sender::observer::SiteState;
     use crate::sender::site::Wanted;
     use crate::sender::source::{Egress, Source};
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{Route, Routing};
+    use posthaste_queue::{Prefer, ReadyId, Take};
 
     #[test]
     fn nothing_is_routed_to_a_site_that_is_being_removed() {

@@ -9,7 +9,7 @@ use posthaste_spool::{Lsn, Released, SnapshotName};
 use tokio::time::{Instant, timeout};
 
 use super::shared::Shared;
-use crate::queue::Snapshot;
+use posthaste_queue::Snapshot;
 
 /// Writes snapshots until the relay ends. Runs beside the dispatcher: a large queue takes seconds.
 pub(super) async fn run(shared: Arc<Shared>) {

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::warm_up::{WarmUp, Warming};
-use crate::queue::Secs;
 use crate::session::Proxy;
+use posthaste_queue::Secs;
 
 /// An origin of outgoing mail.
 #[derive(Debug, Clone, PartialEq, Eq)]

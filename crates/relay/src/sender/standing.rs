@@ -15,7 +15,7 @@ use std::time::Duration;
 use posthaste_units::BackOff;
 use tokio::time::Instant;
 
-use crate::queue::EntryText;
+use posthaste_queue::EntryText;
 
 #[derive(Debug, Default)]
 pub(super) struct Standing {

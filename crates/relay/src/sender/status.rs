@@ -2,8 +2,8 @@
 
 use posthaste_smtp::Reply;
 
-use crate::queue::{Key, Outcome, Status, Transaction};
 use posthaste_dns::DnsError;
+use posthaste_queue::{Key, Outcome, Status, Transaction};
 
 /// The queue's form of a reply.
 pub(super) fn status_of(reply: &Reply) -> Status {

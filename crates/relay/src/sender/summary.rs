@@ -11,7 +11,9 @@ use posthaste_spool::Lsn;
 use super::control::Filter;
 use super::shared::Shared;
 use super::{ControlError, Ranking, Relay};
-use crate::queue::{Key, Queue, QueueId, QueueName, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits};
+use posthaste_queue::{
+    Key, Queue, QueueId, QueueName, QueueTally, RecipientState, Secs, Selection, SuspendedPart, Waits,
+};
 
 /// The name to count recipients by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

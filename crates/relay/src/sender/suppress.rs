@@ -13,10 +13,10 @@ use super::site::Site;
 use super::status::keys_of;
 use crate::classify::line_of;
 use crate::originals::Original;
-use crate::queue::{Outcome, Prefer, Take, Taken, Transaction};
 use crate::return_path::VerifyError;
 use crate::session::Scope;
 use crate::suppression::{Source, Suppressed, SuppressionError};
+use posthaste_queue::{Outcome, Prefer, Take, Taken, Transaction};
 
 impl Shared {
     /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs

@@ -12,8 +12,8 @@ use super::Outgoing;
 use super::config::Notice;
 use super::messages::{Envelope, LoadError};
 use super::shared::Shared;
-use crate::queue::entry::Ret;
-use crate::queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
+use posthaste_queue::entry::Ret;
+use posthaste_queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
 
 /// Kind of news for a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

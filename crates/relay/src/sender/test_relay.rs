@@ -6,10 +6,10 @@ use std::sync::Arc;
 use posthaste_spool::{Batch, Body, FileSpool};
 
 use super::{Config, Delivering, Notice, Notifier, Outgoing, Relay};
-use crate::queue::Schedules;
-use crate::queue::entry::QueuedRecipient;
 use crate::session::Timeouts;
 use posthaste_dns::{Resolver, Settings};
+use posthaste_queue::Schedules;
+use posthaste_queue::entry::QueuedRecipient;
 
 struct Nobody;
 

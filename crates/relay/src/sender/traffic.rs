@@ -24,9 +24,9 @@ use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
 use super::status::keys_of;
-use crate::queue::entry::{self, QueuedRecipient};
-use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::session::{Fate, Message, Session, Traffic, steps};
+use posthaste_queue::entry::{self, QueuedRecipient};
+use posthaste_queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 
 /// Mail of one session.
 pub(super) struct Mail {
@@ -265,7 +265,7 @@ impl Mail {
             return None;
         }
         self.shared.keep_one_sender(&mut under_way.transaction, &envelope.queued);
-        let of = |taken: &crate::queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
+        let of = |taken: &posthaste_queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
         let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope.queued, &under_way.transaction), recipients)
         else {

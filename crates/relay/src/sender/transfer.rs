@@ -13,8 +13,8 @@ use super::messages::{Envelope, LoadError};
 use super::observer::{ActedOn, By};
 use super::shared::Shared;
 use super::{ControlError, Relay};
-use crate::queue::entry::{Forwarded, HoldReason};
-use crate::queue::{
+use posthaste_queue::entry::{Forwarded, HoldReason};
+use posthaste_queue::{
     Action, ImportNoted, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
 };
 

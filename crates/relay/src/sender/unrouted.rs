@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::router::{self, LOOKING_UP, PATIENCE, STEPS};
 use super::shared::Shared;
-use crate::queue::{QueueId, QueueName};
 use posthaste_dns::{Pace, Slot};
+use posthaste_queue::{QueueId, QueueName};
 
 /// By the domain to look up.
 #[derive(Default)]
@@ -110,8 +110,8 @@ impl Drop for Asking {
 
 #[cfg(test)]
 mod tests {
-    use crate::queue::QueueId;
     use crate::sender::test_relay::{append, idle_with_dns};
+    use posthaste_queue::QueueId;
 
     #[test]
     fn queues_become_tasks_only_while_questions_are_free() {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use posthaste_units::{Bucket, Rate};
 
-use crate::queue::Secs;
+use posthaste_queue::Secs;
 
 /// Limit of a source's first days.
 #[derive(Debug, Clone, PartialEq, Eq)]

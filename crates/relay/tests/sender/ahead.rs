@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_dns_stub::Zone;
-use posthaste_relay::queue::QueueEntry;
+use posthaste_queue::QueueEntry;
 use posthaste_relay::sender::{Ahead, Relay, Route, Routing};
 use posthaste_shaping::Scope;
 use posthaste_smtp::{Address, Protocol};

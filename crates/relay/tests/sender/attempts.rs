@@ -1,6 +1,6 @@
 //! First attempts and later ones at the same site.
 
-use posthaste_relay::queue::Waits;
+use posthaste_queue::Waits;
 use posthaste_relay::sender::By;
 use posthaste_shaping::Scope;
 

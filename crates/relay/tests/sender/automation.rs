@@ -1,6 +1,6 @@
 //! Rules for replies of the next hop.
 
-use posthaste_relay::queue::QueueEntry;
+use posthaste_queue::QueueEntry;
 use posthaste_relay::sender::By;
 use posthaste_shaping::Rules;
 use posthaste_shaping::{Label, Place, Scope};

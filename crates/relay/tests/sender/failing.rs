@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use posthaste_relay::queue::Waits;
+use posthaste_queue::Waits;
 use posthaste_relay::sender::{Pool, Routing, Source};
 
 use super::shaping::rules;

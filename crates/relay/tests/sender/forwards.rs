@@ -1,8 +1,8 @@
 //! Messages that leave with another sender for some of their recipients.
 
+use posthaste_queue::Origin;
+use posthaste_queue::entry::Forwarded;
 use posthaste_random::Random;
-use posthaste_relay::queue::Origin;
-use posthaste_relay::queue::entry::Forwarded;
 use posthaste_relay::sender::{Exported, Filter};
 
 use super::*;

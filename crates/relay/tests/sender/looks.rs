@@ -1,6 +1,6 @@
 //! Requests for pages scan as many recipients in a queue of any length. They are counted, not timed.
 
-use posthaste_relay::queue::{Secs, Selection};
+use posthaste_queue::{Secs, Selection};
 use posthaste_relay::sender::{CountBy, Filter, Relay};
 
 use super::*;

@@ -43,7 +43,7 @@ use posthaste_dns::{Resolver, Settings};
 use posthaste_dns_stub::{Server, Zone};
 use posthaste_intake::Destination as _;
 use posthaste_intake::notify;
-use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
+use posthaste_queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
     RecordingState, Relay, RoomState, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,

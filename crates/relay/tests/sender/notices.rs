@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use posthaste_relay::queue::Ret;
+use posthaste_queue::Ret;
 use posthaste_relay::sender::Notices;
 
 use super::*;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use posthaste_relay::queue::Selection;
+use posthaste_queue::Selection;
 use posthaste_relay::sender::Routing;
 
 use super::*;

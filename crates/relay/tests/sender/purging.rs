@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_relay::queue::Selection;
+use posthaste_queue::Selection;
 use posthaste_relay::sender::{Acted, Filter};
 use posthaste_smtp::Reply;
 

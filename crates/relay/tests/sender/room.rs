@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_relay::queue::{Action, Selection};
+use posthaste_queue::{Action, Selection};
 use posthaste_relay::sender::{By, Filter, RoomLimits, RoomNow};
 use posthaste_smtp::Reply;
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use posthaste_relay::queue::{Origin, Selection, Status};
+use posthaste_queue::{Origin, Selection, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient, OpenReport};
 
 use super::*;

@@ -42,8 +42,8 @@ mod tests {
     use std::path::Path;
 
     use posthaste_config::Config;
-    use posthaste_relay::queue::Key;
-    use posthaste_relay::queue::entry::{Change, HoldReason, QueueEntry, Status, What};
+    use posthaste_queue::Key;
+    use posthaste_queue::entry::{Change, HoldReason, QueueEntry, Status, What};
 
     use super::*;
     use crate::control::overview::delays;

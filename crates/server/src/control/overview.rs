@@ -15,7 +15,7 @@ use posthaste_admin::{
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::Trouble;
-use posthaste_relay::queue::{QueueEntry, Secs, Selection};
+use posthaste_queue::{QueueEntry, Secs, Selection};
 use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE, Standing};
 use serde_json::{Value, json};
 

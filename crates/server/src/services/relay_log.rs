@@ -6,7 +6,7 @@ use posthaste_events::{
     Admin, AdminTarget, Event, EventRecorder, Kind, LIST_MAX, OfRelay, Received, RelayFate, TlsFailed,
 };
 use posthaste_intake::ArrivalFacts;
-use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
+use posthaste_queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, TlsFailure,
 };

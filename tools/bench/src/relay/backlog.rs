@@ -6,8 +6,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use posthaste_queue::{Change, Key, Queue, QueueEntry, Queued, Schedules, Secs, Snapshot, Status, What};
 use posthaste_random::Random;
-use posthaste_relay::queue::{Change, Key, Queue, QueueEntry, Queued, Schedules, Secs, Snapshot, Status, What};
 use posthaste_relay::sender::STREAM;
 use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool as _};
 

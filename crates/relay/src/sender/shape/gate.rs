@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::{RateLimit, Shaper, SiteLimits, Together, Tokens, Waiter, check};
-use crate::queue::{Gate, Parked};
+use posthaste_queue::{Gate, Parked};
 
 /// Reserves tokens for one message while the queue is locked, so that no reservation comes between a check and its use.
 pub(in crate::sender) struct MessageGate<'a> {

@@ -11,8 +11,8 @@ use posthaste_units::{Bucket, Rate, Refused};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::queue::Parked;
 use crate::sender::site::Site;
+use posthaste_queue::Parked;
 use posthaste_shaping::{OpenCount, Opened};
 
 /// The waiter that is woken when a limit allows more.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use posthaste_units::{Bucket, Rate};
 
 use super::Config;
-use crate::queue::Slow;
+use posthaste_queue::Slow;
 use posthaste_shaping::automation::Counts;
 use posthaste_shaping::{Label, Place, Scope};
 use posthaste_shaping::{Named, Rules, Sections, Sourced};

@@ -1,7 +1,7 @@
 //! Acts of an operator on recipients.
 
 use posthaste_control::{Doing, Request, Which};
-use posthaste_relay::queue::{Action, Secs, Status};
+use posthaste_queue::{Action, Secs, Status};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;

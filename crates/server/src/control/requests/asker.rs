@@ -1,7 +1,7 @@
 //! The asker of a request: a user of the system, or the holder of a token.
 
 use bytes::Bytes;
-use posthaste_relay::queue::Selection;
+use posthaste_queue::Selection;
 use posthaste_relay::sender::{By, ControlError, Filter, Relay};
 use posthaste_spool::Lsn;
 

@@ -18,8 +18,8 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 #[cfg(test)]
 use {
-    posthaste_relay::queue::Secs,
-    posthaste_relay::queue::entry::{QueueEntry, Queued},
+    posthaste_queue::Secs,
+    posthaste_queue::entry::{QueueEntry, Queued},
     posthaste_spool::{Batch, Body, Entry, Lsn},
     std::sync::mpsc,
 };

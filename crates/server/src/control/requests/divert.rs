@@ -1,7 +1,7 @@
 //! Mail that goes to another next hop than the configuration has.
 
 use posthaste_control::Named;
-use posthaste_relay::queue::{Diversion, Secs};
+use posthaste_queue::{Diversion, Secs};
 use posthaste_relay::sender::Relay;
 use serde_json::{Value, json};
 

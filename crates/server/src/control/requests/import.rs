@@ -210,7 +210,7 @@ impl Incoming {
         release: bool,
         counts: &mut Counts,
     ) -> Result<Value, String> {
-        let origin = end.origin.parse::<posthaste_relay::queue::Origin>();
+        let origin = end.origin.parse::<posthaste_queue::Origin>();
         self.digest.update(end.origin.as_bytes());
         let is_whole = end.bytes == self.bytes && end.sha256 == hex(self.digest.finish().as_ref());
         let origin = match origin {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
 use posthaste_events::last::{Deferral, last_deferrals};
-use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::queue::{Key, Secs, Status, Waits};
+use posthaste_queue::entry::HoldReason;
+use posthaste_queue::{Key, Secs, Status, Waits};
 use posthaste_relay::sender::{Filter, Relay, Waiting};
 use posthaste_spool::Lsn;
 
@@ -183,7 +183,7 @@ const LOOKED_UP_MAX: usize = 1000;
 mod tests {
     use std::sync::Mutex;
 
-    use posthaste_relay::queue::entry::{Change, QueueEntry, What};
+    use posthaste_queue::entry::{Change, QueueEntry, What};
     use serde_json::Value;
 
     use super::*;

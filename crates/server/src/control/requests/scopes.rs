@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_control::{Named, Which};
-use posthaste_relay::queue::Selection;
+use posthaste_queue::Selection;
 use posthaste_relay::sender::Filter;
 use posthaste_shaping::{Label, Place, Scope};
 

@@ -1,7 +1,7 @@
 //! Counts of waiting mail, made in the server: one line for each name crosses the socket, however much waits.
 
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
-use posthaste_relay::queue::Secs;
+use posthaste_queue::Secs;
 use posthaste_relay::sender::{Count, CountBy, Relay, RoomNow, Standing};
 
 use super::scopes::filter;

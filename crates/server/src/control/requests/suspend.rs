@@ -1,7 +1,7 @@
 //! Suspended mail, which is not tried for a time.
 
 use posthaste_control::Named;
-use posthaste_relay::queue::{QueueEntry, Secs};
+use posthaste_queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{ControlError, Relay};
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! The form in which messages go from one queue to another: lines of JSON.
 
 use posthaste_intake::notify;
-use posthaste_relay::queue::entry::{Forwarded, HoldReason};
-use posthaste_relay::queue::{Queued, QueuedRecipient, Ret, Status};
+use posthaste_queue::entry::{Forwarded, HoldReason};
+use posthaste_queue::{Queued, QueuedRecipient, Ret, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use posthaste_spool::Lsn;
@@ -268,7 +268,7 @@ fn is_parameter(text: &str) -> bool {
 }
 
 const PARAMETER_BYTES_MAX: usize = 500;
-const REPLY_BYTES_MAX: usize = posthaste_relay::queue::entry::REPLY_BYTES_MAX;
+const REPLY_BYTES_MAX: usize = posthaste_queue::entry::REPLY_BYTES_MAX;
 
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use posthaste_random::Random;
-use posthaste_relay::queue::entry::{HoldReason, QueuedRecipient};
-use posthaste_relay::queue::{
+use posthaste_queue::entry::{HoldReason, QueuedRecipient};
+use posthaste_queue::{
     Action, Change, Imported, ImportedState, Key, Notice, Origin, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId,
     Schedules, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
 };
+use posthaste_random::Random;
 use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::Lsn;
 

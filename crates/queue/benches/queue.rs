@@ -1,17 +1,17 @@
 //! Measures the queue with many deferred messages of one recipient each: memory, and the time of each kind of work.
 //! Leaves out the spool, DNS and sessions: entries are made and applied in memory.
 //!
-//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-relay --bench queue -- 10000000` runs it whole. Options: `--domains N` (default 100,000).
+//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-queue --bench queue -- 10000000` runs it whole. Options: `--domains N` (default 100,000).
 
 use std::hint::black_box;
 use std::io::{BufReader, BufWriter, Seek, Write};
 use std::time::Instant;
 
-use posthaste_random::Random;
-use posthaste_relay::queue::{
+use posthaste_queue::{
     Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, Queued, Schedules, Selection, Snapshot, Source, Status,
     Take,
 };
+use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
 const START: u32 = 1_800_000_000;
@@ -40,7 +40,7 @@ fn main() {
         let status = Status { code: 450, enhanced: 2001 };
         let change = |number: u64| Change {
             key: Key { message: Lsn::new(number + 1), number: 0 },
-            what: posthaste_relay::queue::What::Deferred {
+            what: posthaste_queue::What::Deferred {
                 attempts: 1,
                 next: START + 300 + random.below(3600) as u32,
                 status,
@@ -134,8 +134,7 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
         while let Some(transaction) = queue.next(ready, take) {
             let message = transaction.message;
             let outcome = Outcome::Delivered(Status { code: 250, enhanced: 0 });
-            let finish =
-                |taken: &posthaste_relay::queue::Taken| queue.finish(Key { message, number: taken.number }, outcome);
+            let finish = |taken: &posthaste_queue::Taken| queue.finish(Key { message, number: taken.number }, outcome);
             let changes: Vec<Change> = transaction.recipients.iter().filter_map(finish).collect();
             delivered += changes.len() as u64;
             *lsn += 1;

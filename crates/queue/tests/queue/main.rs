@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::Model;
-use posthaste_random::Random;
-use posthaste_relay::queue::entry::QueuedRecipient;
-use posthaste_relay::queue::{
+use posthaste_queue::entry::QueuedRecipient;
+use posthaste_queue::{
     Change, Key, Notice, Outcome, Prefer, Queue, QueueEntry, QueueId, QueueTally, Schedule, Secs, Selection, Source,
     Status, SuspendedPart, Take, Waits, What,
 };
+use posthaste_random::Random;
 use posthaste_spool::Lsn;
 use world::World;
 

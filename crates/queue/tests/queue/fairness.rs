@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use posthaste_random::Random;
-use posthaste_relay::queue::{
+use posthaste_queue::{
     Change, Key, Outcome, Prefer, QueueEntry, QueuedRecipient, ReadyId, Secs, Source, Status, Take, What,
 };
+use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
 use crate::world::World;

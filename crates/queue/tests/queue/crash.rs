@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Event, Machine, Recording, Scope, Tree};
-use posthaste_relay::queue::{
+use posthaste_queue::{
     Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, ReadyId, Schedules, Selection, Snapshot, Source, Status,
     Take, What,
 };

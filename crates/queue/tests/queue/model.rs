@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::queue::{Change, Key, OwedNotice, Queue, QueueEntry, Secs, Selection, Status, Waits, What};
+use posthaste_queue::entry::HoldReason;
+use posthaste_queue::{Change, Key, OwedNotice, Queue, QueueEntry, Secs, Selection, Status, Waits, What};
 use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::Lsn;
 

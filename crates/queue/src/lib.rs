@@ -1,4 +1,6 @@
-//! The queue: decides which mail is sent, when, and in which order.
+//! The queue of mail to other hosts: decides which mail is sent, when, and in which order.
+//!
+//! For every program that sends mail on, and for tools that read what its queue has kept.
 //!
 //! A state machine: no IO, no threads and no clock ([`Queue::tick`] gets the time of a [`Clock`]); a seed decides every
 //! random choice. Only [`Queue::apply`] changes lasting state, by the entries of a stream in their order, so a replay
@@ -22,6 +24,8 @@
 //! assigns such a queue to a site and to sources. Each pair of them is a ready queue, which holds no recipients itself:
 //! it takes turns among tenants, then among their queues. So it needs no memory per recipient, and mail that waits for
 //! one site holds up no other.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod admin;
 mod apply;
@@ -61,8 +65,8 @@ use posthaste_spool::Lsn;
 pub use admin::{Action, RecipientState, Selection, Waits};
 pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
 pub use codec::DecodeError;
-pub(crate) use destinations::domain_of;
-pub use destinations::{QueueId, QueueName};
+
+pub use destinations::{QueueId, QueueName, domain_of};
 pub use divert::Diversion;
 pub use entry::{Change, EntryText, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
 pub use gate::{Gate, Parked};
@@ -88,7 +92,7 @@ use temporary::Temporary;
 use turns::Ready;
 use wheel::Wheel;
 
-/// Mail to be sent. See the [module](self).
+/// Mail to be sent. See the [crate](self).
 #[derive(Debug)]
 pub struct Queue {
     table: Table,

@@ -195,7 +195,7 @@ impl Queue {
 }
 
 /// The destination domain of an address, in lower case.
-pub(crate) fn domain_of(address: &str) -> String {
+pub fn domain_of(address: &str) -> String {
     let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
     domain.trim_end_matches('.').to_lowercase()
 }
