@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod cluster;
 mod logins;
 mod mail;
 mod of_tenant;
@@ -11,6 +12,7 @@ mod route;
 mod waiting;
 mod which;
 
+pub use cluster::{ClusterStatus, MemberStatus, ShardRole, ShardStatus};
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use of_tenant::NotOfTenant;

@@ -1,6 +1,7 @@
 //! Receiving mail: the handler, what it asks, the list of destinations, and what is recorded of each message.
 
 pub(crate) mod author;
+pub(crate) mod cluster;
 pub(crate) mod destinations;
 pub(crate) mod detail_folders;
 pub(crate) mod events;

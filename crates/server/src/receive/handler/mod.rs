@@ -14,7 +14,7 @@ mod tests;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use posthaste_accounts::{
@@ -35,6 +35,7 @@ use self::message::SmtpBody;
 use crate::config::certificates;
 use crate::config::first_password::FirstPassword;
 use crate::ids::Ids;
+use crate::receive::cluster::ClusterDoor;
 use crate::receive::destinations::Destinations;
 use crate::receive::events::{self, EventRecorder};
 use crate::receive::live::Live;
@@ -81,6 +82,8 @@ struct Shared {
     gate: LoginGate,
     first_password: Option<FirstPassword>,
     quotas: Quotas,
+    /// Of a node of a cluster.
+    cluster: OnceLock<Arc<dyn ClusterDoor>>,
 }
 
 impl Receiver {
@@ -113,6 +116,7 @@ impl Receiver {
             gate: LoginGate::default(),
             first_password: None,
             quotas: Quotas::default(),
+            cluster: OnceLock::new(),
         }))
     }
 
@@ -152,6 +156,16 @@ impl Receiver {
     /// The onlookers.
     pub fn live(&self) -> &Live {
         &self.0.live
+    }
+
+    /// The node of a cluster that this server is, if it is one.
+    pub fn cluster(&self) -> Option<&Arc<dyn ClusterDoor>> {
+        self.0.cluster.get()
+    }
+
+    /// It is a node of a cluster. Said once.
+    pub fn set_cluster(&self, door: Arc<dyn ClusterDoor>) {
+        let _ = self.0.cluster.set(door);
     }
 
     /// Histograms of its work.
