@@ -63,6 +63,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.auth.rates_by_login(&directory)?;
     config.quota.by_maildir(&directory)?;
     check_owners(config)?;
+    super::cluster::check(config, &directory)?;
     Ok(directory)
 }
 

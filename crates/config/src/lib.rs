@@ -11,6 +11,7 @@ mod acme;
 mod auth;
 mod check;
 mod checks;
+mod cluster;
 mod dkim;
 mod error;
 mod http;
@@ -47,6 +48,7 @@ use serde::{Deserialize, Serialize};
 pub use acme::Acme;
 pub use auth::{Auth, ListenerAuth};
 pub use checks::{Checks, Enforce, OnTempError};
+pub use cluster::{Cluster, ClusterEngine, ClusterShard, WithoutEngine};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
@@ -132,6 +134,9 @@ pub struct Config {
     /// How mail hosts are found.
     #[serde(default, deserialize_with = "values::table")]
     pub dns: Dns,
+    /// The cluster that this server is a node of.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "cluster::section")]
+    pub cluster: Option<Cluster>,
     /// The search index.
     #[serde(default, deserialize_with = "values::table")]
     pub search: Search,
@@ -177,6 +182,7 @@ impl Default for Config {
             checks: Checks::default(),
             dkim: Dkim::default(),
             dns: Dns::default(),
+            cluster: None,
             search: Search::default(),
             events: Events::default(),
             pickup: Pickup::default(),

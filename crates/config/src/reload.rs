@@ -235,6 +235,7 @@ impl Config {
             checks: at.section(&self.checks, &new.checks),
             dkim: at.section(&self.dkim, &new.dkim),
             dns: at.section(&self.dns, &new.dns),
+            cluster: at.key("cluster", &self.cluster, &new.cluster),
             networks: at.section(&self.networks, &new.networks),
             webhooks: at.section(&self.webhooks, &new.webhooks),
             domains: at.section(&self.domains, &new.domains),

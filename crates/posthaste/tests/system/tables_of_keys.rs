@@ -20,7 +20,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// The tables; that of `Config` has only the keys before its first section.
-const TABLES: [Table; 34] = [
+const TABLES: [Table; 36] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
@@ -59,6 +59,8 @@ const TABLES: [Table; 34] = [
     table("## `[checks]`", "/checks", &[("config/src/checks.rs", "Checks")]),
     table("## `[dkim]`", "/dkim", &[("config/src/dkim.rs", "Dkim")]),
     table("## `[dns]`", "/dns", &[("dns/src/section.rs", "Settings")]),
+    table("## `[cluster]`", "", &[("config/src/cluster.rs", "Cluster")]),
+    table("### Shards", "", &[("config/src/cluster.rs", "ClusterShard")]),
     table("## `[search]`", "/search", &[("search/src/section.rs", "Section")]),
     table("## `[events]`", "/events", &[("events/src/section.rs", "Section")]),
     table("## `[[webhook]]`", "", &[("config/src/webhooks.rs", "Webhook")]),
