@@ -24,6 +24,8 @@ pub fn poison_watch(spool: &Arc<dyn Spool>) -> PoisonWatch {
 /// Counts outcomes between the act and the durable record of it.
 pub struct OutcomeBudget {
     poison: PoisonWatch,
+    /// False: nothing may begin now.
+    gate: Option<BudgetGate>,
     unrecorded: AtomicU64,
     limit: AtomicU64,
     /// The last record was refused.
@@ -47,6 +49,9 @@ struct State {
     refusal: Option<Arc<str>>,
     is_stopped: bool,
 }
+
+/// Asked before anything begins; must not block. True: it may.
+pub type BudgetGate = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A change that a look has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +86,7 @@ impl OutcomeBudget {
         };
         OutcomeBudget {
             poison,
+            gate: None,
             unrecorded: AtomicU64::new(0),
             limit: AtomicU64::new(UNRECORDED_MAX),
             is_refused: AtomicBool::new(false),
@@ -89,11 +95,22 @@ impl OutcomeBudget {
         }
     }
 
+    /// Has nothing begin while this gate is closed. Who waits is woken by the [look](Self::look) after it opens.
+    pub fn gated(mut self, gate: Option<BudgetGate>) -> Self {
+        self.gate = gate;
+        self
+    }
+
     /// True if new work may begin. Work in flight when the bound is reached still ends, beyond the bound.
     pub fn may_begin(&self) -> bool {
         !self.is_closed()
+            && self.is_open()
             && !self.is_refused.load(Ordering::Acquire)
             && self.unrecorded() < self.limit.load(Ordering::Relaxed)
+    }
+
+    fn is_open(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate())
     }
 
     /// Why nothing begins any more, if the spool is poisoned.
@@ -177,10 +194,10 @@ impl OutcomeBudget {
         state.turn(now);
         self.set_limit(&state);
         let has_recorded = std::mem::take(&mut state.has_recorded);
-        if self.is_closed() {
+        if self.is_closed() || !self.is_open() {
             return None;
         }
-        match (self.may_begin(), state.is_stopped) {
+        let change = match (self.may_begin(), state.is_stopped) {
             (false, false) if !has_recorded => {
                 state.is_stopped = true;
                 let why = state.refusal.clone().filter(|_| self.is_refused.load(Ordering::Acquire));
@@ -191,7 +208,10 @@ impl OutcomeBudget {
                 Some(BudgetChange::GoesOn)
             }
             _ => None,
-        }
+        };
+        // The gate may have opened.
+        self.wake(state);
+        change
     }
 
     /// True while [`look`](Self::look) may find something to tell: outcomes are unrecorded, nothing may begin, or a stop was told whose end was not.
@@ -349,6 +369,26 @@ mod tests {
         assert_eq!((wakes(), budget.poll_begin(&mut wait, &cx)), (2, Poll::Ready(false)));
         budget.recorded(1000, begun);
         assert!(!budget.may_begin(), "nothing begins on a poisoned spool");
+    }
+
+    #[test]
+    fn nothing_begins_while_the_gate_is_closed() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let (cx, begun) = (Context::from_waker(&waker), Instant::now());
+        let is_open = Arc::<AtomicBool>::default();
+        let asked = is_open.clone();
+        let gate: BudgetGate = Arc::new(move || asked.load(Ordering::Relaxed));
+        let budget = OutcomeBudget::new(Arc::new(|| None), begun).gated(Some(gate));
+        let mut wait = BudgetWait::default();
+        assert!(budget.poll_begin(&mut wait, &cx).is_pending() && budget.needs_look());
+        let later = |secs| begun + Duration::from_secs(secs);
+        // That is no fault of the spool.
+        assert_eq!([1, 2, 3].map(|secs| budget.look(later(secs))), [None, None, None]);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        is_open.store(true, Ordering::Relaxed);
+        assert_eq!(budget.look(later(4)), None);
+        assert_eq!((woken.0.load(Ordering::Relaxed), budget.poll_begin(&mut wait, &cx)), (1, Poll::Ready(true)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod runtime;
 mod stream;
 mod thread;
 
-pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
+pub use budget::{BudgetChange, BudgetGate, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
 pub use error::OpenError;
 pub use notices::NoticeSchedule;
 pub use posthaste_watch::Pulse;

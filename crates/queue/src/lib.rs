@@ -175,9 +175,7 @@ impl Queue {
     pub fn start(&mut self, now: Secs) -> Vec<Change> {
         assert!(!self.is_running, "it starts once");
         (self.is_running, self.now) = (true, now);
-        // A snapshot may show all its recipients as settled before the entry of an owed notice is replayed.
-        let owed = &self.owed;
-        self.released.retain(|message| !owed.has(*message));
+        self.keep_owing();
         self.owed.note_all();
         self.wheel.start(now);
         let (mut from, mut changes) = (FIRST, Vec::new());
@@ -186,6 +184,13 @@ impl Queue {
             from = next;
         }
         changes
+    }
+
+    /// To be called after the replay of a queue that only applies entries. A snapshot may show all recipients of a message as settled before the entry of an owed
+    /// notice is replayed.
+    pub fn keep_owing(&mut self) {
+        let owed = &self.owed;
+        self.released.retain(|message| !owed.has(*message));
     }
 
     fn start_one(&mut self, id: Id) -> Option<Change> {

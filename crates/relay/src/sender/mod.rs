@@ -76,7 +76,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use posthaste_consumer::{
-    AttachedStream, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
+    AttachedStream, BudgetGate, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
 };
 use posthaste_message::rewrite::AddressMap;
 use posthaste_notify::dsn::Wording;
@@ -194,6 +194,16 @@ pub struct OpenReport {
     pub uncertain_recipients: u64,
 }
 
+/// The part of a relay that is open.
+enum Acting {
+    /// It sends, while the gate is open.
+    Sends(Option<BudgetGate>),
+    /// It takes entries and requests, and sends nothing.
+    Waits,
+    /// It applies the entries of another relay.
+    Applies,
+}
+
 /// The queue while its entries are applied.
 struct Restoring {
     queue: Queue,
@@ -226,7 +236,27 @@ impl Relay {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
-        Self::restore(spool, config, true)
+        Self::restore(spool, config, Acting::Sends(None))
+    }
+
+    /// Like [`open`](Self::open), for an owner whose right to act may end: nothing is sent while `may_act` is false.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_while(
+        spool: Arc<dyn Spool>,
+        config: Config,
+        may_act: BudgetGate,
+    ) -> Result<(Self, OpenReport), OpenError> {
+        Self::restore(spool, config, Acting::Sends(Some(may_act)))
+    }
+
+    /// Restores the queue on a spool that takes no batches here: it only applies entries, and keeps snapshots, so that a later [`open`](Self::open) finds little to replay.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_standby(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+        Self::restore(spool, config, Acting::Applies)
     }
 
     /// Restores the queue without sending: for export to another queue, or import from one.
@@ -234,10 +264,10 @@ impl Relay {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
-        Self::restore(spool, config, false)
+        Self::restore(spool, config, Acting::Waits)
     }
 
-    fn restore(spool: Arc<dyn Spool>, config: Config, sends: bool) -> Result<(Self, OpenReport), OpenError> {
+    fn restore(spool: Arc<dyn Spool>, config: Config, acting: Acting) -> Result<(Self, OpenReport), OpenError> {
         let stream = StreamHandle::register(spool.clone(), STREAM)?;
         let seed = seed();
         let restored = spool.restore(stream.id())?;
@@ -254,24 +284,36 @@ impl Relay {
         queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
         let time = Time::start(queue.recorded());
-        let held = queue.start(time.now());
+        let held = match acting {
+            Acting::Applies => {
+                queue.keep_owing();
+                Vec::new()
+            }
+            Acting::Sends(_) | Acting::Waits => queue.start(time.now()),
+        };
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
         let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads of the queue"))?;
         let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
         let stream = stream.id();
-        let shared =
-            Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, watch, seed }));
+        let gate = match &acting {
+            Acting::Sends(gate) => gate.clone(),
+            Acting::Waits | Acting::Applies => None,
+        };
+        let parts = Parts { spool, stream, config, queue, replies, time, runtime: handle, watch, seed, gate };
+        let shared = Arc::new(Shared::new(parts));
         let attached = replayed.attach(shared.clone())?;
         shared.record(held);
-        let runtime = if sends {
-            runtime.handle().spawn(shaping::run(shared.clone()));
-            runtime.handle().spawn(snapshots::run(shared.clone()));
-            shared.notices_to_make.begin();
-            runtime.handle().spawn(gather::run(shared.clone()));
-            runtime.run(dispatch::run(shared.clone()))
-        } else {
-            // Connections begin only with the dispatcher.
-            runtime.run(std::future::pending())
+        // Connections begin only with the dispatcher.
+        let runtime = match acting {
+            Acting::Sends(_) => {
+                runtime.handle().spawn(shaping::run(shared.clone()));
+                runtime.handle().spawn(snapshots::run(shared.clone()));
+                shared.notices_to_make.begin();
+                runtime.handle().spawn(gather::run(shared.clone()));
+                runtime.run(dispatch::run(shared.clone()))
+            }
+            Acting::Applies => runtime.run(snapshots::run(shared.clone())),
+            Acting::Waits => runtime.run(std::future::pending()),
         };
         Ok((Relay(Arc::new(Opened { shared, attached, runtime })), report))
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
-use posthaste_consumer::{BudgetChange, OutcomeBudget, poison_watch};
+use posthaste_consumer::{BudgetChange, BudgetGate, OutcomeBudget, poison_watch};
 use posthaste_spool::{AppendError, Batch, Body, Entry, Spool, StreamId};
 use posthaste_watch::{Watch, Worker};
 
@@ -48,6 +48,12 @@ impl OutcomeRecorder {
         let worker = watch.worker("records of the queue", &["", "waiting for the spool"], PATIENCE);
         let budget = OutcomeBudget::new(poison_watch(&spool), Instant::now());
         OutcomeRecorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
+    }
+
+    /// Has nothing be sent while this gate is closed.
+    pub fn gated(mut self, gate: Option<BudgetGate>) -> Self {
+        self.budget = self.budget.gated(gate);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use posthaste_consumer::BudgetGate;
 use posthaste_message::rewrite::AddressMap;
 use posthaste_random::mix;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
@@ -107,11 +108,13 @@ pub(super) struct Parts {
     pub runtime: Handle,
     pub watch: Watch,
     pub seed: u64,
+    pub gate: Option<BudgetGate>,
 }
 
 impl Shared {
     pub fn new(parts: Parts) -> Self {
-        let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed } = parts;
+        let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed, gate } = parts;
+        let recorder = OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch).gated(gate);
         let routes =
             Mutex::new(Arc::new(Routes::new(config.manner(), config.enforced(), &config.routing, Vec::new(), None)));
         let resolver = Mutex::new(config.resolver.clone());
@@ -124,7 +127,7 @@ impl Shared {
             crowd: Arc::default(),
             reuse: Arc::default(),
             ahead: CallAhead::default(),
-            recorder: Arc::new(OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
+            recorder: Arc::new(recorder),
             room: Room::new(&config.room),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,

@@ -400,3 +400,35 @@ fn check_uncertain_once(dir: &Path, dns: &Server) {
         it.end();
     }
 }
+
+/// A standby of another process sends nothing, changes nothing, and releases what the entries settle.
+#[test]
+fn a_standby_applies_entries_and_keeps_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let dns = Server::start(zone());
+    let (spool, _) = FileSpool::open(dir.path(), small()).unwrap();
+    let spool = Arc::new(spool);
+    let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
+    let config = config(&dns, 1, &back, &Arc::default());
+    let (relay, report) = Relay::open_standby(spool.clone(), config.clone()).unwrap();
+    assert_eq!(report.recipients, 0);
+    let append = |entry: Entry| {
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![Bytes::from_static(b"x\r\n")]) };
+        let (tell, told) = std::sync::mpsc::channel();
+        spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        told.recv().unwrap().unwrap()
+    };
+    let first = append(relay.entry(outgoing("x@here.example", &["a@there.example"], 0)));
+    append(relay.entry(outgoing("x@here.example", &["b@there.example"], 0)));
+    while relay.stats().recipients < 2 {
+        std::thread::yield_now();
+    }
+    let before = spool.stats().published;
+    drop(relay);
+    assert_eq!(spool.stats().published, before, "it has appended nothing");
+    let stream = spool.stream("queue").unwrap();
+    assert!(spool.position(stream).1.is_some() && spool.needs_body(stream, first));
+    let (relay, report) = Relay::open_idle(spool.clone(), config).unwrap();
+    assert_eq!(report.recipients, 2);
+    drop(relay);
+}
