@@ -44,6 +44,11 @@ impl Server {
         }
     }
 
+    /// `host:port` for clients.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Kills it, and starts it at the same addresses with the same disk.
     pub fn kill_and_start(&mut self) {
         self.process.kill().unwrap();

@@ -1,0 +1,167 @@
+//! The engine behind a network that fails.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use bytes::Bytes;
+
+use crate::nats::server::{SYNCED, Server, config};
+use crate::nats::stream_of;
+use crate::world::{Place, Replicated, content, inline, start};
+use posthaste_cluster::memory::Faults;
+use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLog};
+use posthaste_cluster::{Appended, Identity, Log, LogError, Position};
+use posthaste_spool::{AppendError, Lsn, Spool, StreamId};
+use posthaste_tcp_relay::{TcpRelay, Way};
+
+/// An owner whose connection goes through a relay, and the log by a connection of its own.
+struct Cut {
+    spool: Replicated,
+    stream: StreamId,
+    direct: Arc<NatsLog>,
+    /// Told of each append without an answer.
+    unknown: Receiver<()>,
+    relay: TcpRelay,
+    _place: Place,
+    _server: Server,
+}
+
+impl Cut {
+    fn new() -> Option<Self> {
+        let server = Server::start(SYNCED)?;
+        let relay = TcpRelay::start(server.address().parse().unwrap()).unwrap();
+        let through = NatsConfig { servers: vec![relay.address().to_string()], ..config(&server) };
+        let log = NatsEngine::connect(through).unwrap().log(3).unwrap();
+        let direct = Arc::new(NatsEngine::connect(config(&server)).unwrap().log(3).unwrap());
+        let mut place = Place::new(Faults::default());
+        (place.segments, place.config.identity.nonce) = (64, 1);
+        let (tell, unknown) = channel();
+        let spool = place.open_on(Arc::new(ToldLog { log, unknown: tell })).unwrap();
+        let stream = spool.stream("a").unwrap();
+        Some(Cut { spool, stream, direct, unknown, relay, _place: place, _server: server })
+    }
+
+    fn append(&self, round: usize) -> Vec<Receiver<Result<Lsn, AppendError>>> {
+        let one = |n: usize| start(&self.spool, self.stream, inline(n * 30), &format!("{round}.{n}"));
+        (0..20).map(one).collect()
+    }
+
+    /// Each batch is stored once, in order, here and by another member.
+    fn check(&self, lsns: &[Lsn]) {
+        let stored = content(&self.spool, self.stream);
+        assert_eq!(stored.iter().map(|it| it.0).collect::<Vec<_>>(), lsns);
+        let names: Vec<_> = stored.iter().map(|it| it.1.clone()).collect();
+        let wanted: Vec<_> = (0..lsns.len()).map(|at| format!("{}.{}", at / 20, at % 20)).collect();
+        assert_eq!(names, wanted);
+        let mut other = Place::new(Faults::default());
+        (other.segments, other.config.identity.nonce) = (64, 1000);
+        let other = other.follow_on(self.direct.clone()).unwrap();
+        self.spool.demote();
+        other.promote(Identity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
+        assert!(content(&other, stream_of(&other, "a")) == stored);
+    }
+}
+
+/// Tells of appends whose fate is unknown.
+struct ToldLog {
+    log: NatsLog,
+    unknown: Sender<()>,
+}
+
+impl Log for ToldLog {
+    fn append(&self, after: Position, record: Bytes, then: Appended) {
+        let unknown = self.unknown.clone();
+        let then = move |outcome| {
+            let is_unknown = matches!(outcome, Err(LogError::Unknown(_)));
+            then(outcome);
+            if is_unknown {
+                // Nobody waits at the end of a test.
+                let _ = unknown.send(());
+            }
+        };
+        self.log.append(after, record, Box::new(then));
+    }
+
+    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+        self.log.follow(from, each)
+    }
+
+    fn first(&self) -> Result<Position, LogError> {
+        self.log.first()
+    }
+
+    fn end(&self) -> Result<Position, LogError> {
+        self.log.end()
+    }
+
+    fn cut(&self, below: Position) -> Result<(), LogError> {
+        self.log.cut(below)
+    }
+
+    fn room(&self) -> Result<(u64, u64), LogError> {
+        self.log.room()
+    }
+
+    fn is_current(&self) -> Result<bool, LogError> {
+        self.log.is_current()
+    }
+
+    fn check(&self) -> Result<Vec<String>, LogError> {
+        self.log.check()
+    }
+}
+
+fn decided(told: Vec<Receiver<Result<Lsn, AppendError>>>) -> Vec<Lsn> {
+    told.into_iter().map(|told| told.recv().unwrap().unwrap()).collect()
+}
+
+/// The engine has stored the record, and its answer is lost with the connection.
+#[test]
+fn an_append_whose_answer_is_cut_is_stored_once() {
+    let Some(cut) = Cut::new() else { return };
+    let mut lsns = Vec::new();
+    for round in 0..5 {
+        cut.relay.stall(Way::ToClient);
+        let end = cut.direct.end().unwrap();
+        let told = cut.append(round);
+        while cut.direct.end().unwrap() == end {}
+        assert!(told.iter().all(|told| told.try_recv().is_err()), "nothing is acknowledged without an answer");
+        cut.relay.reset();
+        cut.relay.resume(Way::ToClient);
+        lsns.extend(decided(told));
+    }
+    cut.check(&lsns);
+}
+
+/// The answer comes only after its time: the owner has asked again by then.
+#[test]
+fn an_append_whose_answer_is_late_is_stored_once() {
+    let Some(cut) = Cut::new() else { return };
+    let mut lsns = Vec::new();
+    for round in 0..3 {
+        cut.relay.stall(Way::ToClient);
+        let told = cut.append(round);
+        cut.unknown.recv().unwrap();
+        cut.relay.resume(Way::ToClient);
+        lsns.extend(decided(told));
+        // Of other records in flight, and of barriers.
+        cut.unknown.try_iter().for_each(drop);
+    }
+    cut.check(&lsns);
+}
+
+/// Requests are lost with the connection: before the engine has them, or behind it.
+#[test]
+fn an_append_that_a_reset_loses_is_sent_again() {
+    let Some(cut) = Cut::new() else { return };
+    let mut lsns = Vec::new();
+    for round in 0..5 {
+        cut.relay.stall(Way::ToServer);
+        let told = cut.append(round);
+        cut.relay.wait_until_held(Way::ToServer, 500);
+        cut.relay.reset();
+        cut.relay.resume(Way::ToServer);
+        lsns.extend(decided(told));
+    }
+    cut.check(&lsns);
+}
