@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | 1 | version: 1 |
 //! | 8, 8 | incarnation, number of the write |
+//! | 8, text | its clock in milliseconds since 1970, its release; for operators alone |
 //! | 2, 2 each | shards that it asks for |
 //! | 2 | reports; of each: |
 //! | 2, 8, 8, 8 | shard, spool id, log id, applied position |
@@ -66,6 +67,10 @@ pub struct NodeCell {
     pub incarnation: u64,
     /// Counts the writes of an incarnation.
     pub write: u64,
+    /// Its clock at the write, in milliseconds since 1970. For operators: nothing is decided by it.
+    pub wall_ms: u64,
+    /// The release that it runs, in 64 bytes at most. For operators, too.
+    pub version: String,
     /// Shards whose home it is and which it wants back.
     pub asks: BTreeSet<u16>,
     /// Its members, by shard.
@@ -210,6 +215,8 @@ impl NodeCell {
         let mut out = vec![VERSION];
         out.put_u64_le(self.incarnation);
         out.put_u64_le(self.write);
+        out.put_u64_le(self.wall_ms);
+        put_text(&mut out, &self.version);
         out.put_u16_le(self.asks.len() as u16);
         self.asks.iter().for_each(|shard| out.put_u16_le(*shard));
         out.put_u16_le(self.reports.len() as u16);
@@ -233,7 +240,8 @@ impl NodeCell {
         if fields.u8()? != VERSION {
             return None;
         }
-        let (incarnation, write) = (fields.u64()?, fields.u64()?);
+        let (incarnation, write, wall_ms) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let version: String = fields.text::<&str>().filter(|it| it.len() <= VERSION_BYTES_MAX)?.to_owned();
         let mut asks = BTreeSet::new();
         for _ in 0..fields.u16()? {
             let shard = fields.u16()?;
@@ -251,7 +259,7 @@ impl NodeCell {
             reports.insert(shard, report);
         }
         fields.end()?;
-        Some(NodeCell { incarnation, write, asks, reports })
+        Some(NodeCell { incarnation, write, wall_ms, version, asks, reports })
     }
 }
 
@@ -267,6 +275,8 @@ fn report(fields: &mut Fields<'_>) -> Option<(u16, Report)> {
 }
 
 const VERSION: u8 = 1;
+/// Of the name of a release.
+const VERSION_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -296,8 +306,17 @@ mod tests {
             digest: digest.map(|(position, sum)| Digest { position: Position::new(position), sum }),
         });
         let reports = prop::collection::btree_map(any::<u16>(), report, 0..4);
-        (any::<(u64, u64)>(), prop::collection::btree_set(any::<u16>(), 0..4), reports)
-            .prop_map(|((incarnation, write), asks, reports)| NodeCell { incarnation, write, asks, reports })
+        let numbers = (any::<(u64, u64, u64)>(), "[0-9.]{0,9}");
+        (numbers, prop::collection::btree_set(any::<u16>(), 0..4), reports).prop_map(
+            |(((incarnation, write, wall_ms), version), asks, reports)| NodeCell {
+                incarnation,
+                write,
+                wall_ms,
+                version,
+                asks,
+                reports,
+            },
+        )
     }
 
     proptest! {

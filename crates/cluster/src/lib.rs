@@ -33,6 +33,7 @@ mod record;
 mod replicated;
 mod runs;
 mod sender;
+mod survey;
 mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
@@ -52,4 +53,5 @@ pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
 pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};
 pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};
+pub use survey::{SURVEY, SurveyedNode, survey};
 pub use writer::WriterRules;

@@ -129,6 +129,7 @@ impl NodeDriver {
         let mut has_acted = !inputs.is_empty();
         inputs.into_iter().for_each(|input| self.handle(now, input));
         self.look_at_shards(now);
+        self.ownership.set_wall(self.world.clock.wall());
         self.ownership.tick(now);
         while let Some(effect) = self.ownership.effect() {
             self.follow(now, effect);

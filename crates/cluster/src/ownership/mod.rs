@@ -215,7 +215,7 @@ impl Ownership {
         let OwnershipConfig { node, incarnation, times, rules } = config;
         Ownership {
             me: Me { node, incarnation, times, rules, is_draining: false },
-            own: OwnNode::default(),
+            own: OwnNode::new(env!("CARGO_PKG_VERSION")),
             shards: BTreeMap::new(),
             nodes: BTreeMap::new(),
             taken_at: None,
@@ -260,6 +260,11 @@ impl Ownership {
     /// The epoch in which this node owns a shard, if it does.
     pub fn epoch(&self, shard: u16) -> Option<u64> {
         self.shards.get(&shard)?.owned_epoch()
+    }
+
+    /// The machine's clock, in time since 1970: it is published in the node's cell.
+    pub fn set_wall(&mut self, wall: Duration) {
+        self.own.cell.wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
     }
 
     /// Time goes on. Call it at least four times a second.

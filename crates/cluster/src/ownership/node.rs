@@ -36,6 +36,11 @@ enum Phase {
 }
 
 impl OwnNode {
+    /// Of a process of this release.
+    pub fn new(version: &str) -> Self {
+        OwnNode { cell: NodeCell { version: version.to_owned(), ..NodeCell::default() }, ..OwnNode::default() }
+    }
+
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Writing | Phase::Deciding)
     }
