@@ -15,14 +15,16 @@ use bytes::BufMut;
 use crate::codec::{seal, unseal};
 use crate::events::Damage;
 use crate::fields::{Fields, put_text};
-use crate::files;
 use crate::snapshots::SnapshotName;
+use crate::{StoreKind, files};
 
 /// State from which all of the spool follows, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// Grows with each attempt; the higher one counts.
     pub counter: u64,
+    /// The kind of the spool, once the directory of its records is durable: from then on that must be there.
+    pub kind: Option<StoreKind>,
     /// The live files say what is needed of the batches up to this LSN; of later ones all is.
     pub through: u64,
     /// The first segment of the ring that is still needed.
@@ -82,6 +84,7 @@ impl Checkpoint {
     fn encode(&self) -> Vec<u8> {
         let mut content = Vec::new();
         content.put_u64_le(self.counter);
+        content.put_u8(StoreKind::encode(self.kind));
         content.put_u64_le(self.through);
         content.put_u64_le(self.ring_low);
         content.put_u64_le(self.freed);
@@ -130,6 +133,7 @@ impl Checkpoint {
         let mut fields = Fields::of(&unseal(sealed)?[16..]);
         let mut decoded = Checkpoint {
             counter: fields.u64()?,
+            kind: StoreKind::decode(fields.u8()?)?,
             through: fields.u64()?,
             ring_low: fields.u64()?,
             freed: fields.u64()?,
@@ -336,6 +340,7 @@ mod tests {
         };
         Checkpoint {
             counter,
+            kind: [None, Some(StoreKind::Ring), Some(StoreKind::Rocksdb)][counter as usize % 3],
             freed: counter * 9,
             through: counter * 11,
             ring_low: counter / 2,

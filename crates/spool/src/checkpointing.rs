@@ -157,7 +157,8 @@ impl Shared {
         let unneeded = held.map_or_else(LsnSet::default, |held| state.unneeded(&held));
         let forgotten = if is_pressed { unneeded.clone() } else { work.unneeded.clone() };
         freed = freed.max(forgotten.last().unwrap_or(0));
-        let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, freed, proof, ..state.rows() };
+        let (counter, kind) = (work.counter, Some(self.config.kind));
+        let mut checkpoint = Checkpoint { counter, kind, ring_low: kept_low, freed, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();
         for window in std::mem::take(&mut state.dirty) {

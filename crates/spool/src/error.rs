@@ -63,7 +63,10 @@ pub enum OpenError {
     )]
     Missing(Box<dyn std::error::Error + Send + Sync>),
     /// The directory of records is not there, or is empty, though there were some. Nothing was changed.
-    #[error("{} holds no records, and the spool has had some: mount its disk, or put the directory back", dir.display())]
+    #[error(
+        "{} holds no records, and the spool has had some: mount its disk, or put the directory back; or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost",
+        dir.display()
+    )]
     NoRecords {
         /// The directory.
         dir: std::path::PathBuf,

@@ -60,7 +60,7 @@ impl FileSpool {
         has_been_imported(dir)?;
         config.kind.check(dir)?;
         let mut report = OpenReport::default();
-        let (files, checkpoint) = first_checkpoint(dir, &mut report)?;
+        let (mut files, mut checkpoint) = first_checkpoint(dir, &mut report)?;
         let mut damage = Vec::new();
         let live = LiveFiles::open(dir)?;
         let snapshots = Snapshots::open(dir)?;
@@ -75,6 +75,10 @@ impl FileSpool {
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
         let (store, reopened) = store::open(dir, &config, &core, bodies.room(), &checkpoint)?;
         core.opened(&store);
+        if checkpoint.kind.is_none() {
+            checkpoint = Checkpoint { counter: checkpoint.counter + 1, kind: Some(config.kind), ..checkpoint };
+            files.write(&checkpoint)?;
+        }
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
             let store = store.clone();

@@ -433,7 +433,7 @@ impl State {
         self.streams.values_mut().for_each(|stream| stream.keep_up(published));
     }
 
-    /// What a checkpoint taken now says, but for its counter, the ring and the windows.
+    /// The rows of a checkpoint taken now: all but its counter, its kind, the ring and the windows.
     pub fn rows(&self) -> Checkpoint {
         let row = |(&id, stream): (&u16, &Stream)| StreamRow {
             id,

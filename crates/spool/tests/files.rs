@@ -15,6 +15,11 @@ fn config(kind: StoreKind) -> Config {
     Config { kind, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
 }
 
+/// All that were built.
+fn kinds() -> impl Iterator<Item = StoreKind> + Clone {
+    [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb].into_iter().filter(|kind| kind.is_built())
+}
+
 fn open(dir: &Path) -> (FileSpool, OpenReport) {
     FileSpool::open(dir, config(StoreKind::Files)).unwrap()
 }
@@ -165,25 +170,76 @@ fn a_released_message_leaves_no_file_after_two_checkpoints() {
     assert!(!file_of(dir.path(), lsn).exists());
 }
 
+/// All kinds that were built, each with a spool of one message that ends with a last checkpoint, and without one.
+fn each_end(mut check: impl FnMut(StoreKind, &Path, StreamId, Lsn)) {
+    for (kind, is_abandoned) in kinds().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let (spool, _) = FileSpool::open(dir.path(), config(kind)).unwrap();
+        let stream = spool.stream("a").unwrap();
+        let lsn = append(&spool, stream, b"kept").unwrap();
+        if is_abandoned {
+            spool.abandon();
+        }
+        check(kind, dir.path(), stream, lsn);
+    }
+}
+
 #[test]
-fn a_spool_whose_records_are_away_is_not_opened_without_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let (spool, _) = open(dir.path());
-    let stream = spool.stream("a").unwrap();
-    let lsn = append(&spool, stream, b"kept").unwrap();
-    spool.checkpoint().unwrap();
-    drop(spool);
-    let (records, away) = (dir.path().join("files"), dir.path().join("away"));
-    std::fs::rename(&records, &away).unwrap();
-    let is_refused =
-        || matches!(FileSpool::open(dir.path(), config(StoreKind::Files)), Err(OpenError::NoRecords { .. }));
-    assert!(is_refused() && !records.exists());
-    // As the place of a disk that is not mounted.
-    std::fs::create_dir(&records).unwrap();
-    assert!(is_refused() && std::fs::read_dir(&records).unwrap().next().is_none());
-    std::fs::remove_dir(&records).unwrap();
-    std::fs::rename(&away, &records).unwrap();
-    assert_eq!(replayed(&open(dir.path()).0, stream), [lsn]);
+fn a_spool_whose_records_are_away_is_refused_by_every_kind() {
+    each_end(|kind, dir, stream, lsn| {
+        let (records, away) = (dir.join(kind.to_string()), dir.join("away"));
+        std::fs::rename(&records, &away).unwrap();
+        for wanted in kinds() {
+            let refused = FileSpool::open(dir, config(wanted)).map(drop).unwrap_err();
+            match refused {
+                OpenError::NoRecords { .. } | OpenError::Missing(_) => assert_eq!(wanted, kind),
+                OpenError::OtherKind { found, .. } => assert!(found == kind && wanted != kind),
+                other => panic!("{kind}, as {wanted}: {other}"),
+            }
+            assert!(!dir.join(wanted.to_string()).exists() || wanted == StoreKind::Ring, "{kind}, as {wanted}");
+        }
+        let closed = ClosedFileSpool::open(dir).unwrap();
+        assert_eq!(closed.inspect().unwrap().kind, kind);
+        assert_ne!(closed.verify().unwrap().damage, [], "{kind}");
+        drop(closed);
+        if kind != StoreKind::Ring {
+            // As the place of a disk that is not mounted.
+            std::fs::create_dir(&records).unwrap();
+            assert!(matches!(FileSpool::open(dir, config(kind)).err(), Some(OpenError::NoRecords { .. })));
+            assert!(std::fs::read_dir(&records).unwrap().next().is_none());
+        }
+        if records.exists() {
+            std::fs::remove_dir_all(&records).unwrap();
+        }
+        std::fs::rename(&away, &records).unwrap();
+        assert_eq!(replayed(&FileSpool::open(dir, config(kind)).unwrap().0, stream), [lsn], "{kind}");
+    });
+}
+
+#[test]
+fn no_number_of_records_that_were_given_up_comes_again() {
+    each_end(|kind, dir, stream, lsn| {
+        std::fs::remove_dir_all(dir.join(kind.to_string())).unwrap();
+        let mut config = config(kind);
+        config.ring.gives_up_missing = true;
+        let (spool, report) = FileSpool::open(dir, config.clone()).unwrap();
+        assert_ne!(report.damage, [], "{kind}");
+        let mut uncertain = Lsn::ZERO;
+        let show = &mut |replayed: Replayed<'_>| {
+            if let Replayed::Uncertain { through } = replayed {
+                uncertain = through;
+            }
+        };
+        spool.replay(stream, show).unwrap();
+        // What came after the last checkpoint may have said more than what is known.
+        assert!(uncertain > lsn, "{kind}: {uncertain}");
+        let next = append(&spool, stream, b"new").unwrap();
+        assert!(next > uncertain, "{kind}: {next}");
+        drop(spool);
+        config.ring.gives_up_missing = false;
+        let (spool, _) = FileSpool::open(dir, config).unwrap();
+        assert_eq!(spool.read(next, 0..3).unwrap(), "new", "{kind}");
+    });
 }
 
 #[test]

@@ -30,6 +30,7 @@ use crate::{FrontFields, Lsn, OpenError, SnapshotName, StoreKind, files};
 /// A spool that is being made. Nothing opens it before [`finish`](Self::finish) has returned.
 pub struct SpoolImport {
     dir: PathBuf,
+    kind: StoreKind,
     records: Records,
     bodies: Arc<Bodies>,
     snapshots: Snapshots,
@@ -95,6 +96,7 @@ impl SpoolImport {
         };
         Ok(SpoolImport {
             dir: dir.to_owned(),
+            kind,
             records,
             bodies: Arc::new(Bodies::open(bodies::dir_of(dir), Space::default())?),
             snapshots: Snapshots::open(dir)?,
@@ -188,7 +190,7 @@ impl SpoolImport {
         let windows = self.windows.iter().map(|window| (*window, 1)).collect();
         // What lies between the batches has no entry that anybody needs.
         let freed = self.state.published;
-        let checkpoint = Checkpoint { counter: 1, freed, windows, ..self.state.rows() };
+        let checkpoint = Checkpoint { counter: 1, kind: Some(self.kind), freed, windows, ..self.state.rows() };
         CheckpointFiles::open(&self.dir)?.0.write(&checkpoint)?;
         // The last of all: without this nothing is opened here.
         files::remove(&self.dir.join(IMPORTING))?;

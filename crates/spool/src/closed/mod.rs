@@ -36,6 +36,7 @@ use crate::pack::{self, PackCache};
 use crate::scrub::ScrubReport;
 use crate::snapshots::Snapshots;
 use crate::state::{State, Stream};
+use crate::store::groups::records_lost;
 use crate::store::{self, damage_of};
 use crate::{OpenError, StoreKind, StreamId, StreamStats, files};
 
@@ -260,6 +261,9 @@ impl ClosedFileSpool {
             closed.read_windows(&heads)?;
             closed.note_damaged_records(damaged, &heads);
             closed.note_missing_records();
+            if closed.checkpoint.kind.is_some() && !store::has_records(kind, &dir.join(kind.dir()))? {
+                closed.damage.push(records_lost(kind, closed.state.published.max(closed.checkpoint.freed)));
+            }
             return Ok(closed);
         }
         let (ring, roster) = (dir.join(RING), dir.join(ROSTER));

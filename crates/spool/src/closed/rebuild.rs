@@ -118,7 +118,7 @@ impl ClosedFileSpool {
         let windows = windows.into_iter().map(|window| (window, 1)).collect();
         let last = state.published;
         state.streams.values_mut().for_each(|stream| stream.uncertain = last);
-        let checkpoint = Checkpoint { counter: 1, ring_low: 0, freed: last, windows, ..state.rows() };
+        let checkpoint = Checkpoint { counter: 1, kind: Some(kind), freed: last, windows, ..state.rows() };
         // The last of all: without it the directory is none that is opened.
         CheckpointFiles::open(to)?.0.write(&checkpoint)?;
         rebuilt.damage = left.damage;

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::OpenError;
+use crate::checkpoint::{CheckpointFiles, Found};
 use crate::open::RING;
 
 /// How a spool keeps its batches. All kinds keep the same promise; a spool stays of the kind that it was made as.
@@ -28,9 +29,25 @@ pub enum StoreKind {
 impl StoreKind {
     const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
 
-    /// The kind of the spool in this directory; `None` if there is no spool yet.
+    /// The kind of the spool in this directory, by its checkpoint: the directory of its records may be away. A spool that is being made, or has lost its checkpoint,
+    /// is told by that directory. `None` if there is no spool yet.
     pub fn of(spool: &Path) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| spool.join(kind.dir()).is_dir())
+        let on_record = match CheckpointFiles::open(spool) {
+            Ok((_, Found::Valid(checkpoint), _)) => checkpoint.kind,
+            _ => None,
+        };
+        on_record.or_else(|| Self::ALL.into_iter().find(|kind| spool.join(kind.dir()).is_dir()))
+    }
+
+    /// A byte of a checkpoint; 0 for none.
+    pub(crate) fn encode(kind: Option<Self>) -> u8 {
+        kind.map_or(0, |kind| 1 + kind as u8)
+    }
+
+    /// `None` for a byte that no kind has.
+    pub(crate) fn decode(byte: u8) -> Option<Option<Self>> {
+        let place = usize::from(byte).checked_sub(1);
+        place.map_or(Some(None), |place| Self::ALL.get(place).copied().map(Some))
     }
 
     /// The directory in the spool that only this kind has.
@@ -52,7 +69,7 @@ impl StoreKind {
         }
     }
 
-    /// Checks that a spool in this directory could be of this kind. Reads nothing of the spool, which may be in use.
+    /// Checks that a spool in this directory could be of this kind. Changes nothing of the spool, which may be in use.
     ///
     /// # Errors
     /// [`OpenError::OtherKind`] if the spool in this directory is of another kind; [`OpenError::NotBuilt`].

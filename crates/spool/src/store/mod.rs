@@ -21,7 +21,7 @@ pub(crate) use commit::Commit;
 pub use kind::StoreKind;
 pub(crate) use ring::damage_of;
 
-use self::groups::{GroupStore, OpenedMedium, RecordImport};
+use self::groups::{GroupStore, NEXT, OpenedMedium, RecordImport};
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
 use crate::events::Damage;
@@ -195,9 +195,9 @@ fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium
         StoreKind::Ring => unreachable!("the ring writes by itself"),
         StoreKind::Files => files::open(dir, through),
         #[cfg(feature = "fjall")]
-        StoreKind::Fjall => lsm::open::<lsm::fjall::FjallTree>(dir, through, config.lsm_durability),
+        StoreKind::Fjall => lsm::open::<lsm::fjall::FjallTree>(dir, config.lsm_durability),
         #[cfg(feature = "rocksdb")]
-        StoreKind::Rocksdb => lsm::open::<posthaste_rocksdb::RocksDb>(dir, through, config.lsm_durability),
+        StoreKind::Rocksdb => lsm::open::<posthaste_rocksdb::RocksDb>(dir, config.lsm_durability),
         #[cfg(not(all(feature = "fjall", feature = "rocksdb")))]
         kind => Err(OpenError::NotBuilt { kind }),
     }
@@ -208,12 +208,31 @@ fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium
 /// # Errors
 /// [`OpenError::Locked`] if the medium can be open only once, and is; errors of reading.
 pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, OpenError> {
+    let at = dir.join(kind.dir());
     match kind {
         StoreKind::Ring => Ok(None),
-        StoreKind::Files => files::look(&dir.join(kind.dir())).map(Some),
-        kind => open_medium(&dir.join(kind.dir()), &Config { kind, ..Config::default() }, u64::MAX).map(Some),
+        StoreKind::Files => files::look(&at).map(Some),
+        // Opening makes a tree where there is none.
+        kind if !has_records(kind, &at)? => files::look(&at).map(Some),
+        kind => open_medium(&at, &Config { kind, ..Config::default() }, u64::MAX).map(Some),
     }
 }
+
+/// False if the directory of records has never been a spool's, or what it held is gone. The ring tells that by itself.
+///
+/// # Errors
+/// Errors of reading.
+pub(crate) fn has_records(kind: StoreKind, dir: &Path) -> io::Result<bool> {
+    let is_there = |name: &str| dir.join(name).try_exists();
+    match kind {
+        StoreKind::Ring => Ok(true),
+        StoreKind::Files => is_there(NEXT),
+        StoreKind::Fjall | StoreKind::Rocksdb => Ok(is_there(NEXT)? && is_there(DATABASE)?),
+    }
+}
+
+/// The tree of an LSM kind, in the directory of its records.
+const DATABASE: &str = "database";
 
 /// Begins the records of a new spool of this kind in `dir`. `None`: the kind does not write in groups.
 ///

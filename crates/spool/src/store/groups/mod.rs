@@ -19,10 +19,10 @@ use bytes::Bytes;
 pub(crate) use self::header::{HEADER, StoredHeader};
 pub(crate) use self::import::RecordImport;
 pub(crate) use self::medium::{GroupWriter, Medium, NewRecord, OpenedMedium, WriteError};
-pub(crate) use self::numbers::STEP;
+pub(crate) use self::numbers::{NEXT, STEP};
 
 use self::counters::GroupCounters;
-use self::numbers::NEXT;
+use self::numbers::LOST_MAX;
 use self::queue::{Item, RecordQueue, Waiting};
 use self::writer::StoreWriter;
 use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
@@ -63,14 +63,16 @@ impl GroupStore {
     ) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
         let dir = dir.join(config.kind.dir());
         // Its disk may be away: mail after the checkpoint would leave no trace, and its numbers would be given again.
-        if checkpoint.through > 0 && !dir.join(NEXT).try_exists()? {
+        let is_lost = checkpoint.kind.is_some() && !super::has_records(config.kind, &dir)?;
+        if is_lost && !config.ring.gives_up_missing {
             return Err(OpenError::NoRecords { dir });
         }
         posthaste_fsops::make_dir(&dir)?;
         let (medium, held) = open_medium(&dir, checkpoint.through)?;
         let last = held.last().unwrap_or(0);
         let known = last.max(checkpoint.through).max(checkpoint.freed);
-        let next = numbers::reserve(&dir, known, config.lsns_above.get())?;
+        let lost_through = if is_lost { known + LOST_MAX } else { 0 };
+        let next = numbers::reserve(&dir, known.max(lost_through), config.lsns_above.get())?;
         let shared = Arc::new(GroupShared {
             kind: config.kind,
             medium: medium.clone(),
@@ -85,10 +87,10 @@ impl GroupStore {
         let writer = StoreWriter::new(shared.clone(), medium.writer(next), next);
         let writer = std::thread::Builder::new().name("spool-write".to_owned()).spawn(move || writer.run())?;
         let reopened = Reopened {
-            damage: Vec::new(),
+            damage: is_lost.then(|| records_lost(config.kind, known)).into_iter().collect(),
             cut_off: Vec::new(),
             last: Lsn::new(last),
-            lost_through: Lsn::ZERO,
+            lost_through: Lsn::new(lost_through),
             packed_through: Some(0),
             // Only the disk limits it.
             bytes_used: Arc::default(),
@@ -116,6 +118,12 @@ impl GroupShared {
         }
         self.poison.get().expect("set by somebody").clone()
     }
+}
+
+/// The damage of a spool whose directory of records is gone, `known` the last batch on record elsewhere: nobody knows how many came after it.
+pub(crate) fn records_lost(kind: StoreKind, known: u64) -> Damage {
+    let what = format!("holds no records: its disk may be away (batches from {} on)", known + 1);
+    Damage { lsn: Some(Lsn::new(known + 1)), place: kind.dir().to_owned(), what }
 }
 
 /// A record that is not there is damage: nobody asks for one that was forgotten.

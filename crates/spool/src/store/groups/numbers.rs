@@ -12,6 +12,8 @@ pub(crate) const NEXT: &str = "next";
 pub(crate) const STEP: u64 = 1 << 12;
 /// LSNs between the highest that somebody else has on record and the first of a spool that took another's place.
 const SEEN_GAP: u64 = 1 << 32;
+/// More LSNs than were given after a checkpoint.
+pub(super) const LOST_MAX: u64 = 1 << 32;
 
 /// Makes the directory of a new store. Durable when this returns.
 ///

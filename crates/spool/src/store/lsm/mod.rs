@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::RecordError;
 use super::groups::{GroupWriter, HEADER, Medium, NewRecord, OpenedMedium, StoredHeader, WriteError};
+use super::{DATABASE, RecordError};
 use crate::lsn_set::LsnSet;
 use crate::{LsmDurability, Lsn, OpenError};
 
@@ -81,16 +81,12 @@ struct LsmMedium<T> {
     durability: LsmDurability,
 }
 
-/// Opens the tree in `dir` and finds the records. It is made if the checkpoint knows of no batch (`through` is 0).
+/// Opens or makes the tree in `dir`, and finds the records.
 ///
 /// # Errors
-/// [`OpenError::NoRecords`] without a tree; as [`LsmTree::open`].
-pub(super) fn open<T: LsmTree>(dir: &Path, through: u64, durability: LsmDurability) -> Result<OpenedMedium, OpenError> {
-    let tree = dir.join(DATABASE);
-    if through > 0 && !tree.try_exists()? {
-        return Err(OpenError::NoRecords { dir: dir.to_owned() });
-    }
-    let tree = T::open(&tree)?;
+/// As [`LsmTree::open`].
+pub(super) fn open<T: LsmTree>(dir: &Path, durability: LsmDurability) -> Result<OpenedMedium, OpenError> {
+    let tree = T::open(&dir.join(DATABASE))?;
     let held = tree.lsns()?;
     Ok((Arc::new(LsmMedium { tree, durability }), held))
 }
@@ -167,7 +163,5 @@ impl<T: LsmTree> GroupWriter for LsmWriter<T> {
     }
 }
 
-/// In the store's directory.
-const DATABASE: &str = "database";
 /// Bytes of blocks that were read: a spool reads what has just come.
 const CACHE_BYTES: usize = 32 << 20;
