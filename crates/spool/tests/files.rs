@@ -217,6 +217,19 @@ fn a_spool_whose_records_are_away_is_refused_by_every_kind() {
 }
 
 #[test]
+fn a_lost_file_of_numbers_costs_nothing() {
+    each_end(|kind, dir, stream, lsn| {
+        if kind != StoreKind::Ring {
+            std::fs::remove_file(dir.join(kind.to_string()).join("next")).unwrap();
+            assert_eq!(ClosedFileSpool::open(dir).unwrap().verify().unwrap().damage, []);
+            let (spool, report) = FileSpool::open(dir, config(kind)).unwrap();
+            assert_eq!((report.damage, replayed(&spool, stream)), (vec![], vec![lsn]));
+            assert!(append(&spool, stream, b"new").unwrap() > lsn);
+        }
+    });
+}
+
+#[test]
 fn no_number_of_records_that_were_given_up_comes_again() {
     each_end(|kind, dir, stream, lsn| {
         std::fs::remove_dir_all(dir.join(kind.to_string())).unwrap();

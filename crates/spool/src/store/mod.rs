@@ -223,11 +223,11 @@ pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, 
 /// # Errors
 /// Errors of reading.
 pub(crate) fn has_records(kind: StoreKind, dir: &Path) -> io::Result<bool> {
-    let is_there = |name: &str| dir.join(name).try_exists();
     match kind {
         StoreKind::Ring => Ok(true),
-        StoreKind::Files => is_there(NEXT),
-        StoreKind::Fjall | StoreKind::Rocksdb => Ok(is_there(NEXT)? && is_there(DATABASE)?),
+        // The file of numbers alone may be lost.
+        StoreKind::Files => Ok(dir.join(NEXT).try_exists()? || files::has_dirs(dir)?),
+        StoreKind::Fjall | StoreKind::Rocksdb => dir.join(DATABASE).try_exists(),
     }
 }
 

@@ -7,6 +7,7 @@ mod draft;
 mod record;
 mod writer;
 
+use std::io;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +52,14 @@ pub(crate) fn open(dir: &Path, through: u64) -> Result<OpenedMedium, OpenError> 
 pub(crate) fn look(dir: &Path) -> Result<OpenedMedium, OpenError> {
     let (held, _) = record::list(dir)?;
     Ok((FilesMedium::at(dir), held))
+}
+
+/// True if there is a directory that records lie in.
+///
+/// # Errors
+/// An error of reading.
+pub(crate) fn has_dirs(dir: &Path) -> io::Result<bool> {
+    Ok(!record::numbers(dir)?.is_empty())
 }
 
 impl FilesMedium {

@@ -145,7 +145,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<(LsnSet, Vec<PathBuf>)> {
 }
 
 /// Directories that are called by a number.
-fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let names = match files::list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
