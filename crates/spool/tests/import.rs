@@ -192,24 +192,32 @@ fn an_import_that_was_cut_anywhere_is_repeated_or_whole() {
     let spool = open(&old, StoreKind::Ring);
     fill(&spool);
     drop(spool);
+    // The numbers of another opening lie in another directory of `files`.
+    let spool = open(&old, StoreKind::Ring);
+    let two = spool.stream("two").unwrap();
+    (0..2).for_each(|_| drop(append(&spool, &[(two, true)], Body::inline(vec!["late".into()]))));
+    drop(spool);
     let exported = export(&old);
     // The machine sees all writes of these kinds.
     for kind in [StoreKind::Ring, StoreKind::Files] {
         let machine = Machine::new().unwrap();
         exported.put(&machine.path().join("new"), kind, usize::MAX).unwrap().finish().unwrap();
+        if kind == StoreKind::Files {
+            assert_eq!(std::fs::read_dir(machine.path().join("new/files/00")).unwrap().count(), 2, "two directories");
+        }
         let recording = machine.recording();
         let last = recording.events.len();
-        for position in 0..=last {
-            let cut = Cut { position, choice: Choice::Seed(position as u64) };
+        for (position, seed) in (0..=last).flat_map(|position| (0..3).map(move |seed| (position, seed))) {
+            let cut = Cut { position, choice: Choice::Seed(seed) };
             let left = Machine::boot(&recording.cut(cut), true, false).unwrap();
             let new = left.path().join("new");
             match exported.put(&new, kind, usize::MAX) {
                 Ok(import) if position < last => import.finish().unwrap(),
                 Ok(_) => panic!("{kind}: it had ended"),
                 Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => panic!("{kind}, cut at {position} of {last}: {error}"),
+                Err(error) => panic!("{kind}, cut at {position}:s{seed} of {last}: {error}"),
             }
-            assert!(export(&new).batches == exported.batches, "{kind}, cut at {position} of {last}");
+            assert!(export(&new).batches == exported.batches, "{kind}, cut at {position}:s{seed} of {last}");
         }
     }
 }
