@@ -22,12 +22,12 @@ struct GuessedAccount {
     since: Instant,
     failures: u32,
     /// Digest of the last guess ([`Guesses::digest`](crate::guesses::Guesses::digest)): a program with an outdated
-    /// password repeats it for ever.
+    /// password repeats it endlessly, and counts once.
     last: u64,
 }
 
 impl AccountGuesses {
-    /// True after so many wrong passwords that unknown networks wait for [`ACCOUNT_WAIT`].
+    /// True if unknown networks wait [`ACCOUNT_WAIT`] for this account, after too many wrong passwords.
     pub fn is_slow(&self, name: &str) -> bool {
         self.of(name).1
     }

@@ -36,7 +36,7 @@ impl Wait {
         (self.failures, self.next, self.why) = (self.failures.saturating_add(1), now + wait, Some(why));
     }
 
-    /// When a certificate is to be renewed: as the authority says, else at two thirds of its life.
+    /// Renewal time of a certificate: the one that the authority suggests, else two thirds of its lifetime.
     pub fn renewal(&self, kept: &Kept) -> u64 {
         let life = kept.not_after.saturating_sub(kept.not_before);
         let part = |(of, all): (u64, u64)| kept.not_before + life / all * of;

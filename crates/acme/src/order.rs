@@ -35,7 +35,7 @@ pub(crate) struct Wanted<'a> {
     pub way: &'a Way,
     /// The key to keep, in PEM.
     pub key: Option<String>,
-    /// The certificate that it is to replace, if the authority keeps account of that.
+    /// The certificate that the new one replaces, for authorities that track replacements (ARI).
     pub replaces: Option<&'a Kept>,
 }
 

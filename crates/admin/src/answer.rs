@@ -57,12 +57,12 @@ pub(crate) fn no_scope(scope: Scope) -> Answer {
     refused(StatusCode::FORBIDDEN, &format!("the token has no scope {scope}"))
 }
 
-/// A refusal for now.
+/// A temporary refusal.
 pub(crate) fn later(status: StatusCode, why: &str, secs: u16) -> Answer {
     with_retry(refused(status, why), Some(secs))
 }
 
-/// Says after how many seconds another attempt may help.
+/// Adds Retry-After, in seconds.
 pub(crate) fn with_retry(mut answer: Answer, secs: Option<u16>) -> Answer {
     if let Some(secs) = secs {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
@@ -83,14 +83,14 @@ pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
     answer
 }
 
-/// The method is another one.
+/// Refuses a method that the path does not have.
 pub(crate) fn other_method(allowed: &'static str) -> Answer {
     let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, &format!("this path has other methods: {allowed}"));
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
 }
 
-/// The last one of its connection.
+/// Marks an answer as the last of its connection.
 pub(crate) fn last(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer

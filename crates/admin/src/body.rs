@@ -26,7 +26,7 @@ impl From<Bytes> for AnswerBody {
 }
 
 impl AnswerBody {
-    /// These pieces.
+    /// A body that ends when the sender of the pieces is dropped.
     pub fn live(pieces: Receiver<Bytes>) -> Self {
         Self::Live(pieces)
     }
@@ -76,7 +76,7 @@ pub(crate) struct BodyRoom {
 pub struct BodyShare(Option<OwnedSemaphorePermit>);
 
 impl BodyRoom {
-    /// Room of so many bytes.
+    /// Limits all bodies together to this many bytes.
     pub fn new(bytes: u64) -> Self {
         let kib_max = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(STEP_KIB, KIB_MAX);
         Self { free: Arc::new(Semaphore::new(kib_max as usize)), kib_max }

@@ -1,11 +1,11 @@
-//! By which a file is known to have changed.
+//! Detects changes of a file.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-/// By which a changed file is known. All zero: there was none.
+/// Identity and change time of a file by its name. All zero: no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stamp {
     device: u64,
@@ -28,7 +28,7 @@ pub(crate) struct OpenFile {
     state: OpenState,
 }
 
-/// By which a change of an open file is known. A file in its place takes its name, and so its link.
+/// State by which a change of an open file is detected. A file renamed over it takes its last link.
 #[derive(Debug, PartialEq, Eq)]
 struct OpenState {
     mode: u16,
@@ -44,7 +44,7 @@ impl OpenFile {
         Some(Self { file, state })
     }
 
-    /// True if it is as it was, and no other file took its place. Some file systems do not say so of the latter.
+    /// True if the file is unchanged and was not replaced. Some file systems do not report a replacement.
     pub fn is_unchanged(&self) -> bool {
         OpenState::of(&self.file).as_ref() == Some(&self.state)
     }

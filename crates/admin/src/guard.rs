@@ -61,7 +61,7 @@ impl GuardRefusal {
 pub struct HostNames(HashSet<String>);
 
 impl HostNames {
-    /// These, and `localhost`. Without ports.
+    /// These names, without ports, and `localhost`.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).chain(["localhost".to_owned()]).collect())
     }
@@ -159,7 +159,8 @@ impl HostAndPort {
     }
 }
 
-/// The host of a request; `None` where HTTP/1.0 names none. The target and the field are to agree (RFC 9112 section 3.2.2).
+/// The host of a request; `None` where HTTP/1.0 names none. Host in the target and in the field must agree (RFC 9112
+/// section 3.2.2).
 fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     let mut fields = parts.headers.get_all(HOST).iter();
     let (field, more) = (fields.next(), fields.next());

@@ -1,7 +1,7 @@
 //! Heads of requests, as they come: each is read whole and checked before hyper sees an octet of it.
 //!
-//! A server in front of this one may read the end of a request elsewhere than we do, and then what follows is no request of its client's. So whatever can be read in two ways
-//! is refused, and nothing behind it is read.
+//! A server in front of this one may read the end of a request elsewhere than we do, and then what follows is no
+//! request of its client's. So a head that can be read in two ways is refused, and nothing after it is read.
 
 use bytes::{Buf, BytesMut};
 use hyper::{StatusCode, Uri};
@@ -39,10 +39,10 @@ impl HeadRefusal {
     }
 }
 
-/// The rest of what a request has behind its head.
+/// The end of a request's body, from its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
-    /// After so many octets.
+    /// After this many octets.
     After(u64),
     /// By chunks. The request is the last of its connection, so its end is not looked for.
     Chunked,
@@ -135,7 +135,7 @@ impl Heads {
         }
     }
 
-    /// Where a head ends that is whole by now.
+    /// Length of the first head in `pending`; `None` while it is incomplete.
     fn head_end(&mut self) -> Result<Option<usize>, HeadRefusal> {
         // A server should ignore empty lines before a request (RFC 9112 section 2.2).
         while self.scanned == 0 && self.pending.starts_with(b"\r\n") {

@@ -22,7 +22,7 @@ use crate::view::ServerView;
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Login {
-    /// The part of a link behind `#k=`.
+    /// The part of a link after `#k=`.
     Link(String),
     /// A token, or the first password.
     Token(String),

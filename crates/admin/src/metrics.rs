@@ -204,7 +204,7 @@ impl Lines {
         self.labelled("posthaste_dns_pending_questions", pending);
     }
 
-    /// Those of one name follow each other.
+    /// Writes histograms; those of one name are adjacent in `all`, as Prometheus wants them.
     fn distributions(&mut self, all: &[Distribution]) {
         let mut before = "";
         for of in all {

@@ -452,7 +452,7 @@ pub(crate) fn unread(error: BodyReadError) -> Answer {
     answer::refused(status, &error.to_string())
 }
 
-/// A part of the server holds what is to be looked at, and does not let go.
+/// The answer when the server's state cannot be read in time, as when a disk hangs.
 fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }

@@ -60,7 +60,7 @@ pub(crate) struct Shared<V> {
     pub is_drained: AtomicBool,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
-    /// By tenant; the whole queue under an empty name, which no tenant has.
+    /// Looks by tenant. The empty name, which no tenant has, is the whole queue.
     queues: Mutex<HashMap<String, Arc<OneQueue>>>,
     seen: Seen,
 }
@@ -113,7 +113,7 @@ impl<V: ServerView> AdminApi<V> {
         &self.0.links
     }
 
-    /// For requests from now on.
+    /// Applies new settings to later requests.
     pub fn set(&self, settings: HttpSettings) {
         self.0.rates.set(settings.token_rate);
         *self.0.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings.names);
@@ -172,7 +172,8 @@ impl<V: ServerView> Shared<V> {
         one.looks.get(look).await
     }
 
-    /// The queue as it was at the last look, if that took long: whoever scrapes waits for no work that grows with the queue. The next look is taken meanwhile, if it is time.
+    /// The queue for a scrape. If the last look took long, returns its result and starts the next look in the
+    /// background, so that a scrape never waits for work that grows with the queue.
     pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
         let Some(last) = self.queue_of(None).looks.last_if_long() else { return self.queue(None).await };
         let shared = Arc::clone(self);
@@ -208,8 +209,9 @@ impl<T> Default for Cached<T> {
 }
 
 impl<T: Send + Sync + 'static> Cached<T> {
-    /// The last look if it is young enough, else a new one: one at a time, and no more than a hundredth of the time is spent on them. `None`: it takes too long. Then it
-    /// goes on, and is the next one's: a disk that hangs holds one thread, however many ask.
+    /// The last look if it is young enough, else a new one. One look runs at a time, and looks take at most a
+    /// hundredth of the time. `None` if it takes too long: it goes on, and the next caller gets it. So a disk that
+    /// hangs holds one thread, however many callers there are.
     async fn get(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
         timeout(LOOK_PATIENCE, async {
             let mut under_way = self.running.lock().await;
@@ -251,12 +253,12 @@ const LOOK_SHARE: u32 = 100;
 /// After a look that took long, such as one at a disk that hung.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Since when each thing has needed somebody.
+/// The time at which each attention was first seen.
 #[derive(Debug, Default)]
 struct Seen(Mutex<HashMap<(Urgency, String), u64>>);
 
 impl Seen {
-    /// Dates what is seen; what is not there any more begins anew. `now` is in seconds since 1970.
+    /// Sets `since` of each attention to the time it was first seen without a gap. `now` is in seconds since 1970.
     fn date(&self, found: &mut [Attention], now: u64) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *seen);
@@ -274,7 +276,7 @@ impl Seen {
 pub struct HttpListener {
     /// TLS from the first octet on, if there is one.
     pub certificate: Option<CurrentCertificate>,
-    /// Browsers are to come by TLS alone from now on (RFC 6797): its certificate is one that they trust, at the usual port.
+    /// Sends Strict-Transport-Security (RFC 6797): the listener has port 443 and a certificate of an authority.
     pub is_strict: Arc<AtomicBool>,
     /// Only this machine can connect.
     pub is_loopback: bool,
@@ -299,7 +301,7 @@ impl<V: ServerView> AdminService<V> {
     }
 }
 
-/// From where a request has come.
+/// The connection that a request came by.
 pub(crate) struct Arrival {
     peer: Peer,
     proxies: Arc<Vec<IpNet>>,
@@ -315,7 +317,7 @@ impl Arrival {
         ClientAddress::of(&self.peer, headers, &self.proxies)
     }
 
-    /// The token that the client of a request without one counts as, if its network lets it bring mail. A proxy that names no client is none.
+    /// The token of a client that may inject without one, by its network. A proxy that names no client has none.
     pub fn of_network(&self, headers: &HeaderMap) -> Option<Arc<Token>> {
         let client = self.client(headers).0?;
         let is_proxy = self.proxies.iter().any(|network| network.contains(&client.to_canonical()));

@@ -31,9 +31,9 @@ struct Session {
 /// The rights of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// Those of the token with this hash, as long as there is one.
+    /// The rights of the token with this hash, while it exists.
     OfToken(TokenHash),
-    /// Those of a link.
+    /// The rights that a link gave.
     OfLink(Arc<Token>),
 }
 
@@ -42,7 +42,7 @@ pub(crate) const SESSION_PREFIX: &str = "phs_";
 /// The name by which the log and events know who came by a link.
 const LINK_NAME: &str = "page-link";
 const FILE: &str = "sessions";
-/// Beyond that the oldest goes of whoever has the most.
+/// Beyond it, the token with the most sessions loses its oldest.
 const SESSIONS_MAX: usize = 1000;
 /// Of one token, and of all links together. Beyond that the oldest of its own goes.
 const OWN_SESSIONS_MAX: usize = 50;
@@ -98,7 +98,7 @@ struct Known {
 }
 
 impl Known {
-    /// Adds a session. Whoever logs in again and again pushes out its own sessions, never another's.
+    /// Adds a session. A token that logs in repeatedly ends its own sessions, never those of another.
     fn add(&mut self, session: Session, now: u64) {
         self.sessions.retain(|session| session.until > now);
         if self.count(session.owner()) >= OWN_SESSIONS_MAX {
@@ -135,7 +135,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Those of a data directory.
+    /// Opens the sessions of a data directory.
     pub fn in_directory(data: &Path) -> Self {
         Self {
             dir: data.to_owned(),
@@ -280,7 +280,8 @@ pub const LINK_SECS: u64 = 600;
 const LINKS_MAX: usize = 100;
 
 impl PageLinks {
-    /// A new link's secret, for `/#k=`: it opens a session of so many seconds with these scopes once, within [`LINK_SECS`]. `scopes` has at least one.
+    /// Makes the secret of a link, for `/#k=`. It works once, within [`LINK_SECS`], and opens a session of
+    /// `session_secs` with these scopes. `scopes` has at least one.
     pub fn make(&self, scopes: Vec<Scope>, session_secs: u64) -> Secret {
         self.make_at(Instant::now(), scopes, session_secs)
     }

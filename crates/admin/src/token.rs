@@ -268,7 +268,7 @@ impl Token {
         self.until
     }
 
-    /// Whose mail it is for, from whom, and from where.
+    /// Limits to a tenant, to sender domains and to client networks.
     pub fn bounds(&self) -> &TokenBounds {
         &self.bounds
     }

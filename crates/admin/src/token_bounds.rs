@@ -1,4 +1,4 @@
-//! The bounds of a token: whose mail it is for, from whom, and from where.
+//! The bounds of a token: its tenant, sender domains and client networks.
 
 use std::net::IpAddr;
 

@@ -187,7 +187,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// A link is not followed, and a pipe in place of the file does not hold up whoever opens it.
+/// Flags that follow no symbolic link, and do not block on a pipe in the file's place.
 pub(crate) fn nofollow() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
@@ -209,7 +209,7 @@ pub(crate) struct KnownTokens {
     looks: AsyncMutex<Looks>,
     /// When the last look began, and its outcome.
     recent: Mutex<Option<(Instant, Arc<ReadTokens>)>>,
-    /// Requests that have asked so far.
+    /// Requests so far that needed a look.
     asked: AtomicU64,
 }
 
@@ -224,7 +224,7 @@ struct ReadTokens {
 #[derive(Debug, Default)]
 struct Looks {
     read: Option<Arc<ReadTokens>>,
-    /// The last look began after so many requests had asked: it is as new as each of them needs.
+    /// Value of `asked` when the last look began. The look is new enough for all requests up to it.
     covers: u64,
     #[cfg(test)]
     begun: usize,
@@ -268,7 +268,8 @@ impl KnownTokens {
         Ok(all)
     }
 
-    /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask. Requests that wait meanwhile share the next look.
+    /// Reads the file, one look at a time on a blocking thread: a disk that hangs holds one thread. Requests that
+    /// wait meanwhile share the next look.
     async fn known(&self) -> Result<Arc<ReadTokens>, TokensUnreadable> {
         if let Some(known) = self.unchanged() {
             return Ok(known);

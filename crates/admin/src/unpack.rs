@@ -55,7 +55,7 @@ impl Decoder {
         })
     }
 
-    /// True if nothing stands behind the member or frame.
+    /// True if nothing follows the member or frame.
     fn is_at_end(&self) -> bool {
         let packed = match self {
             Self::Gzip(decoder) => decoder.get_ref(),

@@ -16,7 +16,7 @@ pub trait ServerView: Send + Sync + 'static {
     /// Says whether it takes mail. Called for each look at the health; does not block.
     fn readiness(&self) -> Readiness;
 
-    /// Its counters so far. Called each second; does not block.
+    /// Counters since the start. Called each second; does not block.
     fn counters(&self) -> Counters;
 
     /// Histograms of its work. Does not block.
@@ -82,7 +82,7 @@ pub struct Distribution {
     pub label: Option<(&'static str, String)>,
     /// Its counts.
     pub read: HistogramRead,
-    /// Values are in so many parts of the unit that is shown.
+    /// Divisor from recorded values to the unit shown.
     pub parts: f64,
 }
 
@@ -174,7 +174,7 @@ const INJECT_RETRY_SECS: u16 = 10;
 pub enum Guess {
     /// It is wrong.
     Wrong,
-    /// So many were wrong that this one was not looked at.
+    /// Not checked: too many wrong guesses before it.
     TooMany,
     /// Too much is being checked.
     Busy,
@@ -214,7 +214,7 @@ pub struct ServerStatus {
     pub queued: u64,
     /// Certificates of listeners.
     pub certificates: Vec<CertificateEnd>,
-    /// HTTP servers that are told of events.
+    /// HTTP servers that receive events.
     pub webhooks: Vec<WebhookStatus>,
     /// Sessions with other hosts.
     pub relay: RelayStatus,
@@ -229,7 +229,7 @@ pub struct CertificateEnd {
     pub ends: u64,
 }
 
-/// An HTTP server that is told of events.
+/// An HTTP server that receives events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WebhookStatus {
     /// Its name.

@@ -16,11 +16,12 @@ use crate::reload::{NeedsRestart, Reload, all_of};
 pub struct Dkim {
     /// Directory of the keys. Default: `dkim` in `storage.data`.
     pub dir: PathBuf,
-    /// Sign mail of programs on this machine, whoever runs them.
+    /// Sign mail of all programs on this machine.
     pub local_users_sign: bool,
     /// Accept mail without its signature while a key of its domain cannot be read. Otherwise its sender is told to try again later.
     pub unsigned: bool,
-    /// A signature says that it is not valid so long after the message may leave, such as `"30 days"`; `0`: it says nothing.
+    /// Lifetime of a signature (`x=`), from the time at which the message may leave, such as `"30 days"`; `0`:
+    /// unlimited.
     #[serde(deserialize_with = "values::secs")]
     pub expire: u64,
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 /// Means "leave it" to `setuid(2)`, `setgid(2)` and `chown(2)`.
 const UNCHANGED: u32 = u32::MAX;
 
-/// A user whom a process can become.
+/// A user that a process can switch to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The name, as given.

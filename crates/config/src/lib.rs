@@ -113,7 +113,7 @@ pub struct Config {
     /// Who may log in.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
-    /// How much mail each account may have.
+    /// Storage limits of accounts.
     #[serde(default, deserialize_with = "values::table")]
     pub quota: Quota,
     /// Settings that all HTTP listeners share.
@@ -155,7 +155,7 @@ pub struct Config {
     /// Clients for which other limits and policies apply.
     #[serde(default, rename = "network", deserialize_with = "values::tables", skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
-    /// HTTP servers that are told of events.
+    /// HTTP servers that receive events.
     #[serde(default, rename = "webhook", deserialize_with = "values::tables", skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
     /// What we receive mail for. None given: any user at `localhost` and at the host name.
@@ -208,7 +208,8 @@ impl Config {
     /// Reads `file`; without one, that of [`FoundFile::find`]; without that, the defaults.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense. Or there is none but one that root does not trust.
+    /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense. Or the
+    /// only file is one that root does not trust.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         Loaded::load(file).map(|loaded| loaded.config)
     }
@@ -221,7 +222,7 @@ impl Config {
         Loaded::parse(file, text).map(|loaded| loaded.config)
     }
 
-    /// The user whom the server becomes once it listens, if it changes.
+    /// The user that the server switches to after binding its listeners, if it does.
     ///
     /// # Errors
     /// The key that is wrong, and how.
@@ -233,7 +234,7 @@ impl Config {
         }
     }
 
-    /// Rights of the user whom the server becomes, if the configuration names one.
+    /// Rights of the user that the server switches to, if the configuration names one.
     ///
     /// # Panics
     /// When the configuration was not checked.

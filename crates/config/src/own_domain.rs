@@ -1,4 +1,4 @@
-//! A domain as its DNS records are to say it, by the configuration.
+//! The facts for the DNS records of a domain, from the configuration.
 
 use posthaste_directory::names::folded_domain;
 use posthaste_directory::{Directory, Route};
@@ -8,7 +8,8 @@ use posthaste_smtp::ForwardPath;
 use crate::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Config {
-    /// The domain of this name, in lower-case A-labels, as its records are to be; without keys, which are in files. `directory` is that of the configuration.
+    /// The facts for the records of the domain `name`, given in lower-case A-labels. Without DKIM keys, which are in
+    /// files. `directory` is that of the configuration.
     pub fn own_domain(&self, directory: &Directory, name: &str) -> OwnDomain {
         let host = folded_domain(&self.host_name).map_or_else(|| self.host_name.clone(), |host| host.into_owned());
         // An account of its own, if there is one; postmaster is always taken.

@@ -78,12 +78,12 @@ impl OwnerRules {
         found.into_values()
     }
 
-    /// True if others than the server are to read mail, and so have to get through the directories above.
+    /// True if other users than the server's read the mail: they need search permission on the directories above.
     pub fn are_for_others(&self) -> bool {
         !self.domains.is_empty()
     }
 
-    /// True if mail is to belong to others than the server.
+    /// True if mail belongs to other users than the server's.
     pub fn give_away(&self) -> bool {
         self.all().any(|(_, own)| own.uid.or(own.gid).is_some())
     }

@@ -40,7 +40,7 @@ impl FoundFile {
     }
 }
 
-/// `only`: the user to whom the file `here` and its directory have to belong.
+/// `only`: the required owner of the file `here` and of its directory.
 fn find(named: Option<&Path>, variable: Option<&OsStr>, here: &Path, system: &Path, only: Option<u32>) -> FoundFile {
     // A file that cannot be looked at is there: reading it says why it cannot. But who may not look into the working directory keeps no configuration there.
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);

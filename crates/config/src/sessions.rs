@@ -6,7 +6,8 @@ use posthaste_units::A_YEAR;
 use super::{Config, Listener, Network};
 
 impl Config {
-    /// Settings of a session at a listener with a client of `network`. Without logins and DSN, of which the server knows whom it offers them.
+    /// Settings of a session at a listener with a client of `network`. Without logins and DSN: the server decides
+    /// whom to offer them.
     pub fn smtp_session(&self, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
         let (mut limits, mut policy) = (listener.limits.over(&self.limits), listener.policy.over(&self.policy));
         if let Some(network) = network {

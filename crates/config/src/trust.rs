@@ -5,8 +5,8 @@ use posthaste_units::words::{Key, Problem};
 
 use super::{Config, Networks};
 
-/// Refuses an open relay. All networks are judged together, as spam needs only one of them: whoever may relay, and the proxies, which can claim
-/// any address.
+/// Refuses an open relay. All trusted networks are judged together, as spam needs only one of them: clients that may
+/// relay, and proxies, which can claim any address.
 pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let trusted = trusted(config);
     let networks: Vec<IpNet> = trusted.iter().map(|(_, network)| *network).collect();

@@ -1,4 +1,4 @@
-//! `[[webhook]]`: HTTP servers that are told of events.
+//! `[[webhook]]`: HTTP servers that receive events.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-/// An HTTP server that is told of events.
+/// An HTTP server that receives events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {

@@ -139,12 +139,12 @@ impl OutcomeBudget {
         self.unrecorded.load(Ordering::Acquire)
     }
 
-    /// So many outcomes are there, and their record is yet to be made. Each is [recorded](Self::recorded) once.
+    /// Counts outcomes that are not yet recorded. Each is [recorded](Self::recorded) once.
     pub fn done(&self, outcomes: usize) {
         self.unrecorded.fetch_add(outcomes as u64, Ordering::AcqRel);
     }
 
-    /// The record of so many outcomes is durable.
+    /// Counts outcomes whose record is durable.
     pub fn recorded(&self, outcomes: usize, now: Instant) {
         let outcomes = outcomes as u64;
         let before = self.unrecorded.fetch_sub(outcomes, Ordering::AcqRel);
@@ -188,7 +188,8 @@ impl OutcomeBudget {
         self.is_closed.load(Ordering::Acquire) || self.poisoned().is_some()
     }
 
-    /// To be called each second while [needed](Self::needs_look): without records the bound falls. What is to be told, once each.
+    /// Updates the bound, which falls without records. Call it each second while [needed](Self::needs_look). Returns
+    /// each change once, for the log.
     pub fn look(&self, now: Instant) -> Option<BudgetChange> {
         let mut state = self.state();
         state.turn(now);

@@ -52,7 +52,8 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
         }
     }
 
-    /// The next that may be made now; [`made`](Self::made) is to follow. `is_last`: pauses do not count any more.
+    /// Takes the next notice that is due; the caller reports its outcome with [`made`](Self::made). `is_last`:
+    /// ignores pauses.
     pub fn begin(&mut self, now: Instant, is_last: bool) -> Option<K> {
         let most = if self.failures == 0 { AT_ONCE } else { 1 };
         if self.making >= most || !is_last && self.not_before.is_some_and(|at| at > now) {
@@ -95,7 +96,7 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
         Some(due.max(self.not_before.filter(|_| !is_last).unwrap_or(due)))
     }
 
-    /// Reports whether nothing is left to try: at the end each notice has one try more.
+    /// True if nothing is left to try. At the end each notice is tried once more.
     pub fn is_done(&self) -> bool {
         self.making == 0 && (self.failures > 0 || self.due.iter().all(BTreeSet::is_empty))
     }
@@ -109,7 +110,7 @@ const AT_ONCE: usize = 64;
 const RETRY: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(30));
 /// Between two attempts to make any while none can be made.
 const GAP: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(1));
-/// The log has one line of it in so long.
+/// Interval of log lines about one failure.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

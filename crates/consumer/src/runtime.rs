@@ -30,7 +30,7 @@ pub struct NewRuntime {
     watch: Watch,
 }
 
-/// A runtime that is to be shut down, once.
+/// A runtime, until it is shut down.
 #[derive(Debug)]
 #[must_use = "it is shut down by `shut_down`"]
 pub struct Ending {
@@ -119,7 +119,7 @@ impl Ending {
 }
 
 const THREADS: usize = 2;
-/// Threads that take no task for so long are stuck.
+/// Threads that take no task for this long are stuck.
 const THREADS_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -227,7 +227,7 @@ pub fn append_within(spool: &Arc<dyn Spool>, entries: Vec<Entry>, patience: Dura
     }
 }
 
-/// A command waits so long for room in a full ring.
+/// Timeout of a command that waits for room in a full ring.
 pub const ROOM_PATIENCE: Duration = Duration::from_secs(30);
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 

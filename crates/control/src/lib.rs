@@ -1,6 +1,7 @@
 //! Requests to a running server and its answers, as they cross the control socket.
 //!
-//! For whoever asks: the command line, HTTP, a program of the operator's. A request is one line of JSON, the answer lines of JSON; the last has `done` or `error`.
+//! For every client: the command line, HTTP, an operator's program. A request is one line of JSON, the answer lines
+//! of JSON; the last has `done` or `error`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -70,7 +71,8 @@ pub enum Request {
         /// The kind of name that they are counted by.
         #[serde(default)]
         by: By,
-        /// Only so many names, the busiest, each with the limit that binds and the last reply; not set: all, without these.
+        /// Number of names: the busiest, each with the limit that binds and the last reply. Not set: all names,
+        /// without these.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         top: Option<u32>,
     },
@@ -119,10 +121,10 @@ pub enum Request {
     Search {
         /// As `posthaste find` takes it.
         query: String,
-        /// Messages of the last so many seconds, by their date; not set: ever.
+        /// Maximum age of messages in seconds, by their date; not set: any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secs: Option<u64>,
-        /// So many of the newest are left out: to go on with a list.
+        /// Skips this many of the newest, to continue a list.
         #[serde(default)]
         skip: u32,
         /// Maximum number of messages.
@@ -140,7 +142,7 @@ pub enum Request {
         /// Without both, the newest lines: only with these events; empty: all.
         #[serde(default)]
         events: Vec<String>,
-        /// Of the last so many seconds; not set: ever.
+        /// Maximum age in seconds; not set: any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secs: Option<u64>,
         /// Maximum number of messages.
@@ -177,7 +179,7 @@ pub enum Request {
         of: Which,
         /// The action.
         action: Doing,
-        /// After so many seconds a hold ends by itself; not set: without an end. Of nothing else.
+        /// Seconds until a hold ends by itself; not set: never. For holds alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secs: Option<u32>,
         /// Why: for the log, and for those who are told that their mail is given up.
@@ -197,7 +199,8 @@ pub enum Request {
         /// Why.
         #[serde(default)]
         reason: String,
-        /// So many recipients were shown to who asks: if the number differs by more than a tenth, nothing is done. Not with a site.
+        /// Number of recipients that the client was shown. If it differs by more than a tenth now, nothing is done.
+        /// Not with a site.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -227,7 +230,7 @@ pub enum Request {
         /// Scope to divert; no site.
         #[serde(deserialize_with = "object")]
         scope: Named,
-        /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
+        /// Next hop: a host or an address in brackets, followed by a colon and the port if it is not 25.
         to: String,
         /// For how long, in seconds; not set: without an end.
         secs: Option<u32>,

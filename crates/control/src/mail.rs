@@ -51,7 +51,8 @@ pub enum MailCommand {
     Open {
         /// Its name.
         mailbox: String,
-        /// True: mail is to be added. The mailbox is made and subscribed to if it is missing, and no other session adds to the account.
+        /// True for a session that adds mail. It creates and subscribes to a missing mailbox, and is the only one
+        /// that adds to the account.
         #[serde(default)]
         make: bool,
     },
@@ -89,13 +90,13 @@ pub struct AddedMail {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MailPiece {
-    /// So many octets follow the line, at most [`PIECE_BYTES_MAX`].
+    /// This many octets follow the line, at most [`PIECE_BYTES_MAX`].
     Data(u32),
-    /// The message is whole, and another one follows that is to be added with it.
+    /// Ends a message; another one follows, and both are added together.
     Next(AddedMail),
     /// The message is whole, and the last.
     End,
-    /// A message cannot be read to its end: none is to be added.
+    /// Adds none of the messages: one could not be read to its end.
     Drop,
 }
 

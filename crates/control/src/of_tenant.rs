@@ -1,4 +1,4 @@
-//! Requests of somebody for whom only the mail of one tenant exists.
+//! Restricts a request to the mail of one tenant.
 
 use crate::Request;
 

@@ -38,8 +38,9 @@ impl Aliases {
         self.0.iter().any(|action| matches!(action, Action::To(targets) if targets.iter().any(is_remote)))
     }
 
-    /// Adds the mailboxes that `start` leads to. `visit` is told of each alias on the way. A transport of `start` itself gets the mail as `address`,
-    /// with which `start` was found; those of other aliases get it as the address of theirs.
+    /// Adds the mailboxes that `start` leads to. Calls `visit` with each alias on the way. A transport of `start`
+    /// itself gets the mail as `address`, with which `start` was found; those of other aliases get it as the address
+    /// of theirs.
     ///
     /// # Errors
     /// Mail for one of them is refused.
@@ -267,5 +268,5 @@ fn too_long(alias: AliasId, target: usize) -> Wrong {
 
 /// One message to an alias becomes this many entries at most; a mailbox that is reached in two ways counts twice here.
 const MAILBOXES_MAX: usize = 1000;
-/// Aliases one behind another.
+/// Longest chain of aliases.
 const HOPS_MAX: u32 = 100;

@@ -156,7 +156,7 @@ impl Table for Pattern {
 pub enum Users {
     /// Everybody: a mailbox comes into being with its first message.
     Any,
-    /// These local parts.
+    /// Local parts of a list.
     Listed(Vec<String>),
 }
 

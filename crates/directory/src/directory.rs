@@ -56,7 +56,7 @@ pub(crate) enum PatternTarget {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CatchAll {
     pub alias: AliasId,
-    /// It reaches a mailbox, so the postmaster may be left to it.
+    /// True if the alias ends in a mailbox: then it may serve as the domain's postmaster.
     pub delivers: bool,
 }
 
@@ -202,7 +202,8 @@ impl Directory {
         Ok(Mailbox { place, address: table.address(local_part).into() })
     }
 
-    /// The detail behind the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in `alice+lists@example.org`.
+    /// The detail after the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in
+    /// `alice+lists@example.org`.
     pub fn detail<'a>(&self, address: &'a str) -> Option<&'a str> {
         let (local_part, domain) = address.rsplit_once('@')?;
         let table = &self.domains[*self.by_name.get(domain)? as usize];
@@ -286,7 +287,7 @@ impl Directory {
 }
 
 impl Table {
-    /// The part before the separator, if there is a detail behind it.
+    /// The part before the separator, if a detail follows it.
     pub(crate) fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         let (base, _) = name.split_once(self.separator?)?;
         Some(folded(base)).filter(|base| !base.is_empty())

@@ -22,7 +22,8 @@ pub struct Config {
     pub pending_max: u64,
     /// Bytes of events in memory; beyond, they are read from the spool again.
     pub queue_bytes_max: usize,
-    /// The files are synced, and the spool is let go of what is in them, so long after an event was written, or after [`sync_bytes`](Self::sync_bytes).
+    /// Longest time from writing an event to the sync that releases it from the spool;
+    /// [`sync_bytes`](Self::sync_bytes) may sync earlier.
     pub sync_interval: Duration,
     /// See [`sync_interval`](Self::sync_interval).
     pub sync_bytes: u64,
@@ -95,7 +96,7 @@ pub struct Stats {
     pub lines: u64,
     /// Lines that are missing: refusals beyond the bound of a moment, and whatever the spool had no room for.
     pub left_out: u64,
-    /// True if so much waits for the files that events are left out.
+    /// True if the backlog is full, and events are left out.
     pub is_over: bool,
     /// True if the files could not be written at the last attempt.
     pub is_failing: bool,

@@ -147,7 +147,7 @@ pub struct TransportTarget {
     pub number: u16,
     /// The transport.
     pub transport: Arc<str>,
-    /// The recipient for whom it gets it.
+    /// The recipient that this mailbox gets it for.
     pub recipient: Arc<str>,
 }
 
@@ -278,7 +278,7 @@ pub struct Feedback {
 pub struct Refused {
     /// Where in the session.
     pub stage: Stage,
-    /// The message's name in the server's log, if it came so far.
+    /// The message's id in the server's log, if it got one.
     pub id: Arc<str>,
     /// The client.
     pub peer: Arc<str>,

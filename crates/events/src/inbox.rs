@@ -17,7 +17,7 @@ pub(crate) struct Inbox {
 struct State {
     entries: Vec<(Lsn, Bytes)>,
     bytes: usize,
-    /// Entries were left to the spool.
+    /// Entries were dropped here; the spool still has them.
     has_overflowed: bool,
     is_advance_wanted: bool,
     stop: bool,
@@ -28,9 +28,9 @@ struct State {
 pub(crate) enum Taken {
     /// Entries, in order; none if it is time, or if the spool wants to be told how far it has come.
     Entries { entries: Vec<(Lsn, Bytes)>, is_advance_wanted: bool },
-    /// The spool has more than these: they are to be replayed.
+    /// Entries were dropped here: replay them from the spool.
     Overflowed,
-    /// These are the last.
+    /// The last entries.
     Stopped { entries: Vec<(Lsn, Bytes)> },
 }
 
@@ -90,7 +90,7 @@ impl Inbox {
         self.state().has_overflowed
     }
 
-    /// Waits so long, or until it is stopped: then it says so.
+    /// Waits for `timeout` or the stop; true if it was stopped.
     pub fn wait_for_stop(&self, timeout: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), timeout, |state| !state.stop);
         waited.expect("nothing panics while it is held").0.stop

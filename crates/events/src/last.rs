@@ -45,9 +45,9 @@ pub enum Missing {
     Unreadable(#[from] io::Error),
 }
 
-/// The last deferrals of recipients of `message`, by their numbers: those of `wanted` that are found, and why the others are not. Reads files from the newest
-/// on, whether the server runs or not: until all are found, or all files since the message was received were read, and no more behind 2 GiB of lines.
-/// Blocks, for seconds where the files are large.
+/// The last deferral of each recipient in `wanted` of `message`, by number, and the reason if some are missing. Reads
+/// files from the newest back until all are found, the message's arrival is reached, or 2 GiB of lines were read.
+/// Works with or without a running server. Blocks, for seconds if the files are large.
 pub fn last_deferrals(dir: &Path, message: Lsn, wanted: HashSet<u16>) -> (HashMap<u16, Deferral>, Option<Missing>) {
     let mut found = HashMap::new();
     let missing = look(dir, message, wanted, BYTES_MAX, &mut found).err();

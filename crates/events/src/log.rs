@@ -119,8 +119,8 @@ impl EventLog {
         self.recorder.stats()
     }
 
-    /// Appends the last events, writes all that the spool has brought, and ends. Recording is to have ended before. Waits so long at most: what is not
-    /// written then is written by the next life. Says whether all is.
+    /// Appends the last events, writes all that the spool has brought, and ends. Call it after recording has ended.
+    /// Waits for `patience` at most; the next start writes the rest. True if all was written.
     pub fn end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let wait = |thread: &Mutex<Option<Receiver<()>>>| {
@@ -183,8 +183,8 @@ impl EventRecorder {
     }
 }
 
-/// For a spool whose log is not to be written any more: lets go of all that waits for it, and says how many batches that is. Otherwise they would stay in the spool
-/// for ever. Takes effect with the next checkpoint.
+/// Releases all batches of a spool that wait for an event log that is off, which would otherwise keep them forever.
+/// Returns their number. Takes effect with the next checkpoint.
 pub fn give_up(spool: &dyn Spool) -> u64 {
     let all = spool.streams();
     let Some(stats) = all.into_iter().find(|stats| stats.name == STREAM && stats.entries > 0) else { return 0 };

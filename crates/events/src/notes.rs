@@ -91,7 +91,7 @@ impl Notes {
         self.changed.notify_all();
     }
 
-    /// Appends what comes, at most so often and one batch at a time, until it is stopped; then the last.
+    /// Appends notes until it is stopped, one batch at a time and at a limited rate; then the last ones.
     pub fn run(&self, spool: &dyn Spool, stream: StreamId, behind: &Behind) {
         loop {
             let waited = {

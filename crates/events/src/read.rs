@@ -85,7 +85,8 @@ impl Reader {
         Ok(Reader::new(dir, Cursor { file, offset: 0 }))
     }
 
-    /// Begins about so many bytes before the end of the newest file; with the file before that if it has just begun. The first line may be a part of one.
+    /// Begins about `bytes` before the end of the newest file, in the file before it if that is shorter. The first
+    /// line may be incomplete.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -151,14 +152,14 @@ impl Reader {
         }
     }
 
-    /// Goes on behind a file that does not get better by waiting.
+    /// Skips a file whose damage is permanent.
     fn skip_damaged(&mut self) -> Next {
         let file = self.cursor.file;
         self.cursor = Cursor { file: file + 1, offset: 0 };
         Next::Damaged { file }
     }
 
-    /// The next file that is there behind the cursor's.
+    /// Number of the next existing file after the cursor's.
     fn later(&self) -> io::Result<Option<u64>> {
         Ok(numbers(&self.dir)?.into_iter().find(|number| *number > self.cursor.file))
     }

@@ -40,7 +40,7 @@ pub struct Within {
 }
 
 impl Within {
-    /// Events of the last so many seconds; `None`: ever.
+    /// Events of the last `secs` seconds; `None`: all.
     pub fn last(secs: Option<u64>, messages_max: usize, deadline: Instant) -> Self {
         let since = |secs: u64| {
             let secs = i64::try_from(secs).unwrap_or(i64::MAX);
@@ -53,7 +53,7 @@ impl Within {
 /// The findings.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
-    /// Events by the number of their message; those without one by their place in the spool.
+    /// Events by the number of their message; events of no message by their LSN.
     pub stories: BTreeMap<Lsn, Vec<Value>>,
     /// There were more messages, or more events of one.
     pub is_cut: bool,

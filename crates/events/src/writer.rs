@@ -50,7 +50,7 @@ struct Session {
     files: Files,
     /// The last entry that was added.
     written: Lsn,
-    /// Since when something is added that the spool was not told of, and how much.
+    /// Time of the first write since the last release of the spool, and the bytes since then.
     unsynced: Option<(Instant, u64)>,
     /// A file was begun: an older one may go.
     is_file_new: bool,

@@ -72,12 +72,12 @@ pub struct InjectAnswer {
 }
 
 impl InjectAnswer {
-    /// So many recipients more will get it: it is durable for them.
+    /// Counts recipients for whom the message is durable.
     pub fn accepted(&mut self, recipients: usize) {
         self.success_count += recipients;
     }
 
-    /// A recipient does not get it.
+    /// Counts a recipient who does not get the message, with the reason.
     pub fn failed(&mut self, recipient: &ForwardPath, refusal: &Refusal) {
         let recipient = recipient.bare();
         self.fail_count += 1;

@@ -167,7 +167,8 @@ impl<'de> Deserialize<'de> for ContentBody {
 }
 
 impl InjectRequest {
-    /// True for a body that is read in about 100 µs: of few octets and values, and without templates, which would be compiled. Few others are told apart from those.
+    /// True for a body that parses in about 100 µs: few octets, few values, no templates to compile. May be false for
+    /// some that do.
     pub fn is_quick(body: &[u8]) -> bool {
         // Also in texts: commas there count, too.
         let mut values = memchr3_iter(b'{', b'[', b',', body);
@@ -230,17 +231,17 @@ impl InjectRequest {
         Ok(Self { sender, recipients, content, templates, substitutions, names_client, schedule })
     }
 
-    /// True if the client is to be named in `Received`.
+    /// True if `Received` names the client.
     pub fn names_client(&self) -> bool {
         self.names_client
     }
 
-    /// When its mail is sent, and when it is given up.
+    /// The earliest attempt and the expiry.
     pub fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// True if its messages are made by templates, which takes time.
+    /// True if templates make its messages, which takes time.
     pub fn has_templates(&self) -> bool {
         self.templates.has_any()
     }

@@ -1,4 +1,4 @@
-//! When mail of a request is sent, and when it is given up.
+//! Earliest attempt and expiry of a request's mail.
 
 use posthaste_smtp::command::parse_date_time;
 use serde::Deserialize;
@@ -8,11 +8,11 @@ use serde::Deserialize;
 pub struct Schedule {
     /// The earliest attempt. Earlier the mail waits in the queue.
     pub first_attempt: Option<i64>,
-    /// Then it is given up, and the sender is told.
+    /// Expiry: the mail is returned to the sender.
     pub expires: Option<i64>,
 }
 
-/// `schedule` of a request, with the keys of KumoMTA's scheduling header that we have.
+/// `schedule` of a request: the supported keys of KumoMTA's scheduling header.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScheduleBody {

@@ -57,7 +57,7 @@ pub(crate) struct Templates {
     steps: u64,
 }
 
-/// Asked before each template. False: no more are rendered.
+/// Called before each template; false stops rendering.
 pub type MayGoOn<'a> = &'a dyn Fn() -> bool;
 
 /// Octets of the text that one template makes, and that its filters make.
@@ -68,7 +68,8 @@ const STEPS_MAX: u64 = 1_000_000;
 const REQUEST_STEPS_MAX: u64 = 20_000_000;
 /// Steps that each recipient has at least.
 const STEPS_MIN: u64 = 10_000;
-/// One step, such as `x == y`, may look at all variables: with so many octets of them more, a template has half of its steps, a third, and so on.
+/// Octets of variables that divide the steps of a template: with one, two, three of these it has a half, a third, a
+/// quarter. A step such as `x == y` may read all variables.
 const STEP_BYTES: usize = 16 << 10;
 /// Octets of a value that a filter makes: a step may look at it, too.
 const FILTERED_BYTES_MAX: usize = 512 << 10;
@@ -83,7 +84,7 @@ pub(crate) fn is_fixed(text: &str) -> bool {
 }
 
 impl Templates {
-    /// For a request with so many recipients, whose variables take `variables_bytes` for each at most.
+    /// For a request of `recipients`, with at most `variables_bytes` of variables each.
     pub fn new(recipients: usize, variables_bytes: usize) -> Self {
         let steps = (REQUEST_STEPS_MAX / recipients.max(1) as u64).min(STEPS_MAX);
         let steps = steps / (1 + variables_bytes / STEP_BYTES) as u64;
@@ -161,7 +162,7 @@ fn new_environment(steps: u64, budget: &Arc<AtomicUsize>) -> Environment<'static
     environment
 }
 
-/// Takes so many octets of output, and no more.
+/// Output of at most [`OUTPUT_BYTES_MAX`].
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {
@@ -273,7 +274,7 @@ fn capitalized(text: &str) -> String {
         .map_or(String::new(), |first| first.to_uppercase().chain(rest.as_str().to_lowercase().chars()).collect())
 }
 
-/// Meters a filter that has read and made so many octets.
+/// Charges a filter for the octets that it read and made.
 fn spend(budget: &AtomicUsize, read: usize, made: usize) -> Result<(), Error> {
     let left = budget.load(Ordering::Relaxed).checked_sub(read + made);
     budget.store(left.unwrap_or(0), Ordering::Relaxed);

@@ -41,8 +41,8 @@ impl Queues {
         Some(work)
     }
 
-    /// A worker has ended, in whatever way. What it has begun and not [finished](Self::finish) has failed: so nothing is ever left running without a worker.
-    /// Returns what there is to tell.
+    /// Ends a worker, also after a panic. Its attempt fails unless it was [finished](Self::finish), so that no target
+    /// stays in flight without a worker. Returns events for the log.
     pub fn worker_ended(&mut self, worker: u64, why: &Arc<str>, now: Instant) -> Vec<Note> {
         let Some(Worker { transport, targets, .. }) = self.workers.remove(&worker) else { return Vec::new() };
         if let Some(queue) = self.queues.get_mut(&transport) {
@@ -77,7 +77,8 @@ impl Queues {
         Some(Work { transport: of_queue, body, body_len: message.body_len, deliver: message.deliver.clone(), targets })
     }
 
-    /// A worker's attempt has ended. `is_overdue`: the message is older than it may be. Returns what is done, delivered or lost, and what there is to tell.
+    /// A worker's attempt has ended. `is_overdue`: the message is older than it may be. Returns the outcome of the
+    /// target, and events for the log.
     pub fn finish(
         &mut self,
         worker: u64,
@@ -249,9 +250,9 @@ fn worker_at(work: &Work, since: Instant) -> Worker {
     Worker { transport: work.transport.text().clone(), since, targets }
 }
 
-/// Workers that have not been at it for long.
+/// Workers whose attempt is younger than [`SLOW`].
 const WORKERS_MAX: usize = 64;
-/// After this they do not count any more, up to so many in all.
+/// Older attempts do not count against [`WORKERS_MAX`].
 const SLOW: Duration = Duration::from_secs(10);
 const ALL_WORKERS_MAX: usize = 256;
 /// Recipients of one transaction with an LMTP server.

@@ -34,8 +34,9 @@ impl Queues {
         Some((position, Released { below, also }))
     }
 
-    /// Takes what is to be written down anew, without bodies: messages that hold up the position at or below `through`; all of them if far more has been shown than
-    /// waits. With each, where its files were before they were appended to, of which refusals somebody was told or is to be, and which targets are held.
+    /// Takes the messages to write again, without bodies: messages that hold up the position at or below `through`;
+    /// all of them if far more has been shown than waits. With each, where its files were before they were appended
+    /// to, of which refusals somebody was told or is to be, and which targets are held.
     pub fn take_laggards(&mut self, through: Lsn) -> Vec<CarriedMessage> {
         for body in std::mem::take(&mut *self.failed_carries.lock().unwrap_or_else(PoisonError::into_inner)) {
             self.messages.get_mut(&body).into_iter().for_each(|message| message.carry = Carry::No);

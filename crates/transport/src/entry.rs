@@ -36,7 +36,7 @@ pub type Key = (Lsn, u16);
 /// An entry in the stream of the transports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportEntry {
-    /// A message is to be delivered.
+    /// A message to deliver.
     Deliver(Deliver),
     /// Targets have got it, or are not to get it any more. Nobody waits for this entry: without it they get it once more.
     Done(Vec<Key>),
@@ -47,12 +47,12 @@ pub enum TransportEntry {
         /// Bytes of the file before.
         file_bytes: u64,
     },
-    /// An attempt failed, for `spool inspect`. A later one for the same target takes its place. The first refusal of a target says *notice owed*: somebody is to be
-    /// told, until [`Told`](Self::Told) says that it was done.
+    /// A failed attempt, for `spool inspect`. A later one for the same target replaces it. The first refusal of a
+    /// target also says *notice owed*: a notice is due until [`Told`](Self::Told) records it.
     Trouble(Trouble),
     /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
     Told(Vec<Key>),
-    /// These targets may have had their message or not: they are not tried until they are [released](Self::Released).
+    /// Targets that may or may not have their message: not tried until they are [released](Self::Released).
     Held(Vec<Key>),
     /// An operator has these targets tried again.
     Released(Vec<Key>),
@@ -84,7 +84,7 @@ pub struct Target {
     pub recipient: Arc<str>,
     /// The recipient as the client gave it.
     pub original: Arc<str>,
-    /// The detail behind the separator in `recipient`.
+    /// The detail after the separator in `recipient`.
     pub detail: Arc<str>,
 }
 

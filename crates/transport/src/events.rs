@@ -24,7 +24,7 @@ impl Default for Events {
     }
 }
 
-/// Something that an operator is to know.
+/// An event for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -115,7 +115,7 @@ pub(crate) fn observe(observer: &dyn Observer, note: &Note) {
     }
 }
 
-/// The entry that `spool inspect` is to show.
+/// The entry for `spool inspect`.
 pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
     let (key, transport, attempts, due, error, failure) = match note {
         Note::Failed { transport, key, attempts, due, failure, error, .. } => {

@@ -30,7 +30,7 @@ pub struct Unreached {
     pub target: Target,
     /// Why, if it was tried in vain; otherwise the message is on its way, or held.
     pub trouble: Option<Trouble>,
-    /// It is held, as nobody knows whether it has had the message.
+    /// Held: it is unknown if the target has its message.
     pub is_uncertain: bool,
 }
 

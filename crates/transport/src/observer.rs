@@ -1,4 +1,4 @@
-//! For another stream of the spool that is to know what becomes of each target, such as an event log.
+//! An observer of each target's outcome, such as an event log with its own stream.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::reason::FailureReason;
 
 /// Hears what becomes of targets. Called by workers: must not block.
 pub trait Observer: Debug + Send + Sync {
-    /// They have got it. What is returned goes into the batch that notes it: where a power cut loses the one, it loses the other, and the targets are delivered,
-    /// and told of, again.
+    /// Called when targets have the message. The returned entry goes into the batch that records it: a power cut
+    /// loses both or neither. If it loses both, the targets are delivered and reported again.
     fn delivered(&self, targets: Vec<TargetId>) -> Option<Entry>;
 
-    /// That batch was refused, with an entry for so many targets.
+    /// The batch with the entry for this many targets was refused.
     fn lost(&self, targets: u64);
 
     /// They cannot be delivered now, and are tried again: told once for each target since the opening, and again if it fails in another way.

@@ -124,7 +124,7 @@ fn is_closed(written: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Reads some: nothing once, at the end; then it waits for ever.
+/// Reads from the pipe: zero once at its end; after that it stays pending.
 async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> usize {
     let Some(open) = pipe else { return std::future::pending().await };
     let read = open.read(buffer).await.unwrap_or(0);

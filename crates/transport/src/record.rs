@@ -140,7 +140,8 @@ impl Shared {
         refused.into_iter().for_each(|record| self.append_record(record));
     }
 
-    /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.
+    /// Appends again the records that the spool refused, and reports trouble with records. Call it each second while
+    /// nothing may begin.
     pub fn look_at_records(&self) {
         self.append_refused();
         self.record_holds();

@@ -26,7 +26,7 @@ pub trait RefusalNotifier: Debug + Send + Sync {
     fn tell(&self, refused: RefusedMail, told: Entry) -> Telling;
 }
 
-/// The future of [`RefusalNotifier::tell`]: whether anybody is to be told. If not, nothing is appended. An error is tried again.
+/// The future of [`RefusalNotifier::tell`]: true if a notice was sent, which is then recorded. An error is retried.
 pub type Telling = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
 
 /// A message that a transport has refused for good, for one recipient.
@@ -49,7 +49,7 @@ pub struct RefusedMail {
 }
 
 impl Queues {
-    /// A target was refused: somebody is to be told, once.
+    /// Notes a refused target: one notice is due.
     pub fn owe_notice(&mut self, key: Key, reply: Arc<str>) {
         if let Some(job) = self.job(key).filter(|job| job.notice == RefusalNotice::None) {
             job.notice = RefusalNotice::Owed(reply);
@@ -58,7 +58,7 @@ impl Queues {
         }
     }
 
-    /// Facts to tell of a target, unless that was done, or the target has its message by now.
+    /// Facts for the notice about a target; `None` if it was sent, or the target has its message.
     fn owed_notice(&self, (body, number): Key) -> Option<RefusedMail> {
         let message = self.messages.get(&body)?;
         let job = message.jobs.get(&number)?;

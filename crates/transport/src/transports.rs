@@ -65,7 +65,7 @@ pub struct OpenReport {
     pub held: usize,
 }
 
-/// So much waits for a transport that no more is taken for it.
+/// A transport's queue is full.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes wait for {transport}")]
 pub struct TransportFull {

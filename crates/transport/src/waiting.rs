@@ -48,7 +48,7 @@ pub enum TransportWaits {
     Retry(Duration),
     /// Somebody who looks at it; the next try comes then.
     Held(Duration),
-    /// An operator: nobody knows whether it has had its message. It is not tried.
+    /// An operator's decision: it is unknown if the target has its message. It is not tried.
     Uncertain,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Part {
     pub begun: Option<u64>,
 }
 
-/// Something that the operator or the spool is to know.
+/// An event for the operator or the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
     Failed {
@@ -80,7 +80,7 @@ pub(crate) enum Note {
         is_overdue: bool,
         error: FailureReason,
     },
-    /// Targets that have begun to wait behind a transport that fails.
+    /// Targets that began to wait for a failing transport.
     Behind {
         targets: Vec<TargetId>,
         error: FailureReason,

@@ -118,7 +118,7 @@ pub struct Settled {
     pub at: u32,
     /// Recipients of the request.
     pub total: u32,
-    /// Those that are settled.
+    /// Indexes of settled recipients.
     pub indexes: Indexes,
     /// Recipients that have failed, and why.
     pub failed: BTreeMap<u32, Refusal>,
@@ -195,7 +195,8 @@ impl Settled {
     }
 }
 
-/// The place of a refusal among those so far. A request with more kinds than there are numbers keeps the last for the rest.
+/// The number of a refusal, added to `refusals` if it is new. Once all numbers are in use, further kinds get the
+/// last.
 fn number_of<'a>(refusals: &mut Vec<&'a Refusal>, refusal: &'a Refusal) -> u16 {
     // The last ones are the likeliest, and recipients are many.
     let known = refusals.iter().rev().take(NEAR).position(|known| *known == refusal);
