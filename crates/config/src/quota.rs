@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::values;
 use crate::reload::{NeedsRestart, Reload, all_of};
 
-/// How much mail each account may have.
+/// Storage limits of accounts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
