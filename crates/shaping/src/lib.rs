@@ -41,6 +41,7 @@ use posthaste_units::words::plain;
 
 pub use open_count::{OpenCount, Opened};
 pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
+pub use scope::{Label, Place, Scope};
 
 /// The rules of all files. Empty: no limits.
 #[derive(Debug, Default)]
