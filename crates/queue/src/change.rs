@@ -101,7 +101,7 @@ pub enum HoldReason {
 
 impl Key {
     /// The value before it, if any.
-    pub(crate) fn before(self) -> Option<Self> {
+    pub fn before(self) -> Option<Self> {
         match self.number.checked_sub(1) {
             Some(number) => Some(Key { number, ..self }),
             None => Some(Key { message: Lsn::new(self.message.get().checked_sub(1)?), number: u16::MAX }),

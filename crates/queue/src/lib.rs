@@ -48,6 +48,7 @@ mod recipient;
 mod routes;
 mod schedule;
 mod scope;
+mod served_kinds;
 mod slow;
 mod snapshot;
 mod table;
@@ -77,6 +78,7 @@ pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
 pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
 
+pub use served_kinds::ServedKinds;
 pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
 pub use tally::{QueueTally, SuspendedPart};

@@ -9,7 +9,7 @@ use super::destinations::QueueId;
 use super::gate::{Gate, Parked};
 use super::table::{BEGUN, BUSY, DUE, Id};
 use super::turns::{LaneId, Ready, ReadyId};
-use super::{Queue, Scope, Secs};
+use super::{Queue, Secs};
 
 /// A connection's preference: half of a site's connections take first attempts while any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,7 +28,6 @@ mod dispatch;
 mod ended;
 mod explain;
 mod gather;
-mod halves;
 mod idle;
 mod last_words;
 mod look;

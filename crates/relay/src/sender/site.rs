@@ -8,14 +8,13 @@ use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
-use super::halves::Halves;
 use super::idle::Idle;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
 use posthaste_dns::Destination;
-use posthaste_queue::ReadyId;
+use posthaste_queue::{ReadyId, ServedKinds};
 
 /// A set of mail hosts, by preference, and their port, as seen from one source.
 pub(super) struct Site {
@@ -38,7 +37,7 @@ pub(super) struct State {
     /// Connections still opening among them.
     pub connecting: usize,
     /// Kinds of messages that its connections serve.
-    pub halves: Halves,
+    pub served: ServedKinds,
     pub idle: Idle,
     pub standing: Standing,
     /// Most recipients that it took in one transaction before it refused more.
@@ -101,7 +100,7 @@ impl Site {
             ready,
             connections: 0,
             connecting: 0,
-            halves: Halves::default(),
+            served: ServedKinds::default(),
             idle: Idle::default(),
             standing: Standing::default(),
             recipients_max: None,

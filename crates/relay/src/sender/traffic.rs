@@ -33,7 +33,7 @@ pub(super) struct Mail {
     shared: Arc<Shared>,
     site: Arc<Site>,
     host: Arc<str>,
-    /// The kind of its last message, as [`Halves`](super::halves::Halves) counts it.
+    /// The kind of its last message, as [`ServedKinds`](posthaste_queue::ServedKinds) counts it.
     serves: Option<Prefer>,
     /// The host reports success itself (DSN).
     has_dsn: bool,
@@ -100,7 +100,7 @@ impl Drop for Mail {
     fn drop(&mut self) {
         let mut state = self.site.state();
         state.backlog.add_all(self.backlog);
-        state.halves.serves(&mut self.serves, None);
+        state.served.serves(&mut self.serves, None);
         // Else a connection that is gone would be woken in place of one that can send.
         self.idle.iter().for_each(|waker| state.idle.remove(waker));
     }
@@ -190,7 +190,7 @@ impl Mail {
         }
         self.is_limited = self.shared.shaper.limits_lanes() || !state.limits.messages.is_empty();
         let (transaction, tokens, has_more) = self.next(&mut state);
-        state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
+        state.served.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
             self.gives_way = self.shared.gives_way(self.idle.is_some());
             if state.limits.is_waited_for() || self.gives_way.is_some() {
@@ -235,7 +235,7 @@ impl Mail {
         let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
         let limits_lanes = shaper.limits_lanes();
         let across_domains = self.across_domains && !limits_lanes;
-        let take = Take { prefer: state.halves.prefer(self.serves), recipients_max, across_domains };
+        let take = Take { prefer: state.served.prefer(self.serves), recipients_max, across_domains };
         let mut queue = self.shared.queue();
         if !limits_lanes && state.limits.messages.is_empty() {
             return (queue.next(state.ready, take), Tokens::default(), queue.has_waiting(state.ready));

@@ -1,16 +1,16 @@
 //! Half of a site's connections serve first attempts while any wait; the other half serves later ones.
 
-use posthaste_queue::Prefer;
+use super::Prefer;
 
 /// Counts a site's connections by the kind of their last message. A connection chooses anew for each message, so
 /// neither kind starves as connections come and go.
 #[derive(Debug, Default)]
-pub(super) struct Halves {
+pub struct ServedKinds {
     first: usize,
     later: usize,
 }
 
-impl Halves {
+impl ServedKinds {
     /// The kind that a connection prefers after one of kind `own`: the one that fewer of the other connections serve,
     /// else both in turn. So a single connection gives each kind half of its messages.
     pub fn prefer(&self, own: Option<Prefer>) -> Prefer {
@@ -38,14 +38,11 @@ impl Halves {
 
 #[cfg(test)]
 mod tests {
-
     use posthaste_random::Random;
     use posthaste_spool::Lsn;
 
     use super::*;
-    use posthaste_queue::{
-        Key, Outcome, Queue, QueueEntry, Queued, ReadyId, Schedules, Secs, Source, Status, Take, Transaction,
-    };
+    use crate::{Key, Outcome, Queue, QueueEntry, Queued, ReadyId, Schedules, Secs, Source, Status, Take, Transaction};
 
     const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
 
@@ -53,7 +50,7 @@ mod tests {
     struct Site {
         random: Random,
         queue: Queue,
-        halves: Halves,
+        served: ServedKinds,
         lsn: u64,
         connections: Vec<Connection>,
         ready: Option<ReadyId>,
@@ -74,7 +71,7 @@ mod tests {
             Site {
                 random: Random::new(seed),
                 queue,
-                halves: Halves::default(),
+                served: ServedKinds::default(),
                 lsn: 0,
                 connections: Vec::new(),
                 ready: None,
@@ -114,11 +111,11 @@ mod tests {
                     self.connections[number].at_work = None;
                 }
                 let own = self.connections[number].own;
-                let take = Take { prefer: self.halves.prefer(own), ..TAKE };
+                let take = Take { prefer: self.served.prefer(own), ..TAKE };
                 let next = self.ready.and_then(|ready| self.queue.next(ready, take));
                 let kind = next.as_ref().map(|transaction| transaction.kind);
                 let connection = &mut self.connections[number];
-                self.halves.serves(&mut connection.own, kind);
+                self.served.serves(&mut connection.own, kind);
                 // A later attempt may take much longer.
                 let secs = match kind {
                     Some(Prefer::Later) => 1 + self.random.below(40),
@@ -133,7 +130,7 @@ mod tests {
     }
 
     /// Under any load, with connections coming and going: once each connection has taken a message while both kinds
-    /// waited, the halves differ by one at most.
+    /// waited, the served differ by one at most.
     #[test]
     fn half_of_the_connections_serve_first_attempts_while_any_wait() {
         let mut checked = [0; 8];
@@ -152,7 +149,7 @@ mod tests {
                     for number in 0..connections {
                         if site.connections[number].own == Some(ended) {
                             let mut connection = std::mem::take(&mut site.connections[number]);
-                            site.halves.serves(&mut connection.own, None);
+                            site.served.serves(&mut connection.own, None);
                             if let Some((transaction, _)) = connection.at_work {
                                 let key = Key { message: transaction.message, number: 0 };
                                 assert_eq!(site.queue.finish(key, Outcome::Untried), None);
@@ -168,7 +165,7 @@ mod tests {
                 }
                 let has_chosen = |connection: &Connection| connection.taken.iter().sum::<usize>() > 0;
                 if site.connections.iter().all(has_chosen) {
-                    let Halves { first, later } = site.halves;
+                    let ServedKinds { first, later } = site.served;
                     assert_eq!(first + later, connections, "seed {seed}, {at}: some do nothing");
                     assert!(first.abs_diff(later) <= 1, "seed {seed}, {at}: {first} and {later} of {connections}");
                     checked[connections] += 1;
@@ -184,12 +181,12 @@ mod tests {
 
     #[test]
     fn one_kind_alone_has_all_connections() {
-        let mut halves = Halves::default();
+        let mut served = ServedKinds::default();
         let mut own = [None; 4];
         for own in &mut own {
-            halves.serves(own, Some(Prefer::Later));
+            served.serves(own, Some(Prefer::Later));
         }
-        assert_eq!(halves.prefer(own[0]), Prefer::First, "once one comes");
-        assert_eq!((halves.first, halves.later), (0, 4));
+        assert_eq!(served.prefer(own[0]), Prefer::First, "once one comes");
+        assert_eq!((served.first, served.later), (0, 4));
     }
 }
