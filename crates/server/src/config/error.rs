@@ -67,6 +67,9 @@ pub enum ServeError {
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),
+    /// The node of a cluster cannot start; no mail was taken.
+    #[error("[cluster]: {0}")]
+    Cluster(String),
     /// A certificate or its key cannot be used; nothing was touched.
     #[error(transparent)]
     Certificate(#[from] crate::config::certificates::CertificateError),

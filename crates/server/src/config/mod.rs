@@ -3,6 +3,7 @@
 pub(crate) mod acme;
 pub(crate) mod certificates;
 pub(crate) mod dkim;
+pub(crate) mod engine_login;
 pub(crate) mod error;
 pub(crate) mod expiry;
 pub(crate) mod first_password;

@@ -11,6 +11,7 @@ use posthaste_shaping::Rules;
 
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;
+use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::forward::Forwarding;
 use crate::config::own_certificates::OwnCertificates;
@@ -26,6 +27,8 @@ pub(crate) struct StartFiles {
     pub logins: Arc<Logins>,
     pub signers: Arc<DomainSigners>,
     pub relay: RelayFiles,
+    /// The login at the engine of a cluster.
+    pub engine: EngineLogin,
 }
 
 /// Files for the relay.
@@ -50,9 +53,12 @@ impl StartFiles {
         let tls = kept(TlsInForce::load_all(config, &own), &mut problems);
         let logins = kept(load_logins(config, directory), &mut problems);
         let signers = kept(DomainSigners::read(config), &mut problems);
-        match (tls, logins, signers, RelayFiles::read(config)) {
-            (Some(tls), Some(logins), Some(signers), Ok(relay)) => Ok(Self { tls, own, logins, signers, relay }),
-            (_, _, _, relay) => {
+        let engine = kept(EngineLogin::read(config), &mut problems);
+        match (tls, logins, signers, engine, RelayFiles::read(config)) {
+            (Some(tls), Some(logins), Some(signers), Some(engine), Ok(relay)) => {
+                Ok(Self { tls, own, logins, signers, relay, engine })
+            }
+            (.., relay) => {
                 problems.extend(relay.err().unwrap_or_default());
                 Err(problems)
             }

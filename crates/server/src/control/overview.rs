@@ -107,6 +107,9 @@ impl Overview {
 impl ServerView for Overview {
     fn readiness(&self) -> Readiness {
         match () {
+            () if self.receiver.cluster().is_some_and(|cluster| !cluster.takes_mail()) => {
+                Readiness::NotReady("standby")
+            }
             () if self.receiver.destinations().intake().spool().poisoned().is_some() => Readiness::NotReady("poisoned"),
             () if self.is_short.load(Ordering::Relaxed) => Readiness::NotReady("full"),
             () => Readiness::Ready,
@@ -198,7 +201,7 @@ impl ServerView for Overview {
     }
 
     fn queue(&self, tenant: Option<&str>) -> QueueStatus {
-        let Some(relay) = self.receiver.relay() else { return QueueStatus::default() };
+        let Some(relay) = &self.receiver.relay() else { return QueueStatus::default() };
         let selection = Selection { tenant: tenant.map(Into::into), ..Selection::default() };
         let filter = Filter { selection, ..Filter::default() };
         let by = [(CountBy::Domain, DESTINATIONS_MAX), (CountBy::Tenant, usize::MAX)];

@@ -26,6 +26,7 @@ use crate::receive::handler::Receiver;
 use crate::receive::logins::{self, KnownNetworksService};
 use crate::receive::settings::Settings;
 use crate::repeats::Repeats;
+use crate::services::cluster::OpenShards;
 use crate::services::indexing::Indexing;
 use crate::services::inject::InjectKeys;
 use crate::services::mailboxes::{self, Mailboxes, of_users};
@@ -211,7 +212,12 @@ async fn start_services(
     let destinations = Destinations::new(store.clone(), mailboxes.clone().map(MailArrivals::new), events_of_mail);
     // What delivery says until its end is to be written as well.
     events.into_iter().for_each(|events| services.add_stopping_last(events));
-    let Bound { sockets, own, relay, http, reading: of_readers } = bound;
+    let Bound { sockets, own, relay, engine, http, reading: of_readers } = bound;
+    let shards = OpenShards::open(config, engine, Arc::clone(&repeats)).await?;
+    let destinations = match &shards {
+        Some(shards) => destinations.accepted_by(shards.intake().clone()),
+        None => destinations,
+    };
     let certificates = CertificateService::start(own.clone(), config).await?;
     let acme = certificates.acme();
     services.add(certificates);
@@ -232,7 +238,10 @@ async fn start_services(
     }
     without_events.iter().for_each(|why| receiver.destinations().stuck().add(events::STREAM, why, events::HELP));
     services.add(TransportService::start(config, &receiver).await?);
-    services.add(RelayService::start(config, relay, receiver.clone()).await?);
+    match shards {
+        Some(shards) => services.add(shards.start(config, relay, receiver.clone()).await?),
+        None => services.add(RelayService::start(config, relay, receiver.clone()).await?),
+    }
     // Stopped after the listeners: the last logins are saved as well.
     services.add(KnownNetworksService::begin(receiver.clone()));
     // A client that has its greeting can be sure that commands find this server.

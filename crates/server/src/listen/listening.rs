@@ -17,6 +17,7 @@ use posthaste_smtp::server::Config as SmtpConfig;
 
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;
+use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::own_certificates::OwnCertificates;
 use crate::config::start_files::{RelayFiles, StartFiles, load_logins};
@@ -45,6 +46,7 @@ pub(crate) struct Bound {
     /// The certificates that all listeners have beside those of the configuration.
     pub own: OwnCertificates,
     pub relay: RelayFiles,
+    pub engine: EngineLogin,
     pub http: BoundListeners,
     /// Listeners of IMAP and POP3.
     pub reading: BoundListeners,
@@ -165,7 +167,7 @@ const NAME: &str = "listeners";
 /// # Errors
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
-    let StartFiles { tls, own, logins, signers, relay } = StartFiles::read_or_first(config, directory)?;
+    let StartFiles { tls, own, logins, signers, relay, engine } = StartFiles::read_or_first(config, directory)?;
     let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
     for (listener, tls) in config.listeners.iter().zip(tls) {
         match listener.protocol {
@@ -186,7 +188,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
                 let sockets = Sockets { server: bound?, tls, logins, signers };
                 let http = BoundListeners::bind(config, config.http_listeners(), of_http, deadline)?;
                 let reading = BoundListeners::bind(config, config.reading_listeners(), of_reading, deadline)?;
-                return Ok(Bound { sockets, own, relay, http, reading });
+                return Ok(Bound { sockets, own, relay, engine, http, reading });
             }
         }
     }

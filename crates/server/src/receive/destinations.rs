@@ -22,6 +22,8 @@ use crate::receive::stuck::StuckStreams;
 
 /// The destinations of this server's mail.
 pub(crate) struct Destinations {
+    /// Accepts their mail.
+    intake: Intake,
     maildirs: LocalDelivery,
     mailboxes: Option<MailArrivals>,
     events: Option<EventRecorder>,
@@ -45,7 +47,14 @@ impl Destinations {
         list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
         list.push(transports.clone());
         list.push(remote.queue().clone());
-        Self { maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
+        let intake = maildirs.intake().clone();
+        Self { intake, maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
+    }
+
+    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events of it are no part of its batches.
+    pub fn accepted_by(self, intake: Intake) -> Self {
+        let (transports, queue) = (self.transports.clone(), self.remote.queue().clone());
+        Self { intake, list: vec![transports as Arc<dyn Destination>, queue], ..self }
     }
 
     /// All of them.
@@ -55,7 +64,7 @@ impl Destinations {
 
     /// The intake that accepts their mail.
     pub fn intake(&self) -> &Intake {
-        self.maildirs.intake()
+        &self.intake
     }
 
     /// The event log, if there is one.
@@ -160,7 +169,7 @@ impl Receiver {
     }
 
     /// The relay, if it is open.
-    pub fn relay(&self) -> Option<&Relay> {
+    pub fn relay(&self) -> Option<Relay> {
         self.destinations().remote.relay()
     }
 }
@@ -189,16 +198,21 @@ impl<D> Late<D> {
 
     fn not_open(&self, place: &MailPlace) -> Result<(), NotTaken> {
         match (self.is_own)(place) {
-            true => Err(NotTaken {
-                cause: NotTakenCause::NotOpen,
-                code: 451,
-                status: "4.3.5",
-                text: "This address cannot be served now, try again later".into(),
-                about: None,
-                why: "its destination is not open".to_owned(),
-            }),
+            true => Err(not_open()),
             false => Ok(()),
         }
+    }
+}
+
+/// The refusal of mail whose destination is not open.
+pub(crate) fn not_open() -> NotTaken {
+    NotTaken {
+        cause: NotTakenCause::NotOpen,
+        code: 451,
+        status: "4.3.5",
+        text: "This address cannot be served now, try again later".into(),
+        about: None,
+        why: "its destination is not open".to_owned(),
     }
 }
 

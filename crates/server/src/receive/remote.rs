@@ -1,34 +1,86 @@
 //! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
 
 use posthaste_dns::Resolver;
-use posthaste_intake::{Body, MailPlace};
+use posthaste_intake::{
+    Body, BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, Reserved, Reserving,
+};
 use posthaste_notify::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
 use posthaste_spool::Lsn;
+use posthaste_watch::Found;
 
 use crate::config::forward::{Back, Forwarding};
-use crate::receive::destinations::Late;
+use crate::receive::destinations::not_open;
 use crate::receive::events::EventRecorder;
 use crate::receive::returned::{self, ReturnPath, ReturnedMail};
 
 /// Other hosts. Open if the configuration lets anybody use the relay.
 pub(crate) struct RemoteHosts {
-    relay: Arc<Late<Relay>>,
+    relay: Arc<RelayDoor>,
     /// Shared with the relay. `None`: the machine has no resolver.
     resolver: RwLock<Option<Arc<Resolver>>>,
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
+    /// The relay comes and goes with the shard of a cluster.
+    comes_and_goes: AtomicBool,
+}
+
+/// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
+#[derive(Default)]
+pub(crate) struct RelayDoor(RwLock<Option<Relay>>);
+
+impl RelayDoor {
+    /// The relay, if it is open.
+    pub fn opened(&self) -> Option<Relay> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It is open from now on, or not any more.
+    pub fn set(&self, relay: Option<Relay>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = relay;
+    }
+}
+
+impl Destination for RelayDoor {
+    fn figures(&self) -> DestinationFigures {
+        self.opened().map(|relay| relay.figures()).unwrap_or_default()
+    }
+
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.opened().map(|relay| relay.look_for_stuck(now)).unwrap_or_default()
+    }
+
+    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        match self.opened() {
+            Some(relay) => relay.check(place, recipients),
+            None if *place == MailPlace::Remote => Err(not_open()),
+            None => Ok(()),
+        }
+    }
+
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        let Some(relay) = self.opened() else {
+            let has_remote = mail.recipients.iter().any(|recipient| recipient.place == MailPlace::Remote);
+            return Reserving::Done(if has_remote { Err(not_open()) } else { Ok(()) });
+        };
+        match relay.reserve(mail, body, reserved) {
+            Reserving::Done(taken) => Reserving::Done(taken),
+            Reserving::Waiting(_) => unreachable!("a queue has no one to wait for"),
+        }
+    }
 }
 
 impl Default for RemoteHosts {
     fn default() -> Self {
-        let relay = Arc::new(Late::new(|place| *place == MailPlace::Remote));
-        Self { relay, resolver: RwLock::default(), forwarding: OnceLock::new(), stuck: OnceLock::new() }
+        let (resolver, forwarding, stuck) = Default::default();
+        Self { relay: Arc::default(), resolver, forwarding, stuck, comes_and_goes: AtomicBool::new(false) }
     }
 }
 
@@ -37,7 +89,14 @@ impl RemoteHosts {
     pub fn open(&self, relay: Relay, forwarding: Forwarding) {
         // Opened once.
         let _ = self.forwarding.set(forwarding);
-        self.relay.open(relay);
+        self.relay.set(Some(relay));
+    }
+
+    /// Takes mail for other hosts while the [queue](Self::queue) is open, and defers it otherwise.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub fn open_now_and_then(&self, forwarding: Forwarding) {
+        let _ = self.forwarding.set(forwarding);
+        self.comes_and_goes.store(true, Ordering::Relaxed);
     }
 
     /// Asks this resolver from now on.
@@ -61,18 +120,18 @@ impl RemoteHosts {
     }
 
     /// The queue as a destination.
-    pub fn queue(&self) -> &Arc<Late<Relay>> {
+    pub fn queue(&self) -> &Arc<RelayDoor> {
         &self.relay
     }
 
     /// The relay, if it is open.
-    pub fn relay(&self) -> Option<&Relay> {
+    pub fn relay(&self) -> Option<Relay> {
         self.relay.opened()
     }
 
     /// True if mail for other hosts is taken at all.
     pub fn is_open(&self) -> bool {
-        self.relay().is_some()
+        self.comes_and_goes.load(Ordering::Relaxed) || self.relay().is_some()
     }
 
     /// The treatment of senders whose mail is forwarded.
@@ -90,7 +149,7 @@ impl RemoteHosts {
 
     /// Classifies a recipient. May read from the disk.
     pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
-        ReturnPath::of(self.relay(), path)
+        ReturnPath::of(self.relay().as_ref(), path)
     }
 
     /// Classifies a recipient in the domain of rewritten senders.
@@ -105,18 +164,19 @@ impl RemoteHosts {
 
     /// A complaint of mail that was sent from here, in a message to an ordinary address.
     pub async fn complaint(&self, body: &Body) -> Option<ReturnedMail> {
-        returned::complaint(self.relay(), body).await
+        let relay = self.relay();
+        returned::complaint(relay.as_ref(), body).await
     }
 
     /// Logs what came to signed return paths in the message `report`, and suppresses addresses if the configuration says so.
     pub fn note_returned(&self, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
         if let Some(relay) = self.relay() {
-            returned::note(relay, recorder, mail, report);
+            returned::note(&relay, recorder, mail, report);
         }
     }
 
     /// The words of notifications.
     pub fn wording(&self) -> Arc<Wording> {
-        self.relay().map_or_else(Default::default, Relay::wording)
+        self.relay().map_or_else(Default::default, |relay| relay.wording())
     }
 }

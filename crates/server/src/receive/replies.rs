@@ -24,6 +24,11 @@ pub(crate) fn share_is_full() -> Reply {
     Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
 }
 
+/// The reply of a node whose shard is at another node, or which cannot ask the engine.
+pub(crate) fn is_standby() -> Reply {
+    Reply::new(451, "4.3.2", "This node takes no mail now, try another one or again later")
+}
+
 pub(crate) fn too_slow() -> Reply {
     Reply::new(452, "4.3.1", "The storage is too slow, try again later")
 }

@@ -14,6 +14,7 @@ use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 use posthaste_spool::Entry;
 
+use crate::receive::cluster::Begun;
 use crate::receive::returned::Returned;
 
 /// A transaction so far.
@@ -39,6 +40,8 @@ pub(crate) struct Transaction {
     tenant: Option<Arc<str>>,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
+    /// In a cluster: the shard is not handed over before it is dropped.
+    begun: Option<Begun>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
@@ -160,6 +163,11 @@ impl Transaction {
     /// The tenant that it is bound to.
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.tenant.as_ref()
+    }
+
+    /// Holds the shard that it has begun under.
+    pub fn hold(&mut self, begun: Begun) {
+        self.begun = Some(begun);
     }
 
     /// Adds an entry to the batch of the message.

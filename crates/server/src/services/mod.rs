@@ -1,5 +1,6 @@
 //! Parts of a running server that go on beside the listeners: the spool, destinations, pickup, webhooks, watches.
 
+pub(crate) mod cluster;
 pub(crate) mod indexing;
 pub(crate) mod inject;
 pub(crate) mod mailboxes;

@@ -51,12 +51,8 @@ pub(crate) async fn open_spool(
     repeats: Arc<Repeats>,
     workers: Workers,
 ) -> Result<OpenedSpool, ServeError> {
-    let spool = posthaste_spool::Config {
-        watch: workers,
-        lsns_above: mailboxes::last_lsn(config)?,
-        events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
-        ..posthaste_spool::Config::from(&config.storage)
-    };
+    let lsns_above = mailboxes::last_lsn(config)?;
+    let spool = posthaste_spool::Config { watch: workers, lsns_above, ..spool_config(config, repeats) };
     let settings = config.clone();
     let open = move || {
         let (data, mail) = (&settings.storage.data, &settings.storage.mail);
@@ -76,7 +72,15 @@ pub(crate) async fn open_spool(
     tokio::task::spawn_blocking(open).await.map_err(std::io::Error::from)?
 }
 
-fn intake_config(config: &Config) -> posthaste_intake::Config {
+/// The settings of a spool, whose events go to the log.
+pub(crate) fn spool_config(config: &Config, repeats: Arc<Repeats>) -> posthaste_spool::Config {
+    posthaste_spool::Config {
+        events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
+        ..posthaste_spool::Config::from(&config.storage)
+    }
+}
+
+pub(crate) fn intake_config(config: &Config) -> posthaste_intake::Config {
     posthaste_intake::Config {
         // Gathered bodies are no larger than this, their trace fields included.
         inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
@@ -86,7 +90,10 @@ fn intake_config(config: &Config) -> posthaste_intake::Config {
 }
 
 /// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
-fn open_when_free(dir: &Path, config: posthaste_spool::Config) -> Result<(FileSpool, OpenReport), ServeError> {
+pub(crate) fn open_when_free(
+    dir: &Path,
+    config: posthaste_spool::Config,
+) -> Result<(FileSpool, OpenReport), ServeError> {
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match FileSpool::open(dir, config.clone()) {
@@ -98,7 +105,8 @@ fn open_when_free(dir: &Path, config: posthaste_spool::Config) -> Result<(FileSp
     }
 }
 
-fn tell(found: &OpenReport) {
+/// Logs what an opening has found.
+pub(crate) fn tell(found: &OpenReport) {
     for damage in &found.cut_off {
         let (batch, what) = (damage.lsn.map(display), &damage.what);
         tracing::info!(

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use posthaste_consumer::OpenError;
 use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
 use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
-use posthaste_intake::{Body, Destination, Mail, MailPlace, MailRecipient, NotifyWhen};
+use posthaste_intake::{Body, Destination, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::Written;
 use posthaste_relay::sender::{
     Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
@@ -111,38 +111,7 @@ impl Service for RelayService {
             tracing::error!(error = error.to_string(), "hosts are found as before");
             kept.push("dns");
         }
-        let Some(relay) = &self.relay else { return kept };
-        match config.relay.shaping_rules() {
-            Ok(rules) => relay.set_shaping(rules),
-            Err(error) => {
-                tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
-                kept.push("relay.shaping");
-            }
-        }
-        match config.relay.routing() {
-            Ok(routing) => relay.set_routing(&routing),
-            Err(error) => {
-                let error = error.to_string();
-                tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
-                kept.push("routes, TLS policies, sources and pools");
-            }
-        }
-        let section = &config.relay.bounces;
-        if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
-            let error = error.to_string();
-            tracing::error!(error, "the rules for classes of replies stay as they were");
-            kept.push("classes of replies");
-        }
-        relay.set_generic(config.relay.maps.generic.map());
-        match config.relay.notices.read() {
-            Ok(notices) => relay.set_notices(notices),
-            Err(error) => {
-                let error = error.to_string();
-                tracing::error!(error, "relay.notices: the old templates stay in force");
-                kept.push("relay.notices");
-            }
-        }
-        relay.set_room(&config.relay.room());
+        self.relay.iter().for_each(|relay| kept.extend(reload(relay, config)));
         kept
     }
 
@@ -161,13 +130,50 @@ impl Service for RelayService {
     }
 }
 
+/// Puts limits, routes, TLS policies, sources, pools, rules and templates of `config` in force. Returns what stays as it was.
+pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
+    let mut kept = Vec::new();
+    match config.relay.shaping_rules() {
+        Ok(rules) => relay.set_shaping(rules),
+        Err(error) => {
+            tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
+            kept.push("relay.shaping");
+        }
+    }
+    match config.relay.routing() {
+        Ok(routing) => relay.set_routing(&routing),
+        Err(error) => {
+            let error = error.to_string();
+            tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
+            kept.push("routes, TLS policies, sources and pools");
+        }
+    }
+    let section = &config.relay.bounces;
+    if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
+        let error = error.to_string();
+        tracing::error!(error, "the rules for classes of replies stay as they were");
+        kept.push("classes of replies");
+    }
+    relay.set_generic(config.relay.maps.generic.map());
+    match config.relay.notices.read() {
+        Ok(notices) => relay.set_notices(notices),
+        Err(error) => {
+            let error = error.to_string();
+            tracing::error!(error, "relay.notices: the old templates stay in force");
+            kept.push("relay.notices");
+        }
+    }
+    relay.set_room(&config.relay.room());
+    kept
+}
+
 /// A file in the data directory that is there while the relay runs.
 const RUNNING: &str = "relay.running";
 /// The directory of policies, below `storage.data`.
 const POLICIES: &str = "mta-sts";
 
 /// Warns of resolvers that are believed about DNSSEC, though anybody on the way to them can forge their answers.
-fn warn_of_far(resolver: &Resolver) {
+pub(crate) fn warn_of_far(resolver: &Resolver) {
     for server in resolver.believed_from_afar() {
         let server = server.to_string();
         tracing::warn!(server, "dns.trust_ad: the resolver is not on this machine, so DANE protects nothing");
@@ -189,14 +195,12 @@ fn open(
         of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
     // Notices of local success have the words of the relay.
     let has_templates = section.notices.templates.is_some();
-    let (live, meters) = (of_server.live().clone(), Arc::clone(of_server.meters()));
-    drop(of_server);
     let is_needed = is_waiting || config.lets_clients_relay() || has_forwards || has_templates;
     if !is_needed && !section.local_users {
         return Ok(None);
     }
-    let resolver = match files.resolver {
-        Ok(resolver) => resolver,
+    let resolver = match &files.resolver {
+        Ok(resolver) => Arc::clone(resolver),
         Err(error) if is_needed => return Err(ServeError::Dns(error.to_string())),
         Err(error) => {
             let error = error.to_string();
@@ -211,7 +215,43 @@ fn open(
         let (path, error) = (running.display().to_string(), error.to_string());
         tracing::warn!(path, error, "if the server crashes, a message that causes this will not be found");
     }
-    let settings = RelayConfig {
+    let senders = Arc::new(Senders { receiver });
+    let settings =
+        RelayConfig { has_crashed, ..relay_config(config, files, resolver, &of_server, (senders, recorder))? };
+    drop(of_server);
+    let (relay, report) = Relay::open(spool, settings).map_err(ServeError::Relay)?;
+    relay.set_generic(config.relay.maps.generic.map());
+    tell_opened(&report, &config.storage.spool);
+    Ok(Some(relay))
+}
+
+/// What the log says of a queue that was opened. `spool`: its directory.
+pub(crate) fn tell_opened(report: &OpenReport, spool: &Path) {
+    log_damaged(&report.damaged, "the queue");
+    log_uncertain(report, spool);
+    if report.quarantined > 0 {
+        let recipients = report.quarantined;
+        tracing::error!(recipients, "held: they were at work when the server crashed, three times");
+    }
+    if report.recipients > 0 {
+        tracing::info!(recipients = report.recipients, "mail waits for other hosts");
+    }
+}
+
+/// The settings of a queue. Opens the files of bounces: once in a process.
+///
+/// # Errors
+/// A name in the configuration that cannot be used.
+pub(crate) fn relay_config(
+    config: &Config,
+    files: RelayFiles,
+    resolver: Arc<Resolver>,
+    receiver: &Receiver,
+    (notifier, recorder): (Arc<dyn Notifier>, Option<EventRecorder>),
+) -> Result<RelayConfig, ServeError> {
+    let section = &config.relay;
+    let meters = Arc::clone(receiver.meters());
+    Ok(RelayConfig {
         host_name: config.host_name.clone(),
         resolver,
         port: section.port,
@@ -231,24 +271,12 @@ fn open(
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,
         bounces: Bounces::open(files.bounces, &section.bounces, &config.storage.data)?,
-        has_crashed,
+        has_crashed: false,
         notices: files.notices,
-        notifier: Arc::new(Senders { receiver }),
-        witnesses: Some(Arc::new(live)),
+        notifier,
+        witnesses: Some(Arc::new(receiver.live().clone())),
         observer: Some(Arc::new(RelayLog { recorder, meters })),
-    };
-    let (relay, report) = Relay::open(spool, settings).map_err(ServeError::Relay)?;
-    relay.set_generic(config.relay.maps.generic.map());
-    log_damaged(&report.damaged, "the queue");
-    log_uncertain(&report, &config.storage.spool);
-    if report.quarantined > 0 {
-        let recipients = report.quarantined;
-        tracing::error!(recipients, "held: they were at work when the server crashed, three times");
-    }
-    if report.recipients > 0 {
-        tracing::info!(recipients = report.recipients, "mail waits for other hosts");
-    }
-    Ok(Some(relay))
+    })
 }
 
 /// Policies of other domains, if they are to count and can be had.
@@ -314,7 +342,7 @@ struct Senders {
 impl Notifier for Senders {
     fn knows(&self, sender: &str) -> bool {
         // A server that ends has it asked again after its start.
-        self.receiver.upgrade().is_none_or(|receiver| receiver.addressee(sender).is_some())
+        self.receiver.upgrade().is_none_or(|receiver| receiver.knows(sender))
     }
 
     fn deliver(&self, notice: Notice) -> Delivering {
@@ -336,6 +364,11 @@ struct Addressee {
 }
 
 impl Receiver {
+    /// True if somebody may be told by a notification for `sender`.
+    pub fn knows(&self, sender: &str) -> bool {
+        self.addressee(sender).is_some()
+    }
+
     /// The addressee of a notification for `sender`; `None` if nobody can be told.
     fn addressee(&self, sender: &str) -> Option<Addressee> {
         let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
@@ -376,6 +409,22 @@ impl Receiver {
         told: Option<Entry>,
         remote: Option<Entry>,
     ) -> Result<bool, String> {
+        let destinations = self.destinations();
+        self.notify_by((destinations.intake(), destinations.list()), sender, written, told, remote).await
+    }
+
+    /// Like [`notify`](Self::notify), for a stream of another spool, with its own destinations.
+    ///
+    /// # Errors
+    /// It cannot be kept now.
+    pub async fn notify_by(
+        &self,
+        (intake, destinations): (&Intake, &[Arc<dyn Destination>]),
+        sender: &str,
+        written: Written,
+        told: Option<Entry>,
+        remote: Option<Entry>,
+    ) -> Result<bool, String> {
         let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
         let remote = remote.filter(|_| !is_rewritten && mailboxes.is_none());
         let has_entry = remote.is_some();
@@ -390,10 +439,9 @@ impl Receiver {
         if mail.recipients.is_empty() && !has_entry {
             return Err("its mailbox cannot be served now".to_owned());
         }
-        let destinations = self.destinations();
         let front = self.sign_notice(&written)?;
         let (mail, body) = (Mail { also, front, ..mail }, Body::Memory(written.message));
-        let kept = destinations.intake().accept(destinations.list(), &mail, body).await;
+        let kept = intake.accept(destinations, &mail, body).await;
         kept.map(|_| true).map_err(|error| error.to_string())
     }
 

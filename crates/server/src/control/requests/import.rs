@@ -271,7 +271,7 @@ pub(super) trait Importing {
 impl Importing for WeakReceiver {
     fn relay(&self) -> Result<Relay, String> {
         let receiver = self.upgrade().ok_or("the server ends")?;
-        relay_of(&receiver).cloned()
+        relay_of(&receiver)
     }
 }
 

@@ -325,7 +325,7 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
         None => of_the_queue(request, asker, receiver, answer),
     };
     let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request), receiver.relay()) {
-        (AskRefusal::Refused(why), Some(message), Some(relay)) if !asker.knows(relay, message) => {
+        (AskRefusal::Refused(why), Some(message), Some(relay)) if !asker.knows(&relay, message) => {
             AskRefusal::Unknown(why)
         }
         (refusal, ..) => refusal,
@@ -419,7 +419,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         // At the socket a list is whole.
         let is_bounded = !asker.token.is_empty();
         let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
-        let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(relay, &wanted, answer));
+        let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(&relay, &wanted, answer));
         let transports = receiver.transports().filter(|_| listed.count < most);
         let others = transports.map_or(0, |transports| transports::list(transports, of, most - listed.count, answer));
         let mut end = json!({ "done": listed.count + others });
@@ -440,6 +440,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
             _ => Err(no_relay(receiver)),
         };
     };
+    let relay = &relay;
     match request {
         Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
@@ -485,7 +486,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
 ///
 /// # Errors
 /// It is stuck, or this server has none.
-fn relay_of(receiver: &Receiver) -> Result<&Relay, String> {
+fn relay_of(receiver: &Receiver) -> Result<Relay, String> {
     receiver.relay().ok_or_else(|| no_relay(receiver))
 }
 

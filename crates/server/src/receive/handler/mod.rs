@@ -43,7 +43,7 @@ use crate::receive::logins::{self, Session};
 use crate::receive::message_log::{LogLine, Severity};
 use crate::receive::meters::Meters;
 use crate::receive::remote::RemoteHosts;
-use crate::receive::replies::{reply_to, share_is_full, too_slow};
+use crate::receive::replies::{is_standby, reply_to, share_is_full, too_slow};
 use crate::receive::settings::Settings;
 use crate::receive::transaction::Transaction;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
@@ -164,6 +164,7 @@ impl Receiver {
     }
 
     /// It is a node of a cluster. Said once.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn set_cluster(&self, door: Arc<dyn ClusterDoor>) {
         let _ = self.0.cluster.set(door);
     }
@@ -313,7 +314,10 @@ impl Handler for Receiver {
 
     async fn mail(&self, session: &mut Session, to: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         to.announce(mail.size);
-        let outcome = self.check_mail(session, mail).await;
+        let outcome = match self.begin_in_cluster(to) {
+            Ok(()) => self.check_mail(session, mail).await,
+            standby => standby,
+        };
         let _ = outcome.as_ref().inspect_err(|_| self.count_refused());
         if let (Some(recorder), Err(reply)) = (self.events(), &outcome) {
             events::command(recorder, session, &mail.reverse_path, None, reply);
@@ -392,6 +396,13 @@ impl Receiver {
         }
         self.log(&log, session, &envelope, &outcome, begun);
         outcome
+    }
+
+    /// Begins a transaction under the shard of this node, where there is a cluster.
+    fn begin_in_cluster(&self, to: &mut Transaction) -> Result<(), Reply> {
+        let Some(cluster) = self.cluster() else { return Ok(()) };
+        to.hold(cluster.begin().ok_or_else(is_standby)?);
+        Ok(())
     }
 
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {

@@ -1,0 +1,38 @@
+//! In place of a node, for a program without the feature `cluster`: the configuration cannot ask for one.
+
+use std::sync::Arc;
+
+use posthaste_config::Config;
+use posthaste_intake::Intake;
+
+use crate::config::engine_login::EngineLogin;
+use crate::config::error::ServeError;
+use crate::config::start_files::RelayFiles;
+use crate::receive::handler::Receiver;
+use crate::repeats::Repeats;
+use crate::services::relay::RelayService;
+
+/// The shards of this node: there are none.
+pub(crate) enum OpenShards {}
+
+impl OpenShards {
+    /// Opens nothing: see [`EngineLogin::read`].
+    ///
+    /// # Errors
+    /// None.
+    pub async fn open(_: &Config, _: EngineLogin, _: Arc<Repeats>) -> Result<Option<Self>, ServeError> {
+        Ok(None)
+    }
+
+    pub fn intake(&self) -> &Intake {
+        match *self {}
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn start(self, _: &Config, _: RelayFiles, _: Receiver) -> Result<RelayService, ServeError> {
+        match self {}
+    }
+}

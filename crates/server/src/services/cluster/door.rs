@@ -1,0 +1,148 @@
+//! The operator's view of a node.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use posthaste_cluster::{CellKey, Cells, ClusterNode, Log, NodeCell, NodeName, NodeNews, ShardCell};
+use posthaste_config::ClusterShard;
+use posthaste_control::{ClusterStatus, MemberStatus, ShardRole, ShardStatus};
+
+use super::shard::ShardState;
+use crate::receive::cluster::{Begun, ClusterDoor};
+
+/// A node at work.
+pub(super) struct NodeDoor {
+    pub node: String,
+    pub running: Arc<ClusterNode>,
+    pub cells: Arc<dyn Cells>,
+    pub shards: Vec<DoorShard>,
+    pub roles: Arc<Roles>,
+    pub is_draining: AtomicBool,
+}
+
+pub(super) struct DoorShard {
+    pub config: ClusterShard,
+    pub log: Arc<dyn Log>,
+    pub state: Arc<ShardState>,
+}
+
+/// The part of this node in each shard, and why it has stopped.
+#[derive(Default)]
+pub(super) struct Roles(Mutex<BTreeMap<u16, (ShardRole, Option<String>)>>);
+
+impl Roles {
+    /// Notes and logs news of the node. True if the process must end.
+    pub fn note(&self, news: &NodeNews) -> bool {
+        let set = |shard: u16, role, why| {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, (role, why));
+        };
+        match news {
+            NodeNews::Owner { shard, epoch } => {
+                tracing::info!(shard, epoch, "this node owns the shard");
+                set(*shard, ShardRole::Owner, None);
+            }
+            NodeNews::Standby { shard } => {
+                tracing::info!(shard, "this node is a standby of the shard");
+                set(*shard, ShardRole::Standby, None);
+            }
+            NodeNews::Stopped { shard, why } => {
+                let why = why.to_string();
+                tracing::error!(shard, why, "the shard has stopped: its mail waits until an operator has looked at it");
+                set(*shard, ShardRole::Stopped, Some(why));
+            }
+            NodeNews::NameTaken => {
+                tracing::error!("another process is the node of this name: this one ends");
+                return true;
+            }
+        }
+        false
+    }
+
+    fn of(&self, shard: u16) -> (ShardRole, Option<String>) {
+        let roles = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        roles.get(&shard).cloned().unwrap_or((ShardRole::Standby, None))
+    }
+}
+
+impl NodeDoor {
+    fn status_of(&self, shard: &DoorShard) -> ShardStatus {
+        let number = shard.config.number;
+        let (role, why) = self.roles.of(number);
+        let mut troubles: Vec<String> = why.into_iter().collect();
+        let (cell, end, room) = (self.cell(number), shard.log.end(), shard.log.room());
+        troubles.extend(cell.as_ref().err().cloned());
+        troubles.extend(end.as_ref().err().map(ToString::to_string));
+        let cell = cell.unwrap_or_default();
+        let names = |of: &BTreeMap<NodeName, u64>| of.keys().map(ToString::to_string).collect();
+        ShardStatus {
+            shard: number,
+            home: shard.config.home.clone(),
+            role,
+            owner: cell.owner.as_ref().map(|owner| owner.node.to_string()),
+            epoch: cell.epoch,
+            in_sync: names(&cell.in_sync),
+            seeding: names(&cell.seeding),
+            members: shard.config.members().filter_map(|node| self.member(number, node)).collect(),
+            end: end.ok().map(|end| end.get()),
+            used_bytes: room.as_ref().ok().map(|(used, _)| *used),
+            limit_bytes: room.ok().map(|(_, limit)| limit),
+            queued: shard.state.queued(),
+            troubles,
+        }
+    }
+
+    /// Empty for a shard that never had an owner.
+    fn cell(&self, shard: u16) -> Result<ShardCell, String> {
+        let (value, _) = self.cells.get(&CellKey::Shard(shard).to_string()).map_err(|error| error.to_string())?;
+        match value.is_empty() {
+            true => Ok(ShardCell::default()),
+            false => ShardCell::decode(&value).ok_or_else(|| "the shard's cell cannot be read".to_owned()),
+        }
+    }
+
+    fn member(&self, shard: u16, node: &str) -> Option<MemberStatus> {
+        let (value, _) = self.cells.get(&NodeName::new(node)?.key()).ok()?;
+        let report = *NodeCell::decode(&value)?.reports.get(&shard)?;
+        Some(MemberStatus { node: node.to_owned(), applied: report.applied.get() })
+    }
+}
+
+impl ClusterDoor for NodeDoor {
+    fn status(&self) -> ClusterStatus {
+        ClusterStatus {
+            node: self.node.clone(),
+            engine: "nats".to_owned(),
+            is_draining: self.is_draining.load(Ordering::Relaxed),
+            shards: self.shards.iter().map(|shard| self.status_of(shard)).collect(),
+        }
+    }
+
+    fn drain(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.running.drain();
+    }
+
+    fn move_shard(&self, shard: u16, to: Option<&str>) -> Result<(), String> {
+        let found = self.shards.iter().find(|found| found.config.number == shard);
+        let found = found.ok_or_else(|| format!("{} is no member of shard {shard}", self.node))?;
+        if self.roles.of(shard).0 != ShardRole::Owner {
+            return Err(format!("{} does not own shard {shard}: ask its owner", self.node));
+        }
+        let to = match to {
+            Some(node) if node == self.node => return Err(format!("{node} owns shard {shard} already")),
+            Some(node) if found.config.members().all(|member| member != node) => {
+                return Err(format!("{node} is no member of shard {shard}"));
+            }
+            Some(node) => NodeName::new(node),
+            None => None,
+        };
+        self.running.hand_over(shard, to);
+        Ok(())
+    }
+
+    fn begin(&self) -> Option<Begun> {
+        let home = self.shards.iter().find(|shard| shard.config.home == self.node)?;
+        Some(Box::new(home.state.begin()?))
+    }
+}

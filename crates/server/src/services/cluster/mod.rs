@@ -1,0 +1,18 @@
+//! A node of a cluster: its shards, and what acts for them.
+//!
+//! The server's own spool stays on its machine, with the event log. All mail is accepted by the spool of the shard that this node is the home of; each shard that it
+//! owns has a relay. A standby's relay only applies entries, and is opened anew at each change of the owner.
+
+#[cfg(not(feature = "cluster"))]
+mod absent;
+#[cfg(feature = "cluster")]
+mod door;
+#[cfg(feature = "cluster")]
+mod node;
+#[cfg(feature = "cluster")]
+mod shard;
+
+#[cfg(not(feature = "cluster"))]
+pub(crate) use absent::OpenShards;
+#[cfg(feature = "cluster")]
+pub(crate) use node::OpenShards;

@@ -1,0 +1,307 @@
+//! The start and the end of a node.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLogin, NatsTls};
+use posthaste_cluster::{
+    BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, Identity, Log, NodeDriver, NodeName,
+    NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
+    ReplicatedSpool, SenderRules, WriterRules,
+};
+use posthaste_config::{Cluster, ClusterShard, Config, Dns};
+use posthaste_directory::Directory;
+use posthaste_inject::keys::KEY_STREAM;
+use posthaste_intake::Intake;
+use posthaste_spool::FileSpool;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout_at};
+
+use super::door::{DoorShard, NodeDoor, Roles};
+use super::shard::{RelaySettings, ShardParts, ShardRelay, ShardSenders};
+use crate::config::engine_login::EngineLogin;
+use crate::config::error::ServeError;
+use crate::config::start_files::RelayFiles;
+use crate::lifecycle::{Ended, Ending, OnFailure, Service};
+use crate::receive::handler::{Receiver, WeakReceiver};
+use crate::receive::remote::RelayDoor;
+use crate::receive::success::random_id;
+use crate::repeats::Repeats;
+use crate::services::opening::{intake_config, open_when_free, spool_config};
+use crate::services::relay::{self, relay_config, warn_of_far};
+
+/// The shards of this node, open as a standby's.
+pub(crate) struct OpenShards {
+    node: String,
+    cells: Arc<dyn Cells>,
+    shards: Vec<OpenShard>,
+    home: Intake,
+}
+
+struct OpenShard {
+    config: ClusterShard,
+    dir: PathBuf,
+    log: Arc<dyn Log>,
+    spool: Arc<ReplicatedSpool<FileSpool>>,
+    intake: Intake,
+}
+
+impl OpenShards {
+    /// Connects to the engine, and opens the spool of each shard. `None` without a cluster.
+    ///
+    /// # Errors
+    /// The engine does not answer or does not keep the promise, or a spool cannot be opened.
+    pub async fn open(config: &Config, login: EngineLogin, repeats: Arc<Repeats>) -> Result<Option<Self>, ServeError> {
+        let Some(cluster) = config.cluster.clone() else { return Ok(None) };
+        let config = config.clone();
+        let open = move || open(&config, &cluster, login, &repeats);
+        spawn_blocking(open).await.map_err(std::io::Error::from)?.map(Some)
+    }
+
+    /// Accepts the mail of this node.
+    pub fn intake(&self) -> &Intake {
+        &self.home
+    }
+
+    /// Takes shards over, and sends their mail, from now on.
+    ///
+    /// # Errors
+    /// A name in the configuration that cannot be used, no resolver, or no threads.
+    pub async fn start(
+        self,
+        config: &Config,
+        mut files: RelayFiles,
+        receiver: Receiver,
+    ) -> Result<ClusterService, ServeError> {
+        let forwarding = std::mem::take(&mut files.forwarding);
+        let resolver = files.resolver.as_ref().map_err(|error| ServeError::Dns(error.to_string()))?.clone();
+        warn_of_far(&resolver);
+        receiver.remote().set_resolver(resolver.clone());
+        let home_door = receiver.remote().queue().clone();
+        let senders = ShardSenders::new(receiver.downgrade(), self.home.clone(), home_door);
+        let (of_relay, to) = (config.clone(), receiver.clone());
+        let make = move || relay_config(&of_relay, files, resolver, &to, (Arc::new(senders), None));
+        let relay = spawn_blocking(make).await.map_err(std::io::Error::from)??;
+        let settings = Arc::new(Mutex::new(RelaySettings { config: relay, section: config.relay.clone() }));
+        receiver.remote().open_now_and_then(forwarding);
+        let of_thread = |error| ServeError::Service { service: "cluster", error };
+        self.run(config, settings, &receiver).map_err(of_thread)
+    }
+
+    fn run(
+        self,
+        config: &Config,
+        settings: Arc<Mutex<RelaySettings>>,
+        receiver: &Receiver,
+    ) -> std::io::Result<ClusterService> {
+        let Self { node, cells, shards, home } = self;
+        let (mut members, mut relays, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        for OpenShard { config, dir, log, spool, intake } in shards {
+            let is_home = config.home == node;
+            let door = if is_home { receiver.remote().queue().clone() } else { Arc::<RelayDoor>::default() };
+            let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake, door.clone()));
+            let (shard, settings) = (config.number, settings.clone());
+            let parts = ShardParts { shard, spool: spool.clone(), dir, settings, notifier, door };
+            let relay = Arc::new(ShardRelay::start(parts)?);
+            seen.push(DoorShard { config, log, state: relay.state.clone() });
+            members.push(NodeShard::new(spool, is_home, relay.clone()));
+            relays.push(relay);
+        }
+        let (alive, ended) = Ended::new();
+        let (mut alive, roles) = (Some(alive), Arc::<Roles>::default());
+        let noted = roles.clone();
+        let tell = Box::new(move |news: NodeNews| {
+            if noted.note(&news) {
+                drop(alive.take());
+            }
+        });
+        let world =
+            DriverWorld { cells: cells.clone(), calls: Arc::new(CallThreads::start()?), clock: Arc::new(BootTime) };
+        let driver = NodeDriver::new(driver_config(&node), world, members, tell)?;
+        let running = Arc::new(ClusterNode::start(driver)?);
+        let is_draining = AtomicBool::new(false);
+        receiver.set_cluster(Arc::new(NodeDoor {
+            node,
+            running: running.clone(),
+            cells,
+            shards: seen,
+            roles,
+            is_draining,
+        }));
+        let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
+        Ok(ClusterService { node: running, relays, home, settings, receiver, dns, ended })
+    }
+}
+
+fn driver_config(node: &str) -> DriverConfig {
+    let node = NodeName::new(node).expect("the configuration was checked");
+    let (times, rules) = (OwnershipTimes::default(), OwnershipRules::ALL);
+    DriverConfig { ownership: OwnershipConfig { node, incarnation: random(), times, rules }, release: RELEASE }
+}
+
+fn open(
+    config: &Config,
+    cluster: &Cluster,
+    login: EngineLogin,
+    repeats: &Arc<Repeats>,
+) -> Result<OpenShards, ServeError> {
+    let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
+    let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
+    let cells = engine.cells().map_err(|error| failed(&error))?;
+    let wrong = cells.check().map_err(|error| failed(&error))?;
+    if !wrong.is_empty() {
+        return Err(ServeError::Cluster(format!("the engine must be set otherwise: {}", wrong.join("; "))));
+    }
+    let (mut shards, mut home) = (Vec::new(), None);
+    for shard in cluster.own_shards() {
+        let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
+        let log: Arc<dyn Log> = Arc::new(engine.log(shard.number).map_err(|error| failed(&error))?);
+        let local = open_local(config, &dir, repeats)?;
+        let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
+        let spool = spool.map_err(|error| ServeError::Cluster(format!("shard {}: {error}", shard.number)))?;
+        let spool = Arc::new(spool);
+        let intake = Intake::new(spool.clone(), intake_config(config));
+        if shard.home == cluster.node {
+            home = Some(intake.clone());
+        }
+        shards.push(OpenShard { config: shard.clone(), dir, log, spool, intake });
+    }
+    let home = home.expect("the configuration was checked");
+    Ok(OpenShards { node: cluster.node.clone(), cells: Arc::new(cells), shards, home })
+}
+
+fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<FileSpool, ServeError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| ServeError::Service { service: "cluster", error })?;
+    let (spool, found) = open_when_free(dir, spool_config(config, repeats.clone()))?;
+    crate::services::opening::tell(&found);
+    Ok(spool)
+}
+
+fn engine_config(cluster: &Cluster, EngineLogin(login): EngineLogin) -> NatsConfig {
+    let tls =
+        || NatsTls { roots: cluster.ca_file.clone(), client: cluster.certificate.clone().zip(cluster.key.clone()) };
+    NatsConfig {
+        servers: cluster.servers.clone(),
+        monitors: cluster.monitors.clone(),
+        tls: cluster.tls.then(tls),
+        login: login.map(|(user, password)| NatsLogin { user, password }),
+        prefix: cluster.prefix.clone(),
+        replicas: cluster.replicas,
+        log_bytes_max: cluster.log_bytes,
+        timeout: ENGINE_TIMEOUT,
+    }
+}
+
+fn shard_config(config: &Config, shard: u16) -> ReplicatedConfig {
+    let segment_bytes = config.storage.spool_segment_bytes;
+    ReplicatedConfig {
+        shard,
+        identity: Identity { nonce: random(), log: random(), epoch: None },
+        segment_bytes,
+        record_bytes_max: usize::try_from(segment_bytes / 2).unwrap_or(usize::MAX),
+        pending_bytes_max: PENDING_BYTES_MAX,
+        engine_pace: ENGINE_PACE,
+        // Nobody reads the keys of requests on a standby.
+        owner_streams: vec![KEY_STREAM.to_owned()],
+        reader_rules: ReaderRules::default(),
+        sender_rules: SenderRules::default(),
+        writer_rules: WriterRules::default(),
+    }
+}
+
+fn random() -> u64 {
+    random_id() as u64
+}
+
+/// A node at work.
+pub(crate) struct ClusterService {
+    node: Arc<ClusterNode>,
+    relays: Vec<Arc<ShardRelay>>,
+    home: Intake,
+    settings: Arc<Mutex<RelaySettings>>,
+    receiver: WeakReceiver,
+    /// Resolver and its limits.
+    dns: Dns,
+    ended: Ended,
+}
+
+impl Service for ClusterService {
+    fn name(&self) -> &'static str {
+        "cluster"
+    }
+
+    /// Another process has its name.
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::Stop
+    }
+
+    /// As for the relay of a server without a cluster; also for relays that are opened later.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        let (mut kept, mut resolver) = (Vec::new(), None);
+        match RelayFiles::read(config) {
+            Ok(files) => {
+                let has_other_dns = self.dns != config.dns || config.dns.hosts_file.is_some();
+                resolver = files.resolver.ok().filter(|_| has_other_dns);
+                let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+                let RelaySettings { config: of_relay, section } = &mut *settings;
+                section.clone_from(&config.relay);
+                (of_relay.routing, of_relay.shaping, of_relay.notices) = (files.routing, files.shaping, files.notices);
+                of_relay.room = config.relay.room();
+                of_relay.resolver = resolver.clone().unwrap_or_else(|| of_relay.resolver.clone());
+            }
+            Err(_) => kept.push("files of the relay, for shards that are taken over"),
+        }
+        if let Some((resolver, receiver)) = resolver.as_ref().zip(self.receiver.upgrade()) {
+            receiver.remote().set_resolver(resolver.clone());
+            self.dns = config.dns.clone();
+        }
+        for relay in self.relays.iter().filter_map(|relay| relay.state.opened()) {
+            resolver.iter().for_each(|resolver| relay.set_resolver(resolver.clone()));
+            kept.extend(relay::reload(&relay, config));
+        }
+        kept
+    }
+
+    /// Hands its shards over. What is under way is finished, or is another node's.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        Box::pin(async move {
+            let (node, (tell, told)) = (self.node.clone(), oneshot::channel());
+            self.home.close();
+            // A thread of its own: an engine that does not answer holds it up.
+            let drain = std::thread::Builder::new().name("cluster-drain".to_owned()).spawn(move || {
+                node.drain();
+                let _ = tell.send(());
+            });
+            let is_drained = drain.is_ok() && timeout_at(deadline, told).await.is_ok();
+            if !is_drained {
+                tracing::warn!("shards are not handed over: another node takes them once this one is silent");
+            }
+            let end = move || {
+                self.relays.iter().for_each(|relay| relay.end_by(deadline.into_std()));
+                self.home.end(deadline.into_std());
+            };
+            let _ = spawn_blocking(end).await;
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ended.poll(cx)
+    }
+}
+
+/// Bytes that may wait for the engine in each shard.
+const PENDING_BYTES_MAX: u64 = 256 << 20;
+/// A request without an answer for so long is lost.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two questions for the engine's room.
+const ENGINE_PACE: Duration = Duration::from_secs(5);
+/// A planned hand-over waits so long for what is under way.
+const RELEASE: Duration = Duration::from_secs(30);

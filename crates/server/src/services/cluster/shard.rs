@@ -1,0 +1,271 @@
+//! The relay of a shard: applies entries on a standby, and sends for the owner.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use posthaste_cluster::{BegunTransaction, Digest, Lease, Position, ShardService};
+use posthaste_consumer::OpenError;
+use posthaste_intake::{Destination, Intake};
+use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
+use posthaste_spool::{Spool, StreamError};
+
+use crate::receive::handler::WeakReceiver;
+use crate::receive::remote::RelayDoor;
+use crate::services::relay::tell_opened;
+
+/// Settings of all relays of this node, as they are in force.
+pub(super) struct RelaySettings {
+    pub config: RelayConfig,
+    pub section: posthaste_config::Relay,
+}
+
+/// The relay of a shard, as the node's thread and the server see it.
+pub(super) struct ShardRelay {
+    pub state: Arc<ShardState>,
+    orders: Sender<Order>,
+}
+
+/// The state of a shard's relay.
+#[derive(Default)]
+pub(super) struct ShardState {
+    /// While the relay of the owner is open.
+    lease: Mutex<Option<Lease>>,
+    /// The relay of the owner, if it is open: mail goes to it.
+    pub door: Arc<RelayDoor>,
+    /// The relay of a standby, if it is open.
+    pub standby: RelayDoor,
+}
+
+/// The parts of a shard's relay.
+pub(super) struct ShardParts {
+    pub shard: u16,
+    pub spool: Arc<dyn Spool>,
+    /// The directory of the local spool.
+    pub dir: PathBuf,
+    pub settings: Arc<Mutex<RelaySettings>>,
+    pub notifier: Arc<dyn Notifier>,
+    /// See [`ShardState::door`].
+    pub door: Arc<RelayDoor>,
+}
+
+enum Order {
+    Promote(Lease),
+    Release(Box<dyn FnOnce() + Send>),
+    Demote,
+    End(Instant, Sender<()>),
+}
+
+impl ShardState {
+    /// Begins a transaction, if the owner's relay is open and its lease allows one.
+    pub fn begin(&self) -> Option<BegunTransaction> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.begin()
+    }
+
+    /// Recipients that wait, if a relay is open.
+    pub fn queued(&self) -> Option<u64> {
+        Some(self.opened()?.stats().recipients)
+    }
+
+    /// The relay that is open.
+    pub fn opened(&self) -> Option<Relay> {
+        self.door.opened().or_else(|| self.standby.opened())
+    }
+
+    fn set_lease(&self, lease: Option<Lease>) {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = lease;
+    }
+}
+
+impl ShardRelay {
+    /// Opens the relay of a standby, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn start(parts: ShardParts) -> std::io::Result<Self> {
+        let state = Arc::new(ShardState { door: parts.door.clone(), ..ShardState::default() });
+        let (orders, received) = channel();
+        let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false };
+        std::thread::Builder::new().name("cluster-relay".to_owned()).spawn(move || worker.run(&received))?;
+        Ok(Self { state, orders })
+    }
+
+    /// Ends the relay by then. Blocks.
+    pub fn end_by(&self, deadline: Instant) {
+        let (tell, told) = channel();
+        self.order(Order::End(deadline, tell));
+        let _ = told.recv();
+    }
+
+    /// One that comes after the end has no effect.
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+    }
+}
+
+impl ShardService for ShardRelay {
+    fn promote(&self, lease: Lease) {
+        self.order(Order::Promote(lease));
+    }
+
+    fn release(&self, done: Box<dyn FnOnce() + Send>) {
+        self.order(Order::Release(done));
+    }
+
+    fn demote(&self) {
+        self.state.set_lease(None);
+        self.order(Order::Demote);
+    }
+
+    fn digest_at(&self, _: Position) {}
+
+    /// Queues count crashes at their start, which is no entry: their digests cannot be compared yet.
+    fn digest(&self) -> Option<Digest> {
+        None
+    }
+}
+
+enum Role {
+    Standby,
+    Owner(Lease),
+    /// Was the owner, and waits to be a standby.
+    Released,
+}
+
+struct Worker {
+    parts: ShardParts,
+    state: Arc<ShardState>,
+    role: Role,
+    /// That it cannot be opened.
+    is_told: bool,
+}
+
+impl Worker {
+    fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            let order = match self.is_open() || self.open() {
+                true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => orders.recv_timeout(AGAIN),
+            };
+            match order {
+                Ok(Order::Promote(lease)) => {
+                    self.close(Instant::now());
+                    self.role = Role::Owner(lease);
+                }
+                Ok(Order::Release(done)) => {
+                    self.close(Instant::now() + RELEASE);
+                    self.role = Role::Released;
+                    done();
+                }
+                Ok(Order::Demote) => {
+                    self.close(Instant::now());
+                    self.role = Role::Standby;
+                }
+                Ok(Order::End(deadline, _told)) => return self.close(deadline),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.close(Instant::now()),
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.role, Role::Released) || self.state.opened().is_some()
+    }
+
+    /// Opens the relay of its role. False: it is to be tried again.
+    fn open(&mut self) -> bool {
+        let (config, generic) = {
+            let settings = self.parts.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            (settings.config.clone(), settings.section.maps.generic.map())
+        };
+        let spool = self.parts.spool.clone();
+        let opened = match &self.role {
+            Role::Released => return true,
+            Role::Standby => {
+                let config = RelayConfig { memory_bytes: 0, observer: None, witnesses: None, ..config };
+                Relay::open_standby(spool, config)
+            }
+            Role::Owner(lease) => {
+                let lease = lease.clone();
+                let notifier = self.parts.notifier.clone();
+                // The owner before may have crashed.
+                let config = RelayConfig { has_crashed: true, notifier, ..config };
+                Relay::open_while(spool, config, Arc::new(move || lease.may_act()))
+            }
+        };
+        match opened {
+            Ok((relay, report)) => {
+                self.is_told = false;
+                relay.set_generic(generic);
+                if let Role::Owner(lease) = &self.role {
+                    tell_opened(&report, &self.parts.dir);
+                    self.state.door.set(Some(relay));
+                    self.state.set_lease(Some(lease.clone()));
+                } else {
+                    self.state.standby.set(Some(relay));
+                }
+                true
+            }
+            Err(error) => {
+                self.tell(&error);
+                false
+            }
+        }
+    }
+
+    /// A standby has no queue before its owner has made one.
+    fn tell(&mut self, error: &OpenError) {
+        let is_new = matches!(self.role, Role::Standby) && matches!(error, OpenError::Stream(StreamError::Unknown(_)));
+        if is_new || std::mem::replace(&mut self.is_told, true) {
+            return;
+        }
+        let (shard, error) = (self.parts.shard, error.to_string());
+        tracing::error!(shard, error, "the queue of this shard cannot be opened; trying again");
+    }
+
+    fn close(&mut self, deadline: Instant) {
+        self.is_told = false;
+        self.state.set_lease(None);
+        for door in [&*self.state.door, &self.state.standby] {
+            if let Some(relay) = door.opened() {
+                door.set(None);
+                relay.end_by(deadline);
+            }
+        }
+    }
+}
+
+/// Delivers notifications by the shard of the message that they are about.
+pub(super) struct ShardSenders {
+    receiver: WeakReceiver,
+    intake: Intake,
+    destinations: [Arc<dyn Destination>; 1],
+}
+
+impl ShardSenders {
+    pub fn new(receiver: WeakReceiver, intake: Intake, door: Arc<RelayDoor>) -> Self {
+        Self { receiver, intake, destinations: [door] }
+    }
+}
+
+impl Notifier for ShardSenders {
+    fn knows(&self, sender: &str) -> bool {
+        self.receiver.upgrade().is_none_or(|receiver| receiver.knows(sender))
+    }
+
+    fn deliver(&self, notice: Notice) -> Delivering {
+        let (receiver, intake) = (self.receiver.clone(), self.intake.clone());
+        let destinations = self.destinations.clone();
+        Box::pin(async move {
+            let receiver = receiver.upgrade().ok_or("the server ends")?;
+            let by = (&intake, &destinations[..]);
+            receiver.notify_by(by, &notice.to, notice.written, Some(notice.change), Some(notice.remote)).await
+        })
+    }
+}
+
+/// Time between two attempts to open a relay.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Time for transactions under way at a planned hand-over.
+const RELEASE: Duration = Duration::from_secs(20);
