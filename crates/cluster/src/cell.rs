@@ -106,6 +106,11 @@ impl NodeName {
         ((1..=64).contains(&name.len()) && name.bytes().all(is_right)).then(|| NodeName(name.into()))
     }
 
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The key of its cell.
     pub fn key(&self) -> String {
         format!("node.{}", self.0)

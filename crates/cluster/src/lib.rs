@@ -12,6 +12,7 @@ mod bundle;
 mod cell;
 mod clock;
 mod collect;
+mod control;
 mod driver;
 mod entry;
 mod follower;
@@ -39,6 +40,10 @@ mod writer;
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
 pub use cell::{CellKey, CellOwner, Digest, NodeCell, NodeName, Report, ShardCell};
 pub use clock::{BootTime, LeaseClock};
+pub use control::{
+    ControlChange, ControlEntry, ControlForwarder, ControlKind, ControlSpread, ControlTable, ForwardEffect, NodeEntry,
+    SpreadOutcome,
+};
 pub use driver::{
     BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,
     NodeDriver, NodeNews, NodeShard, ShardService,
