@@ -27,10 +27,10 @@ pub struct TaggedCommand {
 /// Why a command is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImapCommandError {
-    /// It is none, or none of ours: BAD.
+    /// A syntax error or an unknown command: BAD.
     #[error("{0}")]
     Bad(&'static str),
-    /// It is right and asks for too much: `NO [LIMIT]`.
+    /// A valid command beyond a limit: `NO [LIMIT]`.
     #[error("{0}")]
     Limit(&'static str),
     /// A SEARCH in a charset that is not known: `NO [BADCHARSET]`.

@@ -83,7 +83,7 @@ pub struct ImapTimeouts {
     pub login: Duration,
     /// Without a command. IDLE has no end. Default 30 min.
     pub idle: Duration,
-    /// Without an octet taken by the client while there is something to send, or without one of a message that it appends. Default 2 min.
+    /// Longest stall of the client: output that it does not read, or an APPEND without a new octet. Default 2 min.
     pub write: Duration,
     /// One search. Default 10 s.
     pub search: Duration,
@@ -183,14 +183,14 @@ impl<A: Authenticator> ImapService<A> {
         }
     }
 
-    /// With other time limits.
+    /// Sets the time limits.
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: ImapTimeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// With an index, so that a search for text reads only messages that it does not know.
+    /// Sets a text index: a search for text then reads only messages that are not indexed.
     #[must_use]
     pub fn with_text_search(mut self, text: Arc<dyn TextSearch>) -> Self {
         self.text = Some(text);

@@ -1,4 +1,4 @@
-//! Where commands end: lines and their literals, under a limit, before anything is parsed.
+//! Splits the input into commands, with their literals, under a size limit, before parsing.
 
 use bytes::{Bytes, BytesMut};
 

@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
 /// The announcement of a literal at the end of a line: `{5}`, or `{5+}` which is not waited for (RFC 7888).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Literal {
-    /// Where the brace is.
+    /// Position of the brace.
     pub start: usize,
     /// Octets; a number beyond `u64` is the largest one.
     pub len: u64,

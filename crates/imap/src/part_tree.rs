@@ -14,7 +14,7 @@ pub(crate) struct PartTree(Vec<PartNode>);
 pub(crate) struct PartNode {
     pub kind: Kind,
     pub encoding: PartEncoding,
-    /// With the empty line.
+    /// Header section, with its empty line.
     pub header: Range<u32>,
     pub body: Range<u32>,
     /// Place of the next part that is not in this one.
@@ -28,7 +28,7 @@ pub(crate) enum PartEncoding {
     Plain,
     Base64,
     QuotedPrintable,
-    /// It cannot be undone.
+    /// An encoding that we cannot decode.
     Unknown,
 }
 
@@ -113,7 +113,7 @@ impl PartTree {
         }
     }
 
-    /// Reads the tree of a message of so many octets, and gives the octets after it; `None` if it is none.
+    /// Decodes the tree of a message of `len` octets; returns it with the bytes after it. `None` if they are no tree.
     pub fn decode(bytes: &[u8], len: u32) -> Option<(Self, &[u8])> {
         let (count, rest) = bytes.split_first_chunk::<4>()?;
         let count = u32::from_le_bytes(*count) as usize;

@@ -41,9 +41,9 @@ impl Octets {
 /// The part of a message that must be known to find a section in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// Its length.
+    /// The length of the message.
     Length,
-    /// Its header section.
+    /// The header section of the message.
     Header,
     /// All parts.
     Parts,
@@ -130,9 +130,9 @@ impl KnownParts<'_> {
 /// Octets of BINARY (RFC 3516 section 4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PartOctets {
-    /// As they stand in the message.
+    /// Octets of the message, not encoded.
     Plain(Range<u64>),
-    /// With this transfer encoding.
+    /// Octets of the message to decode.
     Encoded(Range<u64>, Encoding),
     /// The encoding cannot be undone.
     Unknown,

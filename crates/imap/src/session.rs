@@ -144,7 +144,7 @@ pub enum ImapEvent {
     Structure { uid: u32 },
     /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
     Open { uid: u32 },
-    /// *Asks* for the first octets of the open message, so many or all. Answer with [`ImapMachine::message`].
+    /// *Asks* for the first `octets` of the open message, or all. Answer with [`ImapMachine::message`].
     Read { octets: u64 },
     /// Write the output, then these octets of the open message. If they cannot be read, close: the client waits for them.
     Send(Range<u64>),
@@ -219,7 +219,7 @@ pub struct MessageOffer {
     pub keywords: Vec<String>,
     /// INTERNALDATE in seconds since 1970; `None`: now.
     pub date: Option<i64>,
-    /// Its octets, not counting what bare LFs become.
+    /// Octets as sent by the client; bare LFs count once.
     pub octets: u64,
 }
 
@@ -227,7 +227,7 @@ pub struct MessageOffer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the standard")]
 pub enum MailboxChange {
-    /// With `\Drafts` or the like.
+    /// CREATE, perhaps with a special use such as `\Drafts`.
     Create {
         mailbox: String,
         special_use: Option<String>,
@@ -246,9 +246,9 @@ pub enum MailboxChange {
 /// Messages of the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageChoice {
-    /// By number.
+    /// Message numbers.
     Numbers(NumberSet),
-    /// By UID.
+    /// Message UIDs.
     Uids(NumberSet),
 }
 
@@ -259,7 +259,7 @@ pub struct ImapCredentials {
     pub user: String,
     /// The password.
     pub password: String,
-    /// On whose behalf the client wants to act (PLAIN); `None` for its own.
+    /// The authorization identity (PLAIN); `None`: the login itself.
     pub acts_for: Option<String>,
 }
 
@@ -273,7 +273,7 @@ impl std::fmt::Debug for ImapCredentials {
 /// Why somebody is not logged in (decision 48).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginRefusal {
-    /// Another password, or no such name: `NO [AUTHENTICATIONFAILED]`.
+    /// Wrong name or password: `NO [AUTHENTICATIONFAILED]`.
     Wrong,
     /// Passwords cannot be checked now: `NO [UNAVAILABLE]`, upon which clients do not ask for another password.
     Busy,
@@ -296,7 +296,7 @@ pub enum MailRefusal {
     Exists,
     /// Another mailbox has that special use, or it is not known: `NO [USEATTR]`.
     UseTaken,
-    /// It is never possible: `NO [CANNOT]` with this sentence.
+    /// Impossible for good: `NO [CANNOT]` with this sentence.
     Cannot(&'static str),
     /// There is no room: `NO [OVERQUOTA]`.
     NoSpace,
@@ -306,11 +306,11 @@ pub enum MailRefusal {
     Limit,
     /// The message is too long: `NO [TOOBIG]`.
     TooBig,
-    /// It may work later: `NO [UNAVAILABLE]`.
+    /// A temporary failure: `NO [UNAVAILABLE]`.
     Unavailable,
-    /// It may not be read: `NO [NOPERM]`.
+    /// No permission to read: `NO [NOPERM]`.
     NoPermission,
-    /// It is damaged: `NO [CORRUPTION]`.
+    /// Damaged data: `NO [CORRUPTION]`.
     Damaged,
 }
 
@@ -413,13 +413,13 @@ pub struct SelectedMailbox {
 /// A message of the view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MailRow {
-    /// Its number in the view.
+    /// Message number in the view.
     pub number: u32,
-    /// Its UID.
+    /// UID of the message.
     pub uid: u32,
     /// Bits 0 to 4: \Seen, \Answered, \Flagged, \Deleted, \Draft; 8 to 63: keywords.
     pub flags: u64,
-    /// It is `\Recent` for this client.
+    /// True if the message is `\Recent` for this client.
     pub recent: bool,
     /// MODSEQ.
     pub modseq: u64,
@@ -434,7 +434,7 @@ pub struct MailRow {
 pub struct ChangedRow {
     /// The message now.
     pub row: MailRow,
-    /// Its flags when they were told last.
+    /// The flags last reported to the client.
     pub before: u64,
 }
 
@@ -447,7 +447,7 @@ pub struct StoredMail {
     pub gone: bool,
 }
 
-/// Where messages were copied or moved to (RFC 4315 section 3).
+/// UIDs of copied or moved messages, for COPYUID (RFC 4315 section 3).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopiedMail {
     /// UIDVALIDITY of that mailbox.
@@ -458,7 +458,7 @@ pub struct CopiedMail {
     pub to: NumberSet,
 }
 
-/// Where messages were stored (RFC 4315 section 3).
+/// UIDs of appended messages, for APPENDUID (RFC 4315 section 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendedMail {
     /// UIDVALIDITY of the mailbox.
@@ -489,8 +489,8 @@ pub struct MailChanges {
 /// A message that left the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpungedRow {
-    /// Its number.
+    /// Message number before it left.
     pub number: u32,
-    /// Its UID.
+    /// UID of the message.
     pub uid: u32,
 }

@@ -83,7 +83,7 @@ impl NumberSet {
         }
     }
 
-    /// As a `sequence-set` or `uid-set` on the wire; empty without numbers.
+    /// The `sequence-set` or `uid-set` on the wire; empty without numbers.
     pub(crate) fn text(&self) -> String {
         let ranges = self.0.iter().map(|range| match (range.start(), range.end()) {
             (first, last) if first == last => first.to_string(),
@@ -126,7 +126,7 @@ impl NumberSet {
         Self(common)
     }
 
-    /// Sets of at most so many ranges, which are this one together.
+    /// Splits the set into sets of at most `ranges_max` ranges.
     pub(crate) fn pieces(&self, ranges_max: usize) -> impl Iterator<Item = Self> {
         self.0.chunks(ranges_max).map(|ranges| Self(ranges.to_vec()))
     }

@@ -155,7 +155,7 @@ fn field(out: &mut Answer<'_>, header: &Header<'_>, name: &str) {
     out.nstring(value.as_deref().map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()));
 }
 
-/// As they are written: clients put pieces (RFC 2231) together themselves.
+/// Writes parameters unchanged: clients join the pieces of RFC 2231 themselves.
 fn parameters(out: &mut Answer<'_>, value: Option<&[u8]>) {
     let mut any = false;
     for (name, value) in value.into_iter().flat_map(raw_parameters) {

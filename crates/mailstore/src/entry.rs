@@ -56,7 +56,7 @@ pub enum MailEntry {
     Mailbox(MailboxFields),
     /// A mailbox was deleted.
     MailboxGone {
-        /// Its id.
+        /// Mailbox id.
         id: u32,
     },
     /// The keyword of a bit.
@@ -163,7 +163,7 @@ pub struct MessageFacts {
 /// A message of [`MailEntry::New`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMessage {
-    /// Its numbers.
+    /// Sizes and dates of the message.
     pub facts: MessageFacts,
     /// Recipient number of the body.
     pub target: u16,
@@ -176,12 +176,12 @@ pub struct NewMessage {
 /// Where the body of a new message is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyPlace {
-    /// In this batch. Its file follows; until it is there the message is in the spool.
+    /// The body of this batch. Until its file is written, the message is read from the spool.
     Batch {
         /// Header fields that stand in front of the body in this mailbox alone.
         prefix: Bytes,
     },
-    /// In an earlier batch that was *held* or *arrived*.
+    /// The body of an earlier batch that was *held* or *arrived*.
     Earlier(BodyOrigin),
     /// The body of another message: COPY or MOVE.
     Copied(BodyOrigin),
@@ -241,9 +241,9 @@ pub enum GoneReason {
 /// A mailbox, as its last entry has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MailboxFields {
-    /// Its id, never used again.
+    /// Id, never reused.
     pub id: u32,
-    /// Its account.
+    /// Account id.
     pub account: u32,
     /// UIDVALIDITY.
     pub uid_validity: u32,
@@ -251,16 +251,16 @@ pub struct MailboxFields {
     pub form: u8,
     /// 0: none; else `\Drafts`, `\Sent`, `\Junk`, `\Trash`, `\Archive` as 1 to 5.
     pub special_use: u8,
-    /// Its name, UTF-8 in normal form C.
+    /// Mailbox name, UTF-8 in normal form C.
     pub name: Bytes,
-    /// Its directory below the mail directory.
+    /// Directory below the mail directory.
     pub directory: Bytes,
 }
 
 /// An account, as its last entry has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AccountFields {
-    /// Its id, never used again.
+    /// Id, never reused.
     pub id: u32,
     /// The path of its INBOX below the mail directory.
     pub name: Bytes,

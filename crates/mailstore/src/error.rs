@@ -26,7 +26,7 @@ pub enum MailstoreError {
     /// Another mailbox has that special use (IMAP: NO \[USEATTR\]).
     #[error("another mailbox has that special use")]
     UseTaken,
-    /// It is never possible (IMAP: NO \[CANNOT\]). The reason is a sentence for the user.
+    /// Impossible for good (IMAP: NO \[CANNOT\]). The reason is a sentence for the user.
     #[error("{0}")]
     Cannot(&'static str),
     /// There is no room: the disk is full (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
@@ -41,7 +41,7 @@ pub enum MailstoreError {
     /// The message is longer than messages may be (IMAP: NO \[TOOBIG\]).
     #[error("the message is too big")]
     TooBig,
-    /// It may work later (IMAP: NO \[UNAVAILABLE\]).
+    /// A temporary failure (IMAP: NO \[UNAVAILABLE\]).
     #[error("not available now: {0}")]
     Unavailable(String),
 }

@@ -62,7 +62,7 @@ struct FakeMailbox {
     special_use: Option<SpecialUse>,
     uid_validity: UidValidity,
     recent_from: AtomicU32,
-    /// By UID.
+    /// Cached values by kind and UID.
     kept: Mutex<BTreeMap<(KeptKind, u32), Bytes>>,
     /// `None` once it was removed.
     now: watch::Sender<Option<Arc<Snapshot<File>>>>,
@@ -109,7 +109,7 @@ impl FakeStore {
         *lock(&self.0.refusal) = refusal;
     }
 
-    /// Says so from now on of the quota. It refuses nothing.
+    /// Sets the quota that is reported. It is not enforced.
     pub fn set_quota(&self, quota: Option<QuotaUse>) {
         *lock(&self.0.quota) = quota;
     }

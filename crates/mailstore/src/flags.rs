@@ -68,7 +68,7 @@ pub struct FlagUpdate {
     pub keywords: Vec<String>,
 }
 
-/// How flags of a message and those of a [`FlagUpdate`] come together.
+/// The way a [`FlagUpdate`] changes the flags of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagUpdateMode {
     /// The message has these alone.

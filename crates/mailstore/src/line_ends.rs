@@ -1,11 +1,11 @@
-//! From a file to the octets that are sent, piece by piece.
+//! Converts the octets of a file to those that are sent, piece by piece.
 
 use memchr::memchr2_iter;
 
-/// How a file's octets become those that are sent.
+/// The conversion from a file's octets to those that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileForm {
-    /// As they are: a file of ours that was stored verbatim.
+    /// None: a file of ours that was stored verbatim.
     Verbatim,
     /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as Dovecot does), all else stays. A file of ours with LF line ends has
     /// neither CR nor, but where a client sent one, NUL, which it keeps.

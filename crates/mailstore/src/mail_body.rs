@@ -56,7 +56,8 @@ async fn header_of<B: MailBody + ?Sized>(body: &B) -> Result<Bytes, MailstoreErr
     Ok(out.into())
 }
 
-/// Cuts off the octets behind a header that is read in pieces; false while its end is not among them. `searched`: octets without it, for the next piece.
+/// Cuts off the octets after a header that is read in pieces; false until its end is found. `searched`: octets known
+/// to lack it.
 pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
     let end = match out.starts_with(b"\r\n") {
         true => Some(2),
@@ -86,21 +87,21 @@ fn first_within<T>(
     first
 }
 
-/// As many of these as [`MailboxView::fields`](crate::MailboxView::fields) may give.
+/// The longest prefix that [`MailboxView::fields`](crate::MailboxView::fields) may return.
 pub(crate) fn first_fields(
     all: impl Iterator<Item = Result<Bytes, MailstoreError>>,
 ) -> Vec<Result<Bytes, MailstoreError>> {
     first_within(all, FIELDS_BYTES_MAX, Bytes::len)
 }
 
-/// As many of these as [`MailboxView::kept`](crate::MailboxView::kept) may give.
+/// The longest prefix that [`MailboxView::kept`](crate::MailboxView::kept) may return.
 pub(crate) fn first_kept(
     all: impl Iterator<Item = Result<Option<Bytes>, MailstoreError>>,
 ) -> Vec<Result<Option<Bytes>, MailstoreError>> {
     first_within(all, FIELDS_BYTES_MAX, |kept| kept.as_ref().map_or(0, Bytes::len))
 }
 
-/// As many of these as [`MailboxView::bodies`](crate::MailboxView::bodies) may give.
+/// The longest prefix that [`MailboxView::bodies`](crate::MailboxView::bodies) may return.
 pub(crate) fn first_bodies(
     all: impl Iterator<Item = Result<Arc<dyn MailBody>, MailstoreError>>,
 ) -> Vec<Result<Arc<dyn MailBody>, MailstoreError>> {

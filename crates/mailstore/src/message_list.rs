@@ -105,7 +105,7 @@ impl<F> MessageList<F> {
         }
     }
 
-    /// Another file of the message at a position.
+    /// Replaces the file of the message at a position.
     pub fn set_file(&mut self, at: usize, file: F) {
         self.messages[at].file = file;
     }

@@ -75,7 +75,7 @@ impl MailboxName {
         &self.0
     }
 
-    /// Its levels, the uppermost first.
+    /// Levels of the name, the top one first.
     pub fn levels(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split(SEPARATOR)
     }

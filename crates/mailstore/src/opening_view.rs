@@ -53,7 +53,7 @@ impl MailboxNumbers {
 #[derive(Debug, Clone)]
 pub(crate) struct OpeningMailbox<F> {
     pub numbers: Arc<MailboxNumbers>,
-    /// Those of the same moment. It ends without them if they cannot be read.
+    /// Messages at the same moment as the counters. Closed without a value if they cannot be read.
     pub messages: watch::Receiver<Option<Arc<Snapshot<F>>>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct OpeningView<S: Source> {
 }
 
 impl<S: Source> OpeningView<S> {
-    /// `None` if the numbers are not enough: the messages are to be waited for.
+    /// `None` if the counters are not enough, and the session must wait for the messages.
     pub fn select(source: Arc<S>, mode: SelectMode, opening: OpeningMailbox<S::File>) -> Option<Self> {
         let (from, next) = (source.recent_from(), opening.numbers.status.uid_next.get());
         let count = opening.numbers.recent_from(from.load(Ordering::Relaxed))?;

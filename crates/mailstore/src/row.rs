@@ -33,14 +33,14 @@ impl Uid {
         NonZeroU32::new(uid).map(Self)
     }
 
-    /// As a number.
+    /// The value.
     pub fn get(self) -> u32 {
         self.0.get()
     }
 }
 
 impl UidValidity {
-    /// As a number.
+    /// The value.
     pub fn get(self) -> u32 {
         self.0.get()
     }
@@ -82,9 +82,9 @@ pub struct MailboxStatus {
 /// A message, as a view shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Its number in the view, from 1 on.
+    /// Message number in the view, from 1 on.
     pub number: u32,
-    /// Its UID.
+    /// UID of the message.
     pub uid: Uid,
     /// Flags and keywords.
     pub flags: MessageFlags,
@@ -124,12 +124,13 @@ impl NumberRange {
     }
 }
 
-/// Messages of a view. `*` has been replaced by whoever made it. Ranges may overlap and be in any order; what the view lacks is passed over.
+/// Messages of a view. The caller has replaced `*`. Ranges may overlap and be in any order; what the view lacks is
+/// passed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageSet {
-    /// By number in the view.
+    /// Message numbers of the view.
     Numbers(Vec<NumberRange>),
-    /// By UID.
+    /// UIDs.
     Uids(Vec<NumberRange>),
 }
 

@@ -21,20 +21,20 @@ use crate::store::{
 /// The most rows of one step.
 const ROWS_AT_ONCE: usize = 256;
 
-/// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
+/// A mailbox whose messages can be changed. UIDs ascend and are those of a view; messages gone since are skipped.
 pub(crate) trait ChangeTarget {
     /// True if all changes are refused.
     fn is_read_only(&self) -> bool;
     fn store(&self, uids: Vec<Uid>, update: FlagUpdate, unchanged_since: Option<ModSeq>) -> Asked<'_, StoredFlags>;
     fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()>;
     fn remove(&self, uids: Vec<Uid>) -> Asked<'_, ()>;
-    /// With `moves`, the messages are here no more when they are there.
+    /// Copies messages to another mailbox. With `moves`, they leave this mailbox in the same step.
     fn copy(&self, uids: Vec<Uid>, to: MailboxId, moves: bool) -> Asked<'_, Option<CopiedMessages>>;
 }
 
 /// A mailbox that has snapshots.
 pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
-    /// Where a message's octets are.
+    /// The file of a message.
     type File: Clone + Send + Sync + 'static;
 
     fn id(&self) -> MailboxId;

@@ -19,7 +19,7 @@ pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> +
 /// Octets after which [`MailboxView::fields`] gives no more messages.
 pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
-/// Where mail is kept.
+/// A store of mail.
 pub trait Mailstore: Send + Sync + 'static {
     /// The mailboxes of a login, whose password has been checked by the caller.
     ///
@@ -146,7 +146,7 @@ pub struct QuotaUse {
     pub bytes: u64,
     /// Messages.
     pub messages: u64,
-    /// At least one.
+    /// Limits, of which at least one is set.
     pub limits: QuotaLimits,
 }
 
@@ -197,7 +197,7 @@ pub trait MessageWriter: Send {
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage>;
 }
 
-/// Where messages were put (RFC 4315 section 3, APPENDUID).
+/// UIDs of appended messages (RFC 4315 section 3, APPENDUID).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendedMessage {
     /// UIDVALIDITY of the mailbox.
@@ -468,16 +468,16 @@ pub struct ViewChanges {
 pub struct ChangedFlags {
     /// The message now, without its size.
     pub row: MessageRow,
-    /// Its flags in the view before.
+    /// Flags in the view before the change.
     pub before: MessageFlags,
 }
 
 /// A message that left the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpungedMessage {
-    /// Its number.
+    /// Message number before it left.
     pub number: u32,
-    /// Its UID.
+    /// UID of the message.
     pub uid: Uid,
 }
 

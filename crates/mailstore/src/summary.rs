@@ -11,11 +11,11 @@ use crate::table::{
 /// An account as of the last commit of the table, at most half a minute ago.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountSummary {
-    /// Its id.
+    /// Id in the table.
     pub id: u32,
-    /// Its messages and bytes.
+    /// Number and bytes of messages.
     pub row: AccountRow,
-    /// In the order of their names, INBOX first.
+    /// Mailboxes in the order of their names, INBOX first.
     pub mailboxes: Vec<MailboxSummary>,
     /// Bytes of the table's pages that are in use, for all accounts.
     pub live_bytes: u64,
@@ -24,13 +24,13 @@ pub struct AccountSummary {
 /// A mailbox of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailboxSummary {
-    /// Its id.
+    /// Id in the table.
     pub id: u32,
-    /// Its name.
+    /// Mailbox name.
     pub name: String,
-    /// Its numbers.
+    /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
-    /// Its keywords.
+    /// Keywords in the order of their bits.
     pub keywords: Vec<String>,
 }
 

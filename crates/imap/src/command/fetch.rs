@@ -34,11 +34,11 @@ pub enum FetchItem {
     },
     /// BINARY.SIZE[…]
     BinarySize(Vec<u32>),
-    /// As BODY[], by another name.
+    /// The old name of `BODY[]`.
     Rfc822,
-    /// As `BODY.PEEK[HEADER]`, by another name.
+    /// The old name of `BODY.PEEK[HEADER]`.
     Rfc822Header,
-    /// As `BODY[TEXT]`, by another name.
+    /// The old name of `BODY[TEXT]`.
     Rfc822Text,
 }
 
@@ -80,9 +80,9 @@ pub enum BodySectionText {
 /// Names of header fields. They are looked up and written for each message of a FETCH, so both are prepared once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldNames {
-    /// As the answer repeats them.
+    /// The names as written in the answer.
     written: Vec<u8>,
-    /// In lower case.
+    /// The names in lower case, for look-ups.
     names: HashSet<Vec<u8>>,
 }
 

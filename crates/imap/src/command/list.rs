@@ -68,7 +68,7 @@ impl StatusItem {
         ("HIGHESTMODSEQ", Self::HighestModSeq),
     ];
 
-    /// As on the wire.
+    /// The name on the wire.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, item)| *item == self).map_or("", |(name, _)| name)
     }

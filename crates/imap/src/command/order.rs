@@ -43,13 +43,13 @@ pub enum SortBy {
 /// THREAD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadCommand {
-    /// How messages are brought together.
+    /// The threading algorithm.
     pub algorithm: ThreadAlgorithm,
     /// Selects the messages.
     pub key: SearchKey,
 }
 
-/// How THREAD brings messages together (RFC 5256 section 3).
+/// Algorithms of THREAD (RFC 5256 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadAlgorithm {
     /// By base subject.

@@ -351,7 +351,7 @@ fn flag(cursor: &mut Cursor<'_>) -> Result<MailFlag> {
 /// An APPEND up to its first message (RFC 3501 section 6.3.11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appending {
-    /// Where to.
+    /// The target mailbox.
     pub mailbox: Vec<u8>,
     /// The first message.
     pub message: MessageOptions,

@@ -42,9 +42,9 @@ pub enum SearchKey {
     All,
     /// All of these; at least one.
     And(Vec<SearchKey>),
-    /// One of these at least.
+    /// Matches if either key does.
     Or(Box<(SearchKey, SearchKey)>),
-    /// Not this one.
+    /// Matches if the key does not.
     Not(Box<SearchKey>),
     /// Message numbers.
     Numbers(SequenceSet),
@@ -99,7 +99,7 @@ pub(super) fn search(cursor: &mut Cursor<'_>) -> Result<SearchCommand> {
     Ok(SearchCommand { returns, key: search_keys(cursor)? })
 }
 
-/// One of the charsets that are known.
+/// Reads the name of a supported charset.
 pub(super) fn charset(cursor: &mut Cursor<'_>) -> Result<()> {
     let charset = cursor.astring()?;
     let is_known = [&b"UTF-8"[..], b"US-ASCII"].iter().any(|known| charset.eq_ignore_ascii_case(known));

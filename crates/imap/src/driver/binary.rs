@@ -20,7 +20,7 @@ pub(super) struct DecodedReader<'a> {
 /// Why a part cannot be decoded.
 #[derive(Debug)]
 pub(super) enum DecodeFailure {
-    /// It is not what its encoding says.
+    /// The octets are invalid in the declared encoding.
     Broken,
     Unread(MailstoreError),
 }

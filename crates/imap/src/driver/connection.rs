@@ -15,7 +15,7 @@ pub(super) struct Line {
     pub machine: ImapMachine,
     pub stream: SessionStream,
     pub input: BytesMut,
-    /// Since COMPRESS.
+    /// Set by COMPRESS.
     deflated: Option<Box<Deflated>>,
     pub timeouts: ImapTimeouts,
     /// Before login: when there has to be one.
@@ -171,7 +171,7 @@ impl Line {
         Ok(true)
     }
 
-    /// Says the last words and closes.
+    /// Flushes the output and closes the connection.
     pub async fn close(mut self) {
         let mut last = std::mem::take(self.machine.output_mut());
         if let Some(deflated) = &mut self.deflated {

@@ -41,7 +41,8 @@ impl Deflated {
         self.is_full || self.has_ended || !self.packed.is_empty()
     }
 
-    /// Unpacks some of the client's octets behind `input`. Those of a final block count: the stream ends with the call after it.
+    /// Unpacks some of the client's octets and appends them to `input`. After a final block, the next call reports
+    /// the end of the stream.
     pub fn unpack(&mut self, input: &mut BytesMut) -> Result<(), NotDeflated> {
         if self.has_ended {
             return Err(NotDeflated);
@@ -73,7 +74,7 @@ impl Deflated {
         }
     }
 
-    /// Packs octets of the session behind `out`.
+    /// Packs octets of the session and appends them to `out`.
     pub fn pack(&mut self, octets: &[u8], out: &mut Vec<u8>) {
         self.is_dirty |= !octets.is_empty();
         self.run(octets, FlushCompress::None, out);

@@ -210,7 +210,7 @@ impl<'v, 's> Messages<'v, 's> {
 struct SearchClock<'s> {
     begun: Instant,
     told: Instant,
-    /// Of what a SORT or THREAD has collected.
+    /// Memory for the keys that a SORT or THREAD has collected.
     memory: Option<SemaphorePermit<'s>>,
 }
 

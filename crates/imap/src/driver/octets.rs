@@ -29,7 +29,7 @@ pub(super) async fn read(
     Ok(())
 }
 
-/// As many octets of a message as there are. Those of a short one are not copied.
+/// The first `octets` of a message, or all. A short message is not copied.
 async fn whole(body: &dyn MailBody, octets: u64) -> Result<Bytes, MailstoreError> {
     let first = body.read(0, octets).await?;
     if first.len() as u64 == octets {
@@ -46,7 +46,8 @@ async fn whole(body: &dyn MailBody, octets: u64) -> Result<Bytes, MailstoreError
     Ok(whole.into())
 }
 
-/// Does work on so many octets. Much of it must not hold up other sessions: another thread takes this one's place.
+/// Runs work on `octets` bytes. Above a limit it runs with `block_in_place`, so that it does not hold up other
+/// sessions.
 fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
     let has_others = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
     if octets > OCTETS_ASIDE && has_others { block_in_place(work) } else { work() }

@@ -1,4 +1,4 @@
-//! One session from its greeting to its end: what the machine asks, the store answers.
+//! Drives one session from greeting to end: passes the machine's requests to the store.
 
 use std::future::pending;
 use std::sync::Arc;

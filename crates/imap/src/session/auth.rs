@@ -9,7 +9,7 @@ use super::state::State;
 use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
 use crate::write;
 
-/// Message of a mechanism that the client is to send.
+/// The next client message that a mechanism waits for.
 #[derive(Debug)]
 pub(super) enum Asked {
     Plain,
@@ -22,7 +22,7 @@ pub(super) enum Asked {
 }
 
 impl ImapMachine {
-    /// Only what works is told: a client uses whatever it finds here.
+    /// Capabilities in the present state. Lists only what works now: clients use whatever is listed.
     pub(super) fn capabilities(&self) -> String {
         let mut text = String::from("IMAP4rev1 IMAP4rev2 LITERAL+ ID ENABLE");
         if self.logged_in {

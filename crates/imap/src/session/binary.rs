@@ -11,7 +11,7 @@ use crate::command::{Partial, part_numbers};
 /// An item about a part whose length is known once the part was decoded.
 #[derive(Debug)]
 pub(super) struct DecodedItem {
-    /// As the answer repeats it.
+    /// The item's name in the answer.
     name: String,
     range: Range<u64>,
     encoding: Encoding,

@@ -29,7 +29,7 @@ pub(super) enum Change {
         tag: String,
         moves: bool,
     },
-    /// Of the list of mailboxes.
+    /// A change of the list of mailboxes.
     Mailboxes {
         tag: String,
         name: &'static str,
@@ -74,7 +74,7 @@ impl Storing {
         !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
     }
 
-    /// Whether MODSEQ alone is told of a change: the client has asked for no more (RFC 7162 section 3.1.3).
+    /// True if a change is reported by MODSEQ alone, as the client asked with `.SILENT` (RFC 7162 section 3.1.3).
     pub fn is_silent_about(&self, row: &MailRow) -> bool {
         self.silent && self.has(row)
     }

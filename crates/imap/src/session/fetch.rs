@@ -30,11 +30,11 @@ pub(super) struct Fetching {
     sends: bool,
     step: Step,
     row: MailRow,
-    /// Of the row's message, once it was opened.
+    /// Length of the row's message, once it is open.
     len: Option<u64>,
-    /// Of the row's message, if it was kept.
+    /// Cached structure of the row's message.
     structure: Option<Box<KeptStructure>>,
-    /// A structure that is to be kept of the row's message.
+    /// New structure of the row's message, for the cache.
     made: Option<Vec<u8>>,
     /// The worst that happened to a message; told at the end (decision 32).
     failure: Option<MailRefusal>,
@@ -42,7 +42,7 @@ pub(super) struct Fetching {
     pieces: VecDeque<Piece>,
     /// A part of the row's message whose length is asked for.
     decoding: Option<DecodedItem>,
-    /// Rows are to be asked for first.
+    /// The rows to ask for first.
     choice: Option<(MessageChoice, bool)>,
     /// Messages with a higher MODSEQ only.
     changed_since: Option<u64>,
@@ -429,7 +429,7 @@ impl Fetching {
         if self.structure.is_some() { self.depth_with_parts } else { self.depth }
     }
 
-    /// True if the last row's answer is whole, and the next row is to be asked for.
+    /// True if the last row's answer is complete, and the next row is due.
     pub fn wants_row(&self) -> bool {
         self.step == Step::NextRow && self.choice.is_none()
     }

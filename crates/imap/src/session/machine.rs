@@ -27,7 +27,7 @@ pub struct ImapMachine {
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
-    /// Of a connection with TLS 1.3.
+    /// The exporter of a TLS 1.3 connection, for channel binding.
     pub(super) exporter: Option<TlsExporter>,
     pub(super) logged_in: bool,
     /// Octets are DEFLATE.
@@ -47,7 +47,7 @@ pub struct ImapMachine {
     pub(super) has_changed: bool,
     pub(super) errors: u32,
     pub(super) commands: u64,
-    /// In IDLE, something may have changed.
+    /// Set in IDLE when the view may have changed.
     poked: bool,
     /// An APPEND whose message is being dropped, and its answer.
     pub(super) dropping: Option<Reply>,
@@ -144,29 +144,29 @@ impl ImapMachine {
         self.commands
     }
 
-    /// In IDLE: something may have changed in the view.
+    /// Notes that the view may have changed, for IDLE.
     pub fn poke(&mut self) {
         self.poked = self.is_idling() && self.mailbox.is_some();
     }
 
-    /// In IDLE: shows that the connection lives (decision 15).
+    /// Sends a keep-alive in IDLE (decision 15).
     pub fn still_here(&mut self) {
         if self.is_idling() {
             self.line("* OK Still here");
         }
     }
 
-    /// Says BYE and closes: the server shuts down.
+    /// Sends BYE and closes, because the server shuts down.
     pub fn shut_down(&mut self) {
         self.bye("Server is shutting down");
     }
 
-    /// Says BYE and closes: the login has been removed, or has another password.
+    /// Sends BYE and closes, because the login was removed or its password changed.
     pub fn revoke(&mut self) {
         self.bye("Your login has changed, connect and log in again");
     }
 
-    /// Says BYE and closes: the client took too long.
+    /// Sends BYE and closes after a timeout.
     pub fn time_out(&mut self) {
         let text = if self.logged_in { "Autologout; idle for too long" } else { "No login for too long" };
         self.bye(text);

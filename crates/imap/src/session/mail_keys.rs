@@ -23,9 +23,9 @@ const VERSION: u8 = 1;
 
 /// Fields whose text is kept for SEARCH.
 const SEARCHED: [&str; 4] = ["From", "To", "Cc", "Subject"];
-/// In place of a text's length: there is no such field.
+/// A length that marks a missing field.
 const ABSENT: u16 = u16::MAX;
-/// In place of a text's length: it has to be read.
+/// A length that marks a text which must be read from the message.
 const UNKNOWN: u16 = u16::MAX - 1;
 
 const HAS_DATE: u8 = 1;
@@ -46,7 +46,7 @@ pub(super) enum Compared {
 /// The text of a field as SEARCH sees it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 enum SearchedText<'k> {
-    /// Only the message says.
+    /// Not cached: read the message.
     #[default]
     Unknown,
     Absent,
@@ -60,13 +60,13 @@ pub(super) struct MailKeys<'k> {
     pub sent: Option<i64>,
     /// The subject is that of a reply or a forward.
     pub is_reply: bool,
-    /// By [`Compared`].
+    /// Values in the order of [`Compared`].
     compared: [Cow<'k, str>; 6],
     /// `Message-ID`; empty if there is none.
     pub id: Cow<'k, str>,
     /// Ids that it refers to, oldest first.
     pub references: Vec<Cow<'k, str>>,
-    /// By [`SEARCHED`].
+    /// Texts in the order of [`SEARCHED`].
     searched: [SearchedText<'k>; 4],
 }
 
@@ -101,7 +101,7 @@ impl<'k> MailKeys<'k> {
         }
     }
 
-    /// Of a header section, in which only fields that clients list need be.
+    /// Reads the keys of a header section that has at least the fields that clients list.
     pub fn of_header(octets: &[u8]) -> Self {
         let is_kept = |name: &[u8]| SEARCHED.iter().any(|kept| name.eq_ignore_ascii_case(kept.as_bytes()));
         let text = MailText::of_header(octets, &is_kept);

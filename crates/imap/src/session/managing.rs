@@ -7,7 +7,8 @@ use super::{ImapEvent, ImapMachine, MailRefusal, MailboxChange};
 
 const NO_NAME: &str = "NO [CANNOT] That is no mailbox name";
 
-/// The name of a mailbox that is to be made (decisions 19 and 21). A separator at its end says that others will be below it.
+/// Checks the name of a mailbox to create (decisions 19 and 21). A trailing separator, which announces children, is
+/// removed.
 fn new_name(name: Option<String>) -> Result<String, &'static str> {
     let name = name.ok_or(NO_NAME)?;
     if name.contains(['*', '%']) {

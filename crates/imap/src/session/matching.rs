@@ -28,7 +28,7 @@ pub(super) enum Test {
     Larger(u64),
     Smaller(u64),
     ModSeq(u64),
-    /// One of the search's texts.
+    /// A text of the search, by index in [`Texts`].
     Text(usize),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Test {
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     pub keys: Vec<TextKey>,
-    /// By key; an index has been asked if there are any.
+    /// The index's answers by key; empty before the index is asked.
     answers: Vec<Option<TextAnswer>>,
 }
 
@@ -59,7 +59,7 @@ impl Texts {
         })
     }
 
-    /// By key, in the order of the keys.
+    /// Sets the index's answers, in the order of the keys.
     pub fn answer(&mut self, mut answers: Vec<Option<TextAnswer>>) {
         answers.resize_with(self.keys.len(), || None);
         self.answers = answers;

@@ -111,7 +111,7 @@ impl Order {
     }
 }
 
-/// Those that are the same in all criteria stay in the order of their numbers.
+/// Compares two messages by all criteria, then by number.
 fn compare(criteria: &[SortCriterion], one: &(u32, Box<[Value]>), other: &(u32, Box<[Value]>)) -> Ordering {
     let each = criteria.iter().zip(one.1.iter().zip(&other.1));
     let order = each.map(|(criterion, (one, other))| if criterion.reverse { other.cmp(one) } else { one.cmp(other) });

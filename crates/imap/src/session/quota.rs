@@ -56,7 +56,7 @@ impl ImapMachine {
 
 const NO_ROOT: &str = "NO [NONEXISTENT] There is no such quota root";
 
-/// In units of 1,024 octets (RFC 9208 section 5.1).
+/// Converts octets to units of 1,024 (RFC 9208 section 5.1).
 fn storage((used, most): (u64, Option<u64>)) -> (u64, Option<u64>) {
     (used.div_ceil(1024), most.map(|most| most / 1024))
 }

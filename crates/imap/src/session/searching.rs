@@ -28,9 +28,9 @@ pub(super) struct Searching {
     row: MailRow,
     /// Empty with `order`.
     found: NumberSet,
-    /// UIDs of what was found, if they are to be saved.
+    /// UIDs of the results, for SAVE.
     saved: NumberSet,
-    /// Of SORT and THREAD: what was found, and how it is told.
+    /// Results of SORT and THREAD, and the form of the answer.
     order: Option<Order>,
     /// The highest MODSEQ of what was found.
     modseq: u64,
@@ -38,7 +38,7 @@ pub(super) struct Searching {
     choice: Option<MessageChoice>,
     /// True if the values of the row's header are yet to be made and kept.
     makes_keys: bool,
-    /// These values.
+    /// New header values of the row, for the cache.
     made: Option<Vec<u8>>,
 }
 

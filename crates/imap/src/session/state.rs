@@ -67,7 +67,7 @@ pub(super) enum State {
         storing: Box<Storing>,
         text: String,
     },
-    /// The mailbox is to be closed.
+    /// The mailbox must be closed first.
     Closing {
         tag: String,
         /// The response code, once the view has been asked for it.
@@ -92,7 +92,7 @@ pub(super) enum AfterChanges {
     Idle {
         tag: String,
     },
-    /// The mailbox is to be closed.
+    /// The mailbox must be closed first.
     Close {
         tag: String,
     },

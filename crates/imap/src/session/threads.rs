@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-/// A message, as far as threads go.
+/// The threading data of a message.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ThreadMail {
-    /// Its number or UID.
+    /// Number or UID of the message.
     pub number: u32,
-    /// When it was sent, in seconds since 1970.
+    /// Date of sending, in seconds since 1970.
     pub date: i64,
     /// Hash of its id; 0 if it has none.
     pub id: u64,
@@ -22,11 +22,11 @@ pub(super) struct ThreadMail {
     pub is_reply: bool,
 }
 
-/// Threads, ready to be told.
+/// Threads, ready for the answer.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     nodes: Vec<Node>,
-    /// In their order.
+    /// Top-level threads in order.
     pub roots: Vec<usize>,
 }
 

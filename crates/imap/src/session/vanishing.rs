@@ -41,7 +41,7 @@ impl ImapMachine {
         self.state = State::Fetching(then);
     }
 
-    /// In place of EXPUNGE, once QRESYNC is enabled.
+    /// Reports expunged messages with VANISHED, once QRESYNC is enabled; else with EXPUNGE.
     pub(super) fn tell_expunged(&mut self, expunged: &[ExpungedRow]) {
         if !self.qresync {
             return expunged.iter().for_each(|row| self.line(&format!("* {} EXPUNGE", row.number)));

@@ -6,9 +6,9 @@ use crate::table::{FixedMessage, MetaError, TableName, fixed_row, key_of, rows_o
 /// Kinds of damage to a mailbox's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MailboxDamage {
-    /// Its numbers.
+    /// The row with the mailbox's counters is damaged.
     pub head: bool,
-    /// Some of the rows of its messages.
+    /// Some rows of messages are damaged.
     pub rows: bool,
     /// UIDs do not ascend, or are not below the next UID.
     pub uids: bool,

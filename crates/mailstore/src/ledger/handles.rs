@@ -10,7 +10,8 @@ use super::waiting::Waiting;
 pub struct UidLock<'a>(pub(super) MutexGuard<'a, HashMap<u32, u32>>);
 
 impl UidLock<'_> {
-    /// Takes a mailbox's next UIDs and returns the first; `None` if so many are not left, or the mailbox was never pinned.
+    /// Takes a mailbox's next UIDs and returns the first; `None` if fewer than `count` are left, or the mailbox was
+    /// never pinned.
     pub fn take(&mut self, mailbox: u32, count: u32) -> Option<u32> {
         let next = self.0.get_mut(&mailbox)?;
         let first = *next;

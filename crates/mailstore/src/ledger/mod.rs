@@ -35,7 +35,7 @@ use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::table::{FileNote, MailboxHead, MetaTable, TableName, rows_of};
 
-/// A mailbox that has fewer UIDs left is to get a new UIDVALIDITY.
+/// A mailbox with fewer free UIDs needs a new UIDVALIDITY.
 pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -146,7 +146,7 @@ impl MailLedger {
         self.begin()
     }
 
-    /// True while so much waits for the table that no mail may be added.
+    /// True while the backlog of the table is full, and no mail may be added.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.waiting.is_full()
     }
@@ -220,7 +220,7 @@ impl MailLedger {
         self.openings.nonce_of(lsn)
     }
 
-    /// For who waits until followed mailboxes have entries. It keeps nothing open.
+    /// A handle that waits until followed mailboxes have entries. It does not keep the ledger open.
     pub fn grown(&self) -> GrownMailboxes {
         GrownMailboxes(Arc::clone(&self.shared.waiting))
     }
@@ -325,18 +325,18 @@ impl MailLedger {
         lock(&self.uids).get(&mailbox).is_some_and(|next| u32::MAX - next < UIDS_KEPT_MIN)
     }
 
-    /// From now on a mailbox is given no UIDs. Returns the next one, if it was given some.
+    /// Stops giving UIDs to a mailbox. Returns its next UID, if it had one.
     pub(crate) fn withhold_uids(&self, mailbox: u32) -> Option<u32> {
         // Not removed: whoever pins it again would read one that was given meanwhile.
         lock(&self.uids).insert(mailbox, u32::MAX)
     }
 
-    /// From now on a mailbox is given UIDs again, from this one on.
+    /// Gives UIDs to a mailbox again, from `next_uid` on.
     pub(crate) fn give_uids_from(&self, mailbox: u32, next_uid: u32) {
         lock(&self.uids).insert(mailbox, next_uid);
     }
 
-    /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.
+    /// Entries of a mailbox since the last call; `None` if there were too many: follow the mailbox again.
     pub fn take_tail(&self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.shared.waiting.lock().take_tail(mailbox)
     }

@@ -14,7 +14,7 @@ use crate::table::{
 /// A mailbox as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMailbox {
-    /// Its numbers.
+    /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
     /// Messages by UID, with the names of their files. One whose row is damaged is missing.
     pub messages: BTreeMap<u32, StoredMessage>,
@@ -29,16 +29,16 @@ pub struct StoredMailbox {
 pub struct StoredMessage {
     /// Facts that never change.
     pub fixed: FixedMessage,
-    /// Facts that change.
+    /// Flags and MODSEQ, which change.
     pub state: StateMessage,
-    /// Its file's name, where it does not follow from the row.
+    /// File name, where it does not follow from the row.
     pub name: Option<Bytes>,
 }
 
 /// A mailbox in numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountedMailbox {
-    /// Its numbers.
+    /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
     /// Messages whose flags can be read: as many as the head says, unless a row is damaged.
     pub messages: u32,
@@ -63,7 +63,7 @@ pub struct PendingDirectory {
     pub lsn: u64,
     /// The directory below the mail directory.
     pub from: Bytes,
-    /// Its new name; `None`: it is to be removed.
+    /// New name; `None`: remove it.
     pub to: Option<Bytes>,
 }
 

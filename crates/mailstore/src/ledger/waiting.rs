@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 use crate::entry::{EntryKind, MailEntry};
 use crate::table::FileNote;
 
-/// The table is brought up to the stream at least this often.
+/// Longest interval between commits of the table.
 const COMMIT_EVERY: Duration = Duration::from_secs(30);
-/// And once so many bytes of entries wait for it.
+/// Bytes of waiting entries that start a commit.
 pub(super) const WAITING_BYTES_MAX: usize = 32 << 20;
-/// Or so many entries that make accounts and mailboxes: whoever asks for one looks at all of these.
+/// Waiting entries of accounts and mailboxes that start a commit: each look-up reads all of them.
 const OTHERS_MAX: usize = 512;
-/// With so many, changes are refused: the table has not been written for long.
+/// Bytes of waiting entries beyond which changes are refused: the table cannot be written for a long time.
 pub(super) const REFUSED_BYTES: usize = 128 << 20;
 /// Memory of an entry beside its payload.
 const ENTRY_BYTES: usize = 128;
@@ -30,7 +30,7 @@ const TAIL_ENTRIES_MAX: usize = 16_384;
 pub(super) struct Waiting {
     state: Mutex<WaitingState>,
     changed: Condvar,
-    /// So much waits that nothing may be added.
+    /// True while [`REFUSED_BYTES`] wait.
     is_full: AtomicBool,
     /// A tail has grown, or the end has come.
     grown: Notify,
@@ -50,7 +50,7 @@ pub(super) struct WaitingState {
     pub commits: u64,
     /// Members of `entries` that are no messages of a mailbox: few.
     others: Vec<(u64, Bytes)>,
-    /// By mailbox.
+    /// Entries kept for followers, by mailbox.
     tails: HashMap<u32, Vec<(u64, Bytes)>>,
     /// Mailboxes whose tails have grown since somebody asked.
     grown: Vec<u32>,
@@ -68,7 +68,7 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True while so much waits that nothing may be added. Takes no lock.
+    /// True while [`REFUSED_BYTES`] wait. Takes no lock.
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -167,12 +167,12 @@ impl WaitingState {
         self.others.clone()
     }
 
-    /// Others, without so many of the first.
+    /// Entries of accounts and mailboxes, after the first `from`.
     pub fn others_from(&self, from: usize) -> Vec<(u64, Bytes)> {
         self.others[from..].to_vec()
     }
 
-    /// From now on the entries of a mailbox are kept for [`take_tail`](Self::take_tail).
+    /// Starts keeping the entries of a mailbox for [`take_tail`](Self::take_tail).
     pub fn follow(&mut self, mailbox: u32) {
         self.tails.insert(mailbox, Vec::new());
     }

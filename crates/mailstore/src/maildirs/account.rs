@@ -206,7 +206,7 @@ impl MaildirAccount {
         self.blocking(Self::names_now).await
     }
 
-    /// As [`names`](Self::names). Blocks.
+    /// Like [`names`](Self::names). Blocks.
     pub fn names_now(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
         if lock(&self.mailboxes).pending.is_due() {
             let _one = lock(&self.folders);
@@ -215,7 +215,7 @@ impl MaildirAccount {
         self.listed_now()
     }
 
-    /// As [`names_now`](Self::names_now), without pending changes being tried.
+    /// Like [`names_now`](Self::names_now), without retrying pending changes.
     pub fn listed_now(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
         let owner = self.owner.get().ok_or(MailstoreError::NoMailbox)?;
         let (found, mut known) = loop {

@@ -38,7 +38,7 @@ const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Cancels the pending deliveries to a mailbox. Durable on return; nobody writes there any more.
 pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
 
-/// Has delivery make the files that it has under way, and makes them durable.
+/// Waits until delivery has written the files in flight, and syncs them.
 pub type SettleFiles = dyn Fn() -> io::Result<()> + Send + Sync;
 
 /// Delivery, as it makes files of messages that are added.
@@ -131,7 +131,7 @@ struct AppendWriter {
     /// Memory of `parts`.
     room: Reservation,
     large: Option<BodyWriter>,
-    /// To write to a file. Given back while the client sends nothing, if others wait for places.
+    /// Permit to write a file. Released while the client sends nothing, if others wait for permits.
     place: Option<OwnedSemaphorePermit>,
     octets: u64,
 }

@@ -27,7 +27,7 @@ use crate::ledger::MailLedger;
 
 /// Time for which a message waits for its mailbox to be made.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// After a mailbox could not be made, so long its mail does not wait for another attempt.
+/// Pause after a mailbox could not be made; its mail does not wait for the next attempt.
 const CLOSED_FOR: Duration = Duration::from_secs(10);
 /// Mailboxes that are made at a time: a mount that hangs holds no more threads.
 const MAKERS: usize = 8;
@@ -50,7 +50,7 @@ struct Inner {
 /// Mailboxes that mail has come to.
 #[derive(Default)]
 struct KnownPlaces {
-    /// By the path of a Maildir.
+    /// Mailboxes by path of the Maildir.
     by_path: HashMap<Arc<str>, Place>,
     folders: usize,
 }
@@ -78,8 +78,8 @@ fn is_folder(path: &str) -> bool {
 }
 
 impl Inner {
-    /// The mailbox of a path. Mostly the ledger has an INBOX. One that is to be made waits for others, which a hung mount may hold up. So does a folder: its directory has to be
-    /// there.
+    /// The mailbox of a path. Usually the ledger has it. A new INBOX, or a folder whose directory must be checked,
+    /// waits in a queue that a hung mount may hold up.
     async fn open(&self, path: &str) -> Option<Place> {
         let path = MailboxPath::parse(path).ok()?;
         match is_folder(path.as_str()) {
@@ -122,11 +122,11 @@ impl std::fmt::Debug for MailArrivals {
 /// A mailbox as mail finds it.
 #[derive(Debug, Clone)]
 enum Place {
-    /// It may be given UIDs.
+    /// An INBOX that may be given UIDs.
     Open(u32),
     /// A folder, which may be given UIDs as long as it has this path.
     Folder(Arc<MailboxCore>),
-    /// It could not be made, and is not tried again before this time.
+    /// A mailbox that could not be made; not retried before this time.
     Closed(Instant),
 }
 
@@ -174,7 +174,7 @@ impl MailArrivals {
         self.0.known.read().unwrap_or_else(PoisonError::into_inner).by_path.get(path).cloned()
     }
 
-    /// True if the quota of a Maildir's account leaves room for a message of so many bytes.
+    /// True if the quota of a Maildir's account has room for `bytes` more.
     pub async fn has_room(&self, path: &str, bytes: u64) -> bool {
         if self.0.store.limits_of(path).is_none() {
             return true;
@@ -187,7 +187,7 @@ impl MailArrivals {
         ask().await.unwrap_or(true) || self.0.store.look_at_account(path).await && ask().await.unwrap_or(true)
     }
 
-    /// True if the mailbox of a path is to be looked up or made, or if RENAME or DELETE has it.
+    /// True if the mailbox of a path must be looked up or made, or is held by RENAME or DELETE.
     fn is_to_make(&self, path: &str) -> bool {
         match self.known(path) {
             None => true,
@@ -238,7 +238,7 @@ impl MailArrivals {
         }
     }
 
-    /// A mailbox is made once at a time, whoever waits for it.
+    /// Starts making a mailbox, or joins the attempt in progress.
     fn begin(&self, path: &Arc<str>) -> watch::Receiver<bool> {
         let mut making = lock(&self.0.making);
         if let Some(made) = making.get(path) {

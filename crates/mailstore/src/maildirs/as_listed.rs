@@ -1,8 +1,8 @@
-//! The first session after a start need not wait for a listing, if the directories are as an earlier opening has listed them.
+//! Lets the first session after a start skip the listing, if the directories are unchanged since an earlier one.
 //!
-//! The head of a mailbox has the stamps of its directories at a listing that has left nothing to do. They hold for one boot: after a power cut a
-//! directory may have another content with the same time. The listing is made all the same, behind the answer: it finds the names and inodes of files, for
-//! which reading a message waits.
+//! The head of a mailbox has its directories' stamps from the last complete listing. They hold for one boot: after a
+//! power cut a directory may have other content with the same time. The listing still runs, after the answer: it
+//! finds names and inodes of files, for which reading a message waits.
 //!
 //! STATUS needs no names: the numbers of a mailbox that is not in memory are those of its head, and none of its messages is loaded.
 
@@ -77,7 +77,7 @@ impl MailboxCore {
             .map(|numbers| numbers.status)
     }
 
-    /// Those that sessions are shown while its messages are read, if nothing has come since.
+    /// The counters shown while messages are being read, if no mail came since.
     fn opening_status(&self, stamps: SealedStamps) -> Option<MailboxStatus> {
         let (numbers, of) = {
             let looked = self.looked.borrow();
@@ -123,7 +123,7 @@ impl MailboxCore {
         message
     }
 
-    /// A note of the last listing, if that has left nothing to do and was not noted yet. Looks at no disk.
+    /// A note of the last complete listing, unless it was noted already. Does not touch the disk.
     pub fn listing_note(&self) -> Option<FileNote> {
         if self.is_unlisted.load(Ordering::Relaxed) || self.is_deleted.load(Ordering::Relaxed) {
             return None;

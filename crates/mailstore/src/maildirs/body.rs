@@ -20,7 +20,7 @@ pub(super) const CHUNK: usize = BODY_READ_MAX / 2;
 /// Octets of a file that are read first for its header.
 const HEADER_READ: usize = 8 << 10;
 
-/// Where the chunks of a file begin in the octets that are sent.
+/// Start of each chunk of a file in the octets that are sent.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// Octets in all.

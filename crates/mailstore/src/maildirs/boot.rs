@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Another text after each start of the machine; empty if it cannot be known.
+/// An id of the present boot; empty if unknown.
 pub(super) fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default())

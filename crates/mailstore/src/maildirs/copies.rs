@@ -40,9 +40,9 @@ const COPY_BYTES: usize = 256 << 10;
 const SYNCED_AT_ONCE: usize = 128;
 /// Octets of all entries of a COPY or MOVE. Tests reach it.
 const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
-/// Of a message beside its name: in *new*, and a range of its own in *gone*.
+/// Entry octets of a message without its name: in *new*, and as a range in *gone*.
 const MESSAGE_BYTES: usize = 60;
-/// Of a name beside the host: seconds, LSN, nonce, count, sizes, and what is between them.
+/// Octets of a name without the host: seconds, LSN, nonce, count, sizes, and separators.
 const NAME_BYTES: usize = 112;
 
 /// Names of copies: no two are the same.
@@ -69,7 +69,7 @@ impl CopyNames {
         UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
     }
 
-    /// True if the entry of so many copies would be too long.
+    /// True if an entry of `copies` would be too long.
     fn are_too_many(&self, copies: usize) -> bool {
         copies.saturating_mul(MESSAGE_BYTES + NAME_BYTES + self.host.as_str().len()) > ENTRY_BYTES_MAX
     }
@@ -77,11 +77,11 @@ impl CopyNames {
 
 /// A copy in `tmp/`.
 pub(super) struct CopiedFile {
-    /// Of the message that it is a copy of; 0 if there is none.
+    /// UID of the copied message; 0 if there is none.
     pub uid: u32,
     pub name: UniqueName,
     pub facts: FileFacts,
-    /// As bits of the other mailbox.
+    /// Flags, with the keyword bits of the target mailbox.
     pub flags: MessageFlags,
     pub internal_date: u32,
     /// Batch and number of the body; zeros if no batch has it.
@@ -150,7 +150,7 @@ impl<'a> Copying<'a> {
         Ok(Self { from, to, reader, maildir })
     }
 
-    /// For messages that are no copies. `changing` is held.
+    /// Begins to add messages that are no copies. `changing` is held.
     pub fn begin(to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let maildir = open_maildir(to)?;
         to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;

@@ -50,7 +50,7 @@ pub(super) struct MailboxCore {
     /// A takeover that had spent the id has failed.
     pub is_broken: AtomicBool,
     pub name: Mutex<MailboxName>,
-    /// Another program can change how it writes the name.
+    /// Path of the directory; another program may change its encoding of the name.
     pub path: Mutex<MailboxPath>,
     /// 0 until the first look.
     pub uid_validity: AtomicU32,
@@ -65,19 +65,19 @@ pub(super) struct MailboxCore {
     /// UIDs whose file turned out to have another content.
     pub suspects: Mutex<HashSet<u32>>,
     pub told: Told,
-    /// Held by who changes flags, removes messages or renames their files, until that is durable: one at a time, each from what the last one has left. A listing holds it as
-    /// well, so that it shows no name of before a rename. Of two mailboxes the one with the lower id comes first.
+    /// Held while flags change, messages are removed or files are renamed, until that is durable. A listing holds it
+    /// too, so that it shows no name from before a rename. Lock order: the lower mailbox id first.
     pub changing: Mutex<()>,
     pub changes: ChangeQueue,
-    /// Somebody brings the names of files up to the flags.
+    /// A task is writing flags into file names.
     pub is_writing_names: AtomicBool,
     /// Names of files could not be made durable: until the next opening none counts as durable.
     pub has_lost_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
-    /// Its numbers were not those of its messages: a row is damaged.
+    /// The counters did not match the messages: a row is damaged.
     pub is_miscounted: AtomicBool,
-    /// Held while a message is added, and by who gives the mailbox another name or deletes it.
+    /// Held while a message is added, and exclusively by RENAME and DELETE.
     pub adding: Arc<RwLock<()>>,
     pub is_deleted: AtomicBool,
     /// `None` until a session of POP3 asks. They come with the takeover alone.
@@ -120,7 +120,7 @@ impl MailboxCore {
         lock(&self.looks).next(events)
     }
 
-    /// One look. Blocks.
+    /// Looks once for changes. Blocks.
     pub fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
         let mut odd = Oddities::default();
         let mut outcome = self.look_into(&mut known, &mut odd);
@@ -248,7 +248,7 @@ impl MailboxCore {
         Ok(())
     }
 
-    /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
+    /// Applies published entries and notifies sessions. False: read the mailbox from the ledger again.
     pub fn catch_up(&self) -> bool {
         let mut guard = lock(&self.state);
         let Some(state) = &mut *guard else { return false };

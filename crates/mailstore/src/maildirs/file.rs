@@ -17,7 +17,7 @@ pub(super) struct MailFile {
     pub name: Box<str>,
     /// Facts from the directory, once it was listed.
     inode: OnceLock<u64>,
-    /// Of the content that the UID belongs to, once the file was looked at.
+    /// Facts of the content that the UID belongs to, once the file was inspected.
     facts: OnceLock<FileFacts>,
     /// Bytes of that content, as far as they are known.
     disk_size: Option<u64>,
@@ -25,7 +25,7 @@ pub(super) struct MailFile {
     body: Option<(u64, u16)>,
     /// The size that is sent, plus one; 0: not known.
     wire_size: AtomicU64,
-    /// Of a file that is longer than a chunk.
+    /// Chunks of a file that is longer than one.
     pub layout: OnceLock<Arc<Layout>>,
 }
 
@@ -103,7 +103,7 @@ impl MailFile {
         self.disk_size
     }
 
-    /// Of a file that was looked at.
+    /// Facts of an inspected file; default if it was not inspected.
     pub fn known_facts(&self) -> FileFacts {
         self.facts.get().copied().unwrap_or_default()
     }

@@ -67,7 +67,8 @@ impl MaildirAccount {
         Ok(names.filter_map(|(octets, row)| Some((name(&octets)?, row))).collect())
     }
 
-    /// Usual folders, if there are none; else the list of Dovecot; without one all folders, so that clients show them.
+    /// First subscriptions: the usual folders if there are none, else Dovecot's list, else all folders, so that
+    /// clients show them.
     fn first_subscriptions(
         &self,
         folders: &FolderChanges<'_>,

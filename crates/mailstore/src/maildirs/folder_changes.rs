@@ -25,7 +25,7 @@ use crate::row::{MailboxId, Uid};
 
 /// The most mailboxes of an account, and names that are subscribed to.
 pub(super) const MAILBOXES_MAX: usize = 10_000;
-/// RENAME waits so long for delivery to make its files durable.
+/// Timeout of RENAME for delivery to make its files durable.
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -90,7 +90,7 @@ impl<'a> FolderChanges<'a> {
         folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
     }
 
-    /// The path of a folder that is to be made. One that is yet to be removed would take new mail along.
+    /// A free path for a new folder. A directory waiting for its removal would take new mail along.
     fn free_path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
         let path = folder.path_in(&self.account.inbox);
         let path = path.map_err(|_| MailstoreError::Cannot("The name is too long"))?;
@@ -245,7 +245,7 @@ impl<'a> FolderChanges<'a> {
         Err(refused)
     }
 
-    /// Says names and directories of mailboxes, in one batch.
+    /// Appends names and directories of mailboxes, in one batch.
     fn append<'b>(
         &self,
         named: impl Iterator<Item = (&'b MailboxCore, &'b MailboxName, &'b MailboxPath)>,
@@ -287,7 +287,7 @@ pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
     name.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with(crate::name::SEPARATOR))
 }
 
-/// Delivery finds files under the path that they had: it is to have no more to do there. `changing` is held.
+/// Waits until delivery has finished under the old path. `changing` is held.
 pub(super) fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
     core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
     // Delivery syncs at times: that need not be waited for. One mount that fails says nothing of the others.
@@ -333,7 +333,7 @@ impl Move {
     }
 }
 
-/// Renames all directories or none. Whoever asks for a path meanwhile waits. Not synced.
+/// Renames all directories or none. Look-ups of their paths wait meanwhile. Not synced.
 ///
 /// # Errors
 /// Errors of `rename`, and whether all have their old names again: otherwise the next change looks for them.

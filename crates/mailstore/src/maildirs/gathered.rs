@@ -30,10 +30,11 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Messages that are whole and not in their mailbox yet. Dropping it removes their files.
 pub(super) struct GatheredMail {
     core: Arc<MailboxCore>,
-    /// Opened before the first file is written, so that it is told of each error. `None`: each file was synced when it was written.
+    /// Opened before the first file is written, so that it reports each write error. `None`: each file was synced
+    /// when it was written.
     mount: Option<Mount>,
     files: Vec<CopiedFile>,
-    /// Of each file.
+    /// Keywords of each file.
     keywords: Vec<Vec<String>>,
 }
 

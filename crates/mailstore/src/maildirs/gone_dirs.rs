@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::mailbox::lock;
 
-/// So long the file of an expunged message can be read: longer than a session without a command lives.
+/// Time that the file of an expunged message stays readable: longer than an idle session may live.
 const KEEP_TIME: Duration = Duration::from_secs(35 * 60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5 * 60);
 

@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::mailbox::lock;
 
-/// Counts events in the directories of a mailbox. Those that need no look soon do not wake whoever waits.
+/// Counts events in the directories of a mailbox. Events that need no quick look wake no waiter.
 pub(super) type DirEvents = watch::Sender<u64>;
 
 /// Octets of events that are read at once.
@@ -129,7 +129,7 @@ impl HotDirs {
         self.unwatch(left);
     }
 
-    /// Counts all events so far. True: the mailbox has all its watches. Does not block.
+    /// Counts all queued events. True if the mailbox has all its watches. Does not block.
     pub fn read_events_now(&self, mailbox: u32) -> bool {
         let Some(Kernel { fd, .. }) = &self.kernel else { return false };
         self.drain(fd.get_ref()).is_ok()
@@ -174,7 +174,8 @@ impl HotDirs {
         numbers.into_iter().for_each(|(number, _)| _ = inotify::remove_watch(fd.get_ref(), number));
     }
 
-    /// Counts the events that the kernel has queued. Locked from the first read on: whoever finds the queue empty afterwards finds all of them counted.
+    /// Counts the events that the kernel has queued. Holds the lock from the first read on: a caller that finds the
+    /// queue empty finds all of them counted.
     fn drain(&self, fd: &OwnedFd) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let (mut reader, mut left) = (Reader::new(fd, &mut buffer), Vec::new());
@@ -200,7 +201,7 @@ impl Drop for HotDirs {
 }
 
 impl HotState {
-    /// True if its watch is to be made. One that is there is used again.
+    /// True if a watch must be added; an existing one is reused.
     fn begin(&mut self, mailbox: u32) -> bool {
         let Some(hot) = self.by_mailbox.get_mut(&mailbox) else { return self.begun.insert(mailbox) };
         self.uses += 1;
@@ -209,7 +210,7 @@ impl HotState {
         false
     }
 
-    /// Counts an event of a watch. Gives the numbers of watches that are to end.
+    /// Counts an event of a watch. Returns the watches to remove.
     fn heard(&mut self, number: i32, flags: ReadFlags) -> Vec<(i32, bool)> {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             self.by_mailbox.values().for_each(|hot| hot.count(true));
@@ -223,7 +224,7 @@ impl HotState {
         if is_over { self.remove(mailbox) } else { Vec::new() }
     }
 
-    /// Gives the numbers of watches that are to end.
+    /// Returns the watches to remove.
     fn put(
         &mut self,
         mailbox: u32,

@@ -14,7 +14,7 @@ const FORWARDED_BIT: u8 = 34;
 const FORWARDED: &str = "$Forwarded";
 /// The bit of the letter `a`.
 pub(super) const FIRST_BIT: u8 = 8;
-/// Letters, and bits without one.
+/// Keywords with a letter, and bits without one.
 const KEYWORDS_MAX: usize = 26 + (63 - FORWARDED_BIT as usize);
 /// Letters of system flags.
 const SYSTEM: [(char, MessageFlags); 5] = [
@@ -66,7 +66,7 @@ impl MailboxKeywords {
         (FORWARDED_BIT + 1..64).find(|bit| !self.0.contains_key(bit))
     }
 
-    /// True if so many more can have bits. `$Forwarded` needs none.
+    /// True if `count` more keywords can have bits. `$Forwarded` needs none.
     pub fn has_room_for(&self, count: usize) -> bool {
         self.0.len() + count <= KEYWORDS_MAX
     }
@@ -81,7 +81,7 @@ impl MailboxKeywords {
         self.flags_of_letters(letters_in(name))
     }
 
-    /// As [`flags_of`](Self::flags_of), of letters as a number.
+    /// Like [`flags_of`](Self::flags_of), with letters as a bit set.
     pub fn flags_of_letters(&self, letters: u32) -> MessageFlags {
         let has = |letter: char| letter_bit(letter).is_some_and(|bit| letters & bit != 0);
         let system = SYSTEM.into_iter().filter(|(letter, _)| has(*letter)).map(|(_, flag)| flag);
@@ -96,7 +96,7 @@ impl MailboxKeywords {
         self.flags_of_letters(u32::MAX)
     }
 
-    /// The letters that a file of this name is to have: those of the flags, and those that stand for no flag.
+    /// The letters for a file of this name: those of the flags, and its letters that stand for no flag.
     pub fn letters_for(&self, flags: MessageFlags, name: &str) -> String {
         let known = letters_in(&format!(":2,{}", self.letters_of(self.lettered())));
         let is_kept = |letter: &char| letter_bit(*letter).is_none_or(|bit| known & bit == 0);

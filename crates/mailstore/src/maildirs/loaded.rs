@@ -48,7 +48,8 @@ impl LoadedMailboxes {
         Arc::strong_count(mailbox) > 2
     }
 
-    /// A mailbox is used, and has so many messages in memory. Unloads others that nobody has used for longest, while there are too many.
+    /// Notes the use of a mailbox with `messages` in memory. Unloads the least recently used ones while there are too
+    /// many.
     pub fn used(&self, id: u32, messages: usize) {
         self.used_within(id, messages, LOADED_MESSAGES_MAX);
     }

@@ -50,7 +50,7 @@ impl Looks {
         }
     }
 
-    /// The time of the next look for an idle session. `events`: in the directories so far.
+    /// Time of the next look for an idle session. `events`: event count of the directories.
     pub fn next(&self, events: u64) -> Instant {
         let pause = match events == self.events {
             true => self.poll_every,
@@ -65,10 +65,10 @@ impl Looks {
 pub(super) struct Known {
     /// Stamps at the last listing, if nothing can have changed unseen since.
     pub settled: Option<[Stamp; 2]>,
-    /// The kernel tells of each change of the directories that were listed, if they are watched.
+    /// True if inotify reports each change of the listed directories while they are watched.
     pub tells_of_changes: bool,
     pub was_listed: bool,
-    /// Of Dovecot's list of UIDs at the first look. If it changes, another server runs here.
+    /// Stamp of Dovecot's UID list at the first look. If it changes, another server runs here.
     pub uid_list: Option<Option<Stamp>>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Known {
 #[derive(Debug, Clone)]
 pub(super) struct Looked {
     pub number: u64,
-    /// Of the last look that went well.
+    /// Messages of the last successful look.
     pub messages: Option<Arc<Messages>>,
     pub error: Option<MailstoreError>,
     /// The messages are those of the ledger, and the directories are being listed for the first time.

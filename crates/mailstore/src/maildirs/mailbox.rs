@@ -1,4 +1,4 @@
-//! One Maildir at work: looks for changes, and reads messages.
+//! An open Maildir: looks for changes, and reads messages.
 
 use std::fs::File;
 use std::io;
@@ -35,9 +35,9 @@ use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::Source;
 use crate::store::{Asked, KeptKind};
 
-/// Time for which a session that has seen the mailbox waits for a look: a slow disk is told of later.
+/// Time that a session waits for a look once it knows the mailbox; a slow disk is reported later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
-/// So many messages whose fields are asked for together are looked at by two threads.
+/// Minimum messages of a request for fields that two threads share.
 const HALVED_MIN: usize = 32;
 /// RFC822.SIZE has 32 bits (RFC 3501 section 9, `number`). A longer file is no message.
 pub(super) const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
@@ -103,7 +103,7 @@ impl MaildirMailbox {
         self.0.reader().is_ok()
     }
 
-    /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
+    /// Applies published entries and notifies sessions. False: read the mailbox from the ledger again.
     pub fn catch_up(&self) -> bool {
         self.0.catch_up()
     }
@@ -163,7 +163,7 @@ impl MaildirMailbox {
         looked.error.map_or_else(|| Ok(looked.messages.unwrap()), Err)
     }
 
-    /// Has its directories watched, if the kernel can. Waits for nothing: a mount may hang.
+    /// Starts to watch the directories, if the kernel can. Does not wait: a mount may hang.
     fn watch_dirs(&self) {
         if self.0.shared.hot_dirs.begin(self.0.id) {
             let core = Arc::clone(&self.0);
@@ -171,7 +171,7 @@ impl MaildirMailbox {
         }
     }
 
-    /// The numbers of a mailbox that is not in memory, while its messages are being read. `None`: it is to be looked at.
+    /// The counters of a mailbox whose messages are still being read. `None`: wait for a look.
     pub async fn opening(&self) -> Option<OpeningMailbox<Arc<MailFile>>> {
         if self.0.is_loaded() {
             return None;

@@ -123,7 +123,7 @@ struct Shared {
     replaced: AtomicU64,
     header_cache: HeaderCache,
     hot_dirs: Arc<HotDirs>,
-    /// By the path of its INBOX; `None` until it is needed.
+    /// Accounts by path of their INBOX; `None` until needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
 
@@ -246,7 +246,8 @@ impl MaildirStore {
         }
     }
 
-    /// The id of an INBOX that the ledger has: from now on it may be given UIDs. `None` if it is to be made. Blocks, and does not look at the mount.
+    /// The id of an INBOX in the ledger, which may be given UIDs from then on. `None` if it must be made. Blocks,
+    /// without access to the mount.
     fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let ledger = &self.shared.ledger;
         // No mail of this opening has a UID before its entry *opening* is there.

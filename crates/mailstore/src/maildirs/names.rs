@@ -1,4 +1,4 @@
-//! From directories to the names of mailboxes.
+//! Converts directories to names of mailboxes.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use posthaste_message::utf7;
 pub(super) struct Folders {
     pub named: Vec<(MailboxName, MailboxPath)>,
     pub left_out: Option<String>,
-    /// Folders are to be named in modified UTF-7: Dovecot is at work, or some are so already.
+    /// New folders are named in modified UTF-7: Dovecot runs here, or some folders have such names.
     pub is_utf7: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) fn gone_name(mailbox: u32, uid: u32) -> String {
     format!("{mailbox}.{uid}")
 }
 
-/// Begins to bring names up to the flags, unless somebody is at it or nothing is to be done.
+/// Starts writing flags into file names, unless that is running or nothing changed.
 pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
     if !has_work(core) || core.is_writing_names.swap(true, Ordering::AcqRel) {
         return;
@@ -220,7 +220,7 @@ impl<'a> NamesWriter<'a> {
     }
 }
 
-/// Takes durable names into the state, and says what the table is to have of them.
+/// Applies durable names to the state, and returns the changes for the table.
 fn settled(
     state: &mut MailboxState,
     mailbox: u32,

@@ -17,10 +17,10 @@ use crate::opening_view::{MailboxNumbers, OpeningMailbox};
 use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
 use crate::table::MailboxHead;
 
-/// However the reading ends, the numbers are shown no longer than it lasts.
+/// Shows the counters while messages are read. Dropping it ends that, however the reading ends.
 pub(super) struct Opening<'c> {
     core: &'c MailboxCore,
-    /// Of the directories before the reading; `None`: sessions are to wait.
+    /// Stamps of the directories before the reading; `None`: sessions wait for the messages.
     stamps: Option<SealedStamps>,
     messages: watch::Sender<Option<Arc<Messages>>>,
 }

@@ -30,7 +30,7 @@ pub(super) struct PendingFolder {
     /// The batch that says so.
     pub lsn: u64,
     pub from: MailboxPath,
-    /// `None`: it is to be removed.
+    /// New path; `None`: remove it.
     pub to: Option<MailboxPath>,
     /// Delivery makes no more files in it.
     is_forgotten: bool,
@@ -75,12 +75,12 @@ impl PendingFolders {
         self.changes += 1;
     }
 
-    /// True if a directory is to be tried now.
+    /// True if a directory is due for a retry.
     pub fn is_due(&self) -> bool {
         !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
     }
 
-    /// True of a path that is to leave, or not yet there.
+    /// True for a path whose directory is being removed, or is not there yet.
     pub fn hides(&self, path: &MailboxPath) -> bool {
         self.by_id.values().any(|folder| folder.from == *path || folder.to.as_ref() == Some(path))
     }
@@ -113,7 +113,7 @@ pub(super) fn finish_folders(account: &MaildirAccount) {
     }
 }
 
-/// It is durable, too.
+/// Notes that the change of a folder is durable.
 pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
     lock(&account.mailboxes).pending.remove(id);
     account.shared.ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);

@@ -18,35 +18,36 @@ use crate::store::{QuotaLimits, QuotaUse};
 /// Limits of all accounts.
 #[derive(Debug, Clone, Default)]
 pub struct QuotaTable {
-    /// Of accounts that have none of their own.
+    /// Limits of accounts without their own.
     pub default: QuotaLimits,
-    /// By the path of an INBOX.
+    /// Limits by path of an INBOX.
     pub by_inbox: HashMap<String, QuotaLimits>,
 }
 
-/// The mail of an account as it was a moment ago, for who asks for each recipient of a message.
+/// Recent usage of an account, cached for the recipients of one message.
 #[derive(Debug, Clone, Copy)]
 struct KnownUse {
     used: (u64, u64),
     at: Instant,
 }
 
-/// So old may what is known of an account be: mail that comes meanwhile may take it over its quota.
+/// Lifetime of cached usage: mail that comes meanwhile may take the account over its quota.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
-/// Before mail is refused, the account's directories are looked at, so often at most: another program may have removed mail.
+/// Minimum interval of looks at a full account's directories, before mail is refused: another program may have
+/// removed mail.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// RCPT waits so long for that.
+/// Timeout of RCPT for such a look.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
-/// Accounts of which something is known.
+/// Maximum accounts in the cache.
 const KNOWN_MAX: usize = 10_000;
-/// The operator is told of an account that has so many percent of its quota.
+/// Percentage of its quota at which an account is reported to the operator.
 const WARNED_PERCENT: u8 = 90;
 
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     table: RwLock<QuotaTable>,
     known: Mutex<HashMap<u32, KnownUse>>,
-    /// When full accounts were looked at.
+    /// Times of the last look at full accounts.
     looked: Mutex<HashMap<u32, Instant>>,
     /// Accounts that were told to be nearly full.
     warned: Mutex<HashSet<u32>>,
@@ -89,7 +90,7 @@ impl Quotas {
 }
 
 impl MaildirStore {
-    /// From now on accounts have these limits. Mail that is there stays.
+    /// Sets the limits. Existing mail stays.
     pub fn limit(&self, table: QuotaTable) {
         *self.shared.quotas.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         lock(&self.shared.quotas.known).clear();
@@ -132,7 +133,8 @@ impl MaildirStore {
         is_done
     }
 
-    /// True if the account of a Maildir may have a message of so many bytes more. Its mail of the last second need not count. Blocks.
+    /// True if the account of a Maildir has room for `bytes` more. Mail of the last second may not be counted.
+    /// Blocks.
     pub(super) fn has_room(&self, path: &str, bytes: u64) -> bool {
         let inbox = inbox_of(path);
         let limits = self.limits_of(path);

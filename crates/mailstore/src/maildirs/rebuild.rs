@@ -72,7 +72,7 @@ impl FolderChanges<'_> {
     }
 }
 
-/// A mailbox that is given no UIDs; after an error it goes on with those that it had.
+/// Withholds UIDs from a mailbox. Dropped after an error, it gives them again from where they stopped.
 struct WithheldUids<'a> {
     ledger: &'a MailLedger,
     mailbox: u32,
@@ -84,7 +84,7 @@ impl<'a> WithheldUids<'a> {
         Self { ledger, mailbox, next_uid: ledger.withhold_uids(mailbox) }
     }
 
-    /// It is not to be given any, ever.
+    /// Withholds UIDs for good.
     fn keep(mut self) {
         self.next_uid = None;
     }
@@ -102,7 +102,7 @@ impl Drop for WithheldUids<'_> {
 struct Numbering {
     keeps_uids: bool,
     next_uid: u32,
-    /// By key, or the part of a name that is known of a file.
+    /// UIDs by key, or by the known part of a file's name.
     uids: HashMap<String, u32>,
     /// Files of expunged messages.
     leaving: HashSet<String>,

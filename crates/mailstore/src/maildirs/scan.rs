@@ -1,4 +1,4 @@
-//! From the files of a Maildir to what has changed in it.
+//! Finds changes of a Maildir by its files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -44,7 +44,7 @@ pub(super) struct Oddities {
 /// Known facts of a mailbox's files.
 pub(super) struct KnownFiles<'a> {
     pub now: &'a Messages,
-    /// Of expunged messages, by UID.
+    /// Files of expunged messages, by UID.
     pub leaving: &'a BTreeMap<u32, Arc<MailFile>>,
     /// Messages whose names do not show their flags yet.
     pub behind: &'a BTreeMap<u32, u32>,
@@ -55,7 +55,7 @@ pub(super) struct KnownFiles<'a> {
 }
 
 impl KnownFiles<'_> {
-    /// Keys of files that are to leave. Of a file that was not listed yet, only the unique part is known.
+    /// Keys of files to remove. Of an unlisted file, only the unique part is known.
     fn leaving_keys(&self) -> HashMap<&str, u32> {
         self.leaving.iter().map(|(uid, file)| (key_of_name(&file.name), *uid)).collect()
     }
@@ -88,7 +88,7 @@ pub(super) struct Difference {
     replaced: Vec<usize>,
     /// Files that were renamed.
     renamed: Vec<(usize, Arc<MailFile>)>,
-    /// In the order of their UIDs to come.
+    /// New files, in the order of their future UIDs.
     found: Vec<Arc<MailFile>>,
     others: Others,
     /// A file could not be looked at.
@@ -227,7 +227,8 @@ impl Difference {
         })
     }
 
-    /// Takes other names of known files into the state, and says what is to be made durable. Without `is_quiet`, missing messages stay. Others only add messages to the state meanwhile, so what this says holds until it is durable.
+    /// Applies new names of known files to the state, and returns the changes to make durable. Without `is_quiet`,
+    /// missing messages stay. Other tasks only add messages meanwhile, so the plan holds until it is durable.
     pub fn plan(
         mut self,
         state: &mut MailboxState,
@@ -265,10 +266,10 @@ impl Difference {
     }
 }
 
-/// Changes that are to be made durable.
+/// Changes to make durable.
 pub(super) struct Plan {
     changes: Vec<MailEntry>,
-    /// As they are after `changes`.
+    /// Keywords after `changes`.
     keywords: MailboxKeywords,
     found: Vec<Arc<MailFile>>,
     others: Others,
@@ -280,7 +281,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes it durable. `looked_at` is told of files before their entries are appended, `catch_up` takes what is published into the state. Blocks.
+    /// Makes the changes durable. Calls `looked_at` with files before their entries are appended; `catch_up` applies
+    /// published entries to the state. Blocks.
     pub fn carry_out(
         mut self,
         reader: &MaildirReader,
@@ -298,7 +300,7 @@ impl Plan {
         }
     }
 
-    /// In batches, the first of which has all that is not new.
+    /// Appends in batches; the first has all changes of known messages.
     fn append(
         &mut self,
         reader: &MaildirReader,
@@ -330,10 +332,10 @@ impl Plan {
     }
 }
 
-/// How a look has ended.
+/// The outcome of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// As long as the stamps stay, nothing has changed.
+    /// While the stamps stay the same, nothing has changed.
     Yes,
     /// A change could have been missed, or could not be made durable.
     No,
@@ -341,7 +343,7 @@ pub(super) enum Settled {
     LookAgain,
 }
 
-/// So many files go into one batch.
+/// Number of files that fit into one batch.
 pub(super) fn batch_len(name_bytes: impl Iterator<Item = usize>) -> usize {
     let mut sum = 0;
     let fits = |bytes: &usize| {

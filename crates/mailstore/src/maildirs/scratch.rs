@@ -23,7 +23,7 @@ pub(super) const SYSTEM_BITS: u64 = 0b1_1111;
 /// A change that a client asks for.
 #[derive(Debug)]
 pub(super) enum Operation {
-    /// Other flags for messages of a view.
+    /// New flags for messages of a view.
     Store {
         /// Ascending.
         uids: Vec<Uid>,

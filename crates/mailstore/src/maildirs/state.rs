@@ -26,7 +26,7 @@ pub(super) struct MailboxState {
     pub uid_validity: UidValidity,
     pub keywords: MailboxKeywords,
     pub now: Arc<Messages>,
-    /// Files of entries that are being appended: whoever takes the entries in knows what a look has seen.
+    /// Files whose entries are being appended, so that applying an entry finds the file that a look has seen.
     pub looked_at: LookedAt,
     /// Messages with flags that the names of their files do not show yet, and the letters that these names had last.
     pub behind: BTreeMap<u32, u32>,
@@ -34,7 +34,7 @@ pub(super) struct MailboxState {
     pub leaving: BTreeMap<u32, Arc<MailFile>>,
     /// Members of it that are gone, as far as the page cache tells.
     pub absent: BTreeSet<u32>,
-    /// The last batch with files that were found, and how many it has had.
+    /// The last batch with found files, and their number so far.
     found: (u64, u16),
     /// Stamps in the head that was read.
     pub stamps: [(i64, u64); 2],
@@ -73,7 +73,7 @@ impl MailboxState {
         Self { uid_validity, keywords, now, looked_at, behind, leaving, absent, found, stamps, recent_from }
     }
 
-    /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.
+    /// Applies entries published since the last call. False if there were too many: read the mailbox again.
     pub fn catch_up(&mut self, ledger: &MailLedger, mailbox: u32) -> bool {
         let Some(tail) = ledger.take_tail(mailbox) else { return false };
         if tail.is_empty() {
@@ -171,7 +171,7 @@ impl MailboxState {
         self.rename(renamed);
     }
 
-    /// Other names of the same files.
+    /// Sets new names of known files.
     pub fn rename(&mut self, renamed: Vec<(usize, Arc<MailFile>)>) {
         if renamed.is_empty() {
             return;

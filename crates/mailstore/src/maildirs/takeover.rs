@@ -32,12 +32,13 @@ const ENTRIES_MAX: usize = 32_768;
 /// UIDVALIDITY of an account begins above this (2026), and goes at most 30 years beyond the last one, whatever the clock says.
 const VALIDITY_FROM: u32 = 1_767_225_600;
 const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
-/// After a loss that may have taken mailboxes, UIDVALIDITY begins so far ahead of the clock: each mailbox of a burst had one more than the last.
+/// Offset of UIDVALIDITY ahead of the clock after a loss that may have taken mailboxes: mailboxes made in a burst
+/// have values ahead of it.
 const VALIDITY_SKIPPED: u32 = 1 << 16;
 /// A list of UIDs that leaves fewer is used up.
 pub(super) const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
 
-/// A mailbox that is to be made.
+/// A mailbox to create from an existing Maildir.
 pub(super) struct Takeover<'a> {
     pub ledger: &'a MailLedger,
     pub owner: &'a Owner,
@@ -61,7 +62,7 @@ struct Readings {
     unique_ids: Vec<(u32, Bytes)>,
     /// UIDVALIDITY of a list whose UIDs are used up.
     last_validity: u32,
-    /// Of the keywords.
+    /// Entries of the keywords.
     entries: Vec<MailEntry>,
 }
 
@@ -161,7 +162,7 @@ impl Takeover<'_> {
         list.map_or(1, |list| list.next.get().saturating_add(skipped))
     }
 
-    /// In batches of their own, before that of the mailbox.
+    /// Appends unique-ids in their own batches, before that of the mailbox.
     pub fn append_unique_ids(&self, ids: &[(u32, Bytes)]) -> Result<(), MailLedgerError> {
         for ids in ids.chunks(FOUND_MAX) {
             self.ledger.append(&[MailEntry::UniqueIds { mailbox: self.id, ids: ids.to_vec() }])?;

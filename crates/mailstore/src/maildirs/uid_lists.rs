@@ -12,7 +12,7 @@ use super::core::MailboxCore;
 use super::mailbox::lock;
 use super::{MaildirStore, Shared};
 
-/// A mailbox that had no message added or removed for so long has its list written.
+/// Idle time without added or removed messages after which the list is written.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Next UID and number of messages: a list that was written with the same has the same UIDs.
@@ -22,7 +22,7 @@ type Extent = (u32, usize);
 #[derive(Debug, Default)]
 pub(super) struct UidListState {
     written: Option<Extent>,
-    /// As of the last time that somebody asked.
+    /// Extent at the last check.
     seen: Option<Extent>,
 }
 

@@ -32,7 +32,7 @@ impl MailboxCore {
         Some(messages)
     }
 
-    /// True if the last listing left nothing to do and the kernel has told of no change since.
+    /// True if the last listing was complete and inotify reported no change since.
     fn is_as_listed(&self) -> bool {
         if self.is_unlisted.load(Ordering::Relaxed) || !lock(&self.suspects).is_empty() {
             return false;
@@ -55,7 +55,7 @@ impl MailboxCore {
         before.is_some() && known.settled == before && known.tells_of_changes
     }
 
-    /// Has its directories watched. Blocks.
+    /// Starts to watch the directories. Blocks.
     pub fn watch(&self) {
         let path = lock(&self.path).clone();
         self.shared.hot_dirs.watch(self.id, &path, &self.dir_events);

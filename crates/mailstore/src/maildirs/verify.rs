@@ -22,7 +22,7 @@ use crate::table::{
 /// Passes over everything. What another program changes meanwhile is not found twice.
 const PASSES_MAX: usize = 5;
 
-/// Where the table and the mail of a server are.
+/// Directories of the table and the mail of a server.
 pub struct VerifiedPlaces<'a> {
     /// The directory of the table.
     pub table: &'a Path,
@@ -68,7 +68,7 @@ impl FindingKind {
         !matches!(self, Self::New | Self::Flags)
     }
 
-    /// Its name in JSON.
+    /// Name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Checksum => "checksum",
@@ -86,7 +86,7 @@ impl FindingKind {
 /// A difference between rows and files, or damage of rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Finding {
-    /// Its kind.
+    /// Kind of the finding.
     pub kind: FindingKind,
     /// The INBOX of its account, as a path; empty: of the whole table.
     pub account: String,
@@ -96,7 +96,7 @@ pub struct Finding {
     pub uid: Option<u32>,
     /// The file, if it is about one.
     pub file: Option<String>,
-    /// For people.
+    /// Explanation for people.
     pub detail: String,
 }
 
@@ -107,7 +107,7 @@ pub struct Verified {
     pub mailboxes: usize,
     /// Their messages.
     pub messages: usize,
-    /// In the order of accounts and mailboxes.
+    /// Findings in the order of accounts and mailboxes.
     pub findings: Vec<Finding>,
 }
 

@@ -1,4 +1,4 @@
-//! From entries of the stream to rows of the table.
+//! Converts entries of the stream to rows of the table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,7 +24,7 @@ use crate::row::NumberRange;
 pub struct Applier<'a> {
     pub(super) reader: &'a TableReader,
     pub(super) changes: RowChanges,
-    /// As they become.
+    /// The store's numbers after the applied entries.
     pub numbers: StoreNumbers,
     pub(super) heads: BTreeMap<u32, MailboxHead>,
     accounts: BTreeMap<u32, AccountRow>,
@@ -265,7 +265,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Removes a mailbox with all its messages. Its name stays, with its subscription, and its directory is to leave.
+    /// Removes a mailbox with all its messages. Its name and subscription stay; its directory becomes pending for
+    /// removal.
     fn mailbox_gone(&mut self, lsn: u64, id: u32) -> Result<(), MetaError> {
         let MailboxHead { account, exists, bytes, directory, .. } = self.head(id)?.clone();
         if account == 0 {

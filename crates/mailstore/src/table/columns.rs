@@ -36,7 +36,7 @@ pub struct FixedMessage {
     pub wire_size: u32,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: u32,
-    /// When it came into the mailbox, in seconds since 1970.
+    /// Time of arrival in the mailbox, in seconds since 1970.
     pub save_date: u32,
     /// The batch of the body.
     pub lsn: u64,
@@ -182,7 +182,7 @@ impl RowSize {
         2 + columns.sum::<usize>() + CRC_BYTES
     }
 
-    /// True if a row may be so long.
+    /// True if the row's length is allowed.
     pub fn fits(&self) -> bool {
         self.bytes() <= ROW_BYTES_MAX && self.count <= usize::from(u16::MAX)
     }

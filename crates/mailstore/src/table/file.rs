@@ -127,7 +127,7 @@ pub(super) struct OverlayFile {
 #[derive(Debug)]
 struct Overlay {
     len: u64,
-    /// By number: blocks that differ from the file.
+    /// Blocks that differ from the file, by number.
     blocks: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 

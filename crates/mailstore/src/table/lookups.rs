@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::MetaError;
 use super::values::{NameRow, PendingRow};
 
-/// Keys that were right when they were noted: whoever asks looks at the row, which may have changed since.
+/// Keys that were right when noted. Check the row, which may have changed since.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lookups {
     names: Option<NamesOfAccount>,

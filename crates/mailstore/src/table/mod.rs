@@ -53,31 +53,31 @@ pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
 /// The tables of the database, which [`RowChanges`] and [`TableReader`] address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableName {
-    /// By name: numbers of the store.
+    /// Numbers of the store, by name.
     Store,
-    /// By LSN.
+    /// Openings of the store, by LSN.
     Openings,
-    /// By account.
+    /// Accounts, by id.
     Accounts,
-    /// By account and name.
+    /// Mailbox ids, by account and name.
     Names,
-    /// By mailbox: heads.
+    /// Heads of mailboxes, by id.
     Mailboxes,
     /// By mailbox and first UID: rows.
     Fixed,
     /// By mailbox and first UID: rows.
     State,
-    /// By mailbox, MODSEQ and first UID.
+    /// Expunged UIDs, by mailbox, MODSEQ and first UID.
     Gone,
-    /// By mailbox and UID: names of files that do not follow from the row.
+    /// File names that do not follow from the row, by mailbox and UID.
     Foreign,
-    /// By mailbox and bit.
+    /// Keywords, by mailbox and bit.
     Keywords,
-    /// By mailbox and UID: files of expunged messages that may still be in the Maildir.
+    /// Files of expunged messages that may still be in the Maildir, by mailbox and UID.
     Leaving,
-    /// By mailbox: directories that are yet to be renamed or removed.
+    /// Directories waiting for a rename or removal, by mailbox.
     Pending,
-    /// By mailbox and UID: unique-ids of POP3 that do not follow from the UID.
+    /// Unique-ids of POP3 that do not follow from the UID, by mailbox and UID.
     UniqueIds,
 }
 
@@ -133,7 +133,7 @@ pub enum MetaError {
     /// One value is damaged, or of a later version.
     #[error("a value of the table is damaged: {0}")]
     Value(String),
-    /// It cannot be opened.
+    /// The table cannot be opened.
     #[error("cannot open the table: {0}")]
     Open(String),
 }
@@ -234,7 +234,7 @@ impl MetaTable {
     }
 }
 
-/// For the next process. If it cannot be written, that finds a disk that takes nothing.
+/// Marks the table as suspect for the next process. A failure is ignored: the next process meets the same disk error.
 fn mark_suspect(dir: &Path) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let _ = posthaste_fsops::open(dir.join(SUSPECT_FILE), flags, Mode::RUSR | Mode::WUSR);

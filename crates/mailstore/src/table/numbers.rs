@@ -24,7 +24,7 @@ const NEXT_ACCOUNT: &[u8] = b"next account";
 const NEXT_MAILBOX: &[u8] = b"next mailbox";
 
 impl StoreNumbers {
-    /// As of the last commit.
+    /// Reads the numbers of the last commit.
     ///
     /// # Errors
     /// Errors of reading the table.

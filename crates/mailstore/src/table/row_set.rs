@@ -24,7 +24,7 @@ pub(crate) struct RowSet<M> {
 enum Slot<M> {
     Row(Vec<M>),
     Removed,
-    /// Its messages cannot be had; their UIDs stay unused.
+    /// A damaged row: its messages are lost, and their UIDs stay unused.
     Damaged,
 }
 

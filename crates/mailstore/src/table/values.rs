@@ -24,7 +24,7 @@ pub struct MailboxHead {
     pub highest_modseq: u64,
     /// A lower MODSEQ is told as this.
     pub modseq_floor: u64,
-    /// From this MODSEQ on all that is gone is known.
+    /// MODSEQ from which on all expunged messages are known.
     pub gone_from: u64,
     /// Messages.
     pub exists: u32,
@@ -42,7 +42,7 @@ pub struct MailboxHead {
     pub form: u8,
     /// As in [`MailboxFields`](crate::entry::MailboxFields).
     pub special_use: u8,
-    /// Its directory below the mail directory.
+    /// Directory below the mail directory.
     pub directory: Bytes,
 }
 
@@ -252,7 +252,7 @@ impl LeavingRow {
     }
 }
 
-/// A directory that is to be renamed to the one in the head of its mailbox, or removed if there is no such mailbox any more.
+/// A directory to rename to the one in its mailbox's head, or to remove if that mailbox is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingRow {
     /// The batch that says so.
@@ -281,7 +281,7 @@ impl PendingRow {
 /// An opening of the store, by the LSN of its entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpeningRow {
-    /// In the names of files.
+    /// Nonce in the names of files.
     pub nonce: u32,
     /// The host's name then.
     pub host: Bytes,

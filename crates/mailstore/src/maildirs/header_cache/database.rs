@@ -33,7 +33,7 @@ pub(super) type Entries = HashMap<Key, Vec<u8>>;
 /// An open file. Reads see the last commit and wait for no other.
 pub(super) struct CacheDatabase(Option<Database>);
 
-/// One state of the database, for many reads.
+/// A read transaction, for many reads.
 pub(super) struct CacheRead {
     /// Where the last entry stood. Outlived by the table, as that is by the database.
     cursor: Option<Cursor>,

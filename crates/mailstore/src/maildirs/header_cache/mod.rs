@@ -30,10 +30,10 @@ const COMMIT_BYTES: usize = 1 << 20;
 const WAITING_BYTES_MAX: usize = 4 * COMMIT_BYTES;
 /// Octets that all entries may have, however little mail there is.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
-/// With more mail they may have one in so many of its octets.
+/// With more mail the cache may use one octet in this many octets of mail.
 const MAIL_BYTES_FOR_ONE: u64 = 20;
 
-/// Says how many octets all mail has.
+/// Returns the octets of all mail.
 pub(super) type MailBytes = dyn Fn() -> u64 + Send + Sync;
 
 /// The cache of a store. Calls block.
@@ -108,8 +108,8 @@ impl HeaderCache {
         HeaderReader { cache: self, read: None }
     }
 
-    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of its lines it might mean something else. Whoever has put
-    /// several commits them if that [is due](Self::is_commit_due).
+    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of
+    /// its lines it might mean something else. The caller commits when that [is due](Self::is_commit_due).
     pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
         let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
         self.add(key_of(body, CachedKind::Fields), facts, &fields);
@@ -129,7 +129,7 @@ impl HeaderCache {
         }
     }
 
-    /// True if so much waits that it should be committed.
+    /// True if enough entries wait for a commit.
     pub fn is_commit_due(&self) -> bool {
         let state = self.lock();
         state.waiting_bytes > COMMIT_BYTES && state.committing.is_none()
@@ -160,7 +160,7 @@ impl HeaderCache {
         }
     }
 
-    /// Puts an empty file in the place of one that failed. Whoever finds the failure first does it.
+    /// Replaces a failed file by an empty one; the first caller to find the failure does it.
     fn begin_anew(&self, failed: &Arc<CacheDatabase>, error: &CacheError) {
         let Some(file) = &self.file else { return };
         {
