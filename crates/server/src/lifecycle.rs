@@ -79,7 +79,7 @@ pub(crate) struct Unfinished(pub &'static str);
 pub(crate) enum OnFailure {
     /// It stops and reports an error: without the service it would receive no mail, or keep none.
     Stop,
-    /// It goes on. The log says what is missing until a restart.
+    /// The server continues. The log names the function that is missing until a restart.
     GoOn(&'static str),
 }
 

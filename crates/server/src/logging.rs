@@ -74,7 +74,7 @@ pub(crate) fn timestamp() -> String {
     text
 }
 
-/// Lines of the log that nobody could read fast enough, since the start.
+/// Log lines dropped since the start, because standard error was read too slowly.
 pub(crate) fn dropped_lines() -> usize {
     STARTED.get().map_or(0, Lines::dropped)
 }
@@ -100,7 +100,7 @@ struct Shared {
 struct Queue {
     /// Whole lines that wait to be written.
     text: Vec<u8>,
-    /// The last ones, whether or not somebody has read them yet.
+    /// The last lines, written or still waiting.
     recent: VecDeque<Vec<u8>>,
     /// No more lines are taken; those that are there are written.
     ending: bool,

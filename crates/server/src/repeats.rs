@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// True if we are to blame, and somebody here has to do something.
+    /// True for trouble of this server that the operator must act on.
     pub fn is_ours(self) -> bool {
         !matches!(
             self,
@@ -153,7 +153,7 @@ pub(crate) struct LeftOut {
 }
 
 impl Repeats {
-    /// True if this line is to be logged by itself. Otherwise it is counted.
+    /// True if this line is logged; otherwise it is only counted.
     pub fn is_told(&self, kind: Kind, about: About<'_>, now: Instant) -> bool {
         let shard = self.hasher.hash_one((kind, about)) as usize % SHARDS;
         lock(&self.shards[shard]).seen(kind, about, now).is_told(kind)

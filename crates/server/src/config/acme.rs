@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::config::own_certificates::OwnCertificates;
 use posthaste_config::{Config, Listener, ListenerTls};
 
-/// Where certificates, the account and failures are kept.
+/// Directory of certificates, the account and failures.
 pub(crate) fn dir(config: &Config) -> PathBuf {
     config.storage.data.join("acme")
 }
@@ -29,7 +29,7 @@ pub(crate) struct Acme(Arc<Mutex<Option<Running>>>);
 
 struct Running {
     settings: AcmeSettings,
-    /// Its look-ups go by these.
+    /// DNS settings of its look-ups.
     dns: posthaste_config::Dns,
     handle: AcmeHandle,
     working: JoinHandle<()>,

@@ -37,7 +37,8 @@ pub struct CertificateError {
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl TlsInForce {
-    /// Reads what the listener is to have; `own` are for all listeners. Blocks, for a second longer if a key belongs to another certificate.
+    /// Loads the certificates of a listener; `own` are for all listeners. Blocks, a second longer if a key does not
+    /// fit its certificate, to read both again.
     ///
     /// # Errors
     /// [`CertificateError`]: a file cannot be read, or the two do not fit each other.
@@ -90,8 +91,8 @@ impl TlsInForce {
         Ok(())
     }
 
-    /// Reads all again, for later handshakes. A pair that cannot be used is replaced by the one that was in force, and read once more after a second.
-    /// False if there is such a pair. Needs a tokio runtime.
+    /// Reads all files again, for later handshakes. Where a pair cannot be used, the previous one stays, and the
+    /// files are read once more after a second; then returns false. Needs a tokio runtime.
     pub fn reload(&mut self, listener: &Listener) -> bool {
         let files = listener.certificate_files();
         let is_whole = self.configured.renew(&files, "; its files are read again after a second");
@@ -140,7 +141,8 @@ impl Configured {
         *self.pairs.lock().unwrap_or_else(PoisonError::into_inner) = pairs;
     }
 
-    /// Reads `files`. False if one cannot be used: then its pair of before stays, if there is one; without any pair, all stay.
+    /// Reads `files`. False if a pair cannot be used: its previous pair stays. Without any usable pair, all previous
+    /// ones stay.
     fn renew(&self, files: &[CertificateFiles], next: &str) -> bool {
         let old = self.pairs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut is_whole = true;

@@ -42,7 +42,7 @@ pub enum DkimError {
 pub(crate) enum NotSigned {
     /// A key cannot be used now.
     Key(String),
-    /// Its header cannot be signed, ever.
+    /// The header can never be signed.
     Draft(DraftError),
 }
 

@@ -18,7 +18,7 @@ pub enum ServeError {
     /// The spool cannot be used, for example because another server uses it.
     #[error("{}: {error}", dir.display())]
     Spool {
-        /// Its directory.
+        /// Directory of the spool.
         dir: PathBuf,
         /// The error.
         error: posthaste_spool::OpenError,
@@ -38,7 +38,7 @@ pub enum ServeError {
         table.display()
     )]
     UnknownLsn {
-        /// Its file.
+        /// File of the table.
         table: PathBuf,
         /// The error.
         error: String,
@@ -85,7 +85,7 @@ pub enum ServeError {
     /// The descriptor for readiness cannot be written to; nothing was touched.
     #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
     ReadyFd {
-        /// Its number.
+        /// Number of the descriptor.
         number: u32,
         /// The system's error.
         error: std::io::Error,
@@ -93,7 +93,7 @@ pub enum ServeError {
     /// A part of the server cannot start; no mail was taken.
     #[error("{service}: {error}")]
     Service {
-        /// Its name.
+        /// Name of the service.
         service: &'static str,
         /// The system's error.
         error: std::io::Error,
@@ -103,7 +103,7 @@ pub enum ServeError {
         "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
     )]
     Failed {
-        /// Its name.
+        /// Name of the service.
         service: &'static str,
     },
     /// The system refuses something that every server needs.

@@ -1,4 +1,4 @@
-//! When certificates expire.
+//! Expiry of certificates.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use posthaste_net::x509;
 use crate::config::self_made;
 use posthaste_config::{Config, Listener};
 
-/// A certificate that needs somebody.
+/// A certificate that needs the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CertificateWarning {
     pub what: String,
@@ -24,8 +24,8 @@ impl std::fmt::Display for CertificateWarning {
     }
 }
 
-/// Certificates of listeners that have expired or soon will, and listeners that have none of the configuration. Blocks. Files that cannot be read are left
-/// out: others tell of them.
+/// Certificates of listeners that have expired or soon will, and listeners without a configured one. Blocks. Omits
+/// unreadable files, which are reported elsewhere.
 pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarning> {
     let expiring = configured(config).into_iter().filter_map(|file| warning(&file, now));
     let expiring = expiring.map(|what| CertificateWarning { what, help: "renew it, then reload the server" });
@@ -124,7 +124,7 @@ fn in_words(time: Duration) -> String {
     }
 }
 
-/// True for a certificate that another name than its own has signed. Blocks. False if it cannot be read.
+/// True for a certificate that is not self-signed. Blocks. False if it cannot be read.
 pub(crate) fn is_of_authority(file: &Path) -> bool {
     let own = CertificateDer::pem_file_iter(file).ok().and_then(|mut all| all.next()?.ok());
     own.and_then(|own| x509::names(&own).map(|(issuer, subject)| issuer != subject)).unwrap_or(false)

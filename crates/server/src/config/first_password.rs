@@ -19,7 +19,7 @@ pub(crate) struct FirstPassword {
 
 struct State {
     password: String,
-    /// Hashes of wrong passwords, each once: a program that has an old password asks for ever.
+    /// Hashes of wrong passwords. Each counts once, since a program with an old password keeps trying it.
     wrong: HashSet<u64>,
     hasher: RandomState,
 }
@@ -33,7 +33,7 @@ impl std::fmt::Debug for State {
 
 /// The name of the file in the data directory.
 const FILE: &str = "password";
-/// After so many wrong passwords there is a new one.
+/// Number of different wrong passwords after which a new one is made.
 const WRONG_MAX: usize = 10;
 
 impl FirstPassword {
@@ -52,7 +52,7 @@ impl FirstPassword {
         Ok(Self { file, state: Mutex::new(State { password, wrong: HashSet::new(), hasher: RandomState::new() }) })
     }
 
-    /// Where it is kept.
+    /// File of the password.
     pub fn file(&self) -> &Path {
         &self.file
     }

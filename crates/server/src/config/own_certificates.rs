@@ -17,7 +17,7 @@ use crate::config::self_made;
 use crate::lifecycle::{Ending, OnFailure, Service};
 use posthaste_config::Config;
 
-/// They are for all listeners. Clones share them.
+/// Certificates for all listeners. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OwnCertificates {
     /// Certificates from an authority.
@@ -89,7 +89,7 @@ fn daily(own: OwnCertificates, config: Config) -> JoinHandle<()> {
     })
 }
 
-/// False if the log had to tell of an error.
+/// Logs an error; true if there was none.
 fn told(prepared: io::Result<()>) -> bool {
     prepared.inspect_err(|error| tracing::error!(error = error.to_string(), "cannot make a certificate")).is_ok()
 }

@@ -51,13 +51,13 @@ pub enum PrivilegeError {
         /// The process's user.
         uid: u32,
     },
-    /// Mail is to belong to others than the server, which could not give it to them.
+    /// `owner` gives mail to other users, and the server will lack the right to do so.
     #[error("{0}; or leave `owner` out")]
     OwnerRightsMissing(String),
     /// Programs and files would have the rights of root.
     #[error("mail goes to `{0}`, and programs and files are not used as root: set `user`, or start as another user")]
     Root(String),
-    /// Others than the server's user could have it run programs.
+    /// Another user could make the server run programs.
     #[error("{0}")]
     ConfigFile(String),
     /// The kernel refuses, or did not do what it said.

@@ -1,4 +1,4 @@
-//! The certificate that listeners show until there is a better one. It encrypts; who the server is, it proves to nobody.
+//! The self-signed certificate that listeners use until there is another. It encrypts, and proves no identity.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 /// Clocks of clients may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 
-/// Where it is kept.
+/// File of the certificate.
 pub(crate) fn file(config: &Config) -> PathBuf {
     config.storage.data.join(FILE)
 }

@@ -104,7 +104,7 @@ impl Server {
 }
 
 impl Server {
-    /// Default addresses that others have, each with the one in its place.
+    /// Default addresses in use by other programs, each with its replacement.
     fn displaced(&self) -> Vec<(SocketAddr, SocketAddr)> {
         if !self.config.has_default_listeners() {
             return Vec::new();
@@ -181,7 +181,7 @@ impl Server {
         of_protocol.map(|(_, address)| address.to_string()).chain(unix).collect()
     }
 
-    /// Where the page is. Standard output may be a log: no link.
+    /// Lines with the page's address. No link: standard output may be a log.
     fn page_lines(&self) -> String {
         let pages = self.pages();
         let mut lines: String = pages.iter().map(|page| format!("  page       {page}\n")).collect();
@@ -191,7 +191,7 @@ impl Server {
         lines
     }
 
-    /// Where a browser finds the page.
+    /// Addresses of the page for a browser.
     fn pages(&self) -> Vec<String> {
         let page = |(address, is_encrypted): &(std::net::SocketAddr, bool)| {
             format!("{}://{address}/", if *is_encrypted { "https" } else { "http" })

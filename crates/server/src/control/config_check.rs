@@ -27,8 +27,8 @@ pub struct ConfigFindings {
     pub text: String,
 }
 
-/// Reads everything that a server reads at its start, and checks what it opens. Finds the reasons why it would not start, values left to the defaults, and
-/// what may differ for the server's user or on its machine.
+/// Reads everything that a server reads at its start, and checks everything that it opens. Returns errors that would
+/// stop it, defaults in use, and checks that may differ for the server's user or on its machine.
 pub fn check_config(loaded: &Loaded) -> ConfigFindings {
     let config = &loaded.config;
     let (errors, of_user): (Vec<_>, Vec<_>) = problems(loaded).into_iter().partition(|problem| !problem.is_of_user);
@@ -274,7 +274,7 @@ fn unusable(transport: &Transport) -> Option<String> {
     Some(format!("transport {transport}: {why}"))
 }
 
-/// Tries if directories can be made in this one, as that tells of /proc and the like as well.
+/// Tests if directories can be made here, which also detects /proc and the like.
 fn takes_directories(dir: &Path) -> Result<(), String> {
     match std::fs::metadata(dir) {
         Ok(metadata) if !metadata.is_dir() => return Err("is not a directory".to_owned()),

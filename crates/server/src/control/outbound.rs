@@ -85,7 +85,8 @@ impl OutboundRoutes {
         })
     }
 
-    /// Checks like [`Receiver`](crate::receive::handler::Receiver) at MAIL and RCPT. True if the next hop is to be asked.
+    /// Checks like [`Receiver`](crate::receive::handler::Receiver) at MAIL and RCPT. True if the next hop must be
+    /// asked.
     fn check(&self, session: &Session, path: &ForwardPath) -> Result<bool, Reply> {
         let settings = &self.settings;
         if settings.lacks_login(session) {

@@ -364,8 +364,8 @@ fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Opt
     here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
 }
 
-/// Things in the queue that need somebody: a bound that is reached, and suspensions, which somebody may have forgotten.
-/// For a tenant only those of its own mail.
+/// Things in the queue that need the operator: a limit that is reached, and suspensions, which are easily forgotten.
+/// For a tenant, only those of its own mail.
 fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
     let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);

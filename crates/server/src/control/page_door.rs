@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub(crate) struct PageDoor {
     links: Arc<PageLinks>,
-    /// Where a browser finds the page.
+    /// Addresses of the page for a browser.
     urls: Vec<String>,
-    /// The first password counts: whoever is at this machine may see everything.
+    /// The first password is in use: every user of this machine may see everything.
     is_first_minute: bool,
 }
 
-/// A link's session, if nobody says otherwise.
+/// Default lifetime of a link's session.
 pub(crate) const SESSION_SECS: u64 = 12 * 3600;
 const SESSION_SECS_MAX: u64 = 30 * 86_400;
 
@@ -33,7 +33,8 @@ impl PageDoor {
         Self { links, urls, is_first_minute }
     }
 
-    /// A link for a session of so many seconds with these scopes; none: the usual ones. `None`: no listener of HTTP is at an address.
+    /// Makes a link for a session of `secs` seconds with `scopes`; empty: the usual ones. `None` if no HTTP listener
+    /// has a TCP address.
     pub fn link(&self, scopes: &[Scope], secs: u64) -> Option<String> {
         let url = self.urls.first()?;
         let scopes = match scopes {

@@ -9,7 +9,7 @@ use posthaste_admin::PublicFile;
 use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls};
 
 const MTA_STS: &str = "/.well-known/mta-sts.txt";
-/// Where mail programs look: below the domain itself, and below `autoconfig.` of it.
+/// Paths where mail programs look, at the domain itself and at its `autoconfig.` name.
 const AUTOCONFIG: [&str; 2] = ["/.well-known/autoconfig/mail/config-v1.1.xml", "/mail/config-v1.1.xml"];
 /// Senders keep the policy for a week.
 const POLICY_SECS: u32 = 7 * 86_400;
@@ -84,7 +84,7 @@ impl Shown {
     }
 }
 
-/// The server that a listener is to users on other hosts; `None`: it is not for them.
+/// The `incomingServer` or `outgoingServer` of a listener; `None` if it is not for users on other hosts.
 fn server(listener: &Listener, host: &str) -> Option<String> {
     let (direction, kind) = match listener.protocol {
         ListenerProtocol::Imap => ("incoming", "imap"),

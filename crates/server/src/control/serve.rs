@@ -38,7 +38,7 @@ pub fn serve(options: ServeOptions, at_once: fn() -> std::convert::Infallible) -
     run_process(options, &mut log_format, at_once).map_err(|error| ServeFailure { error, log_format })
 }
 
-/// Why [`serve`] has ended with an error, and how that is to be told.
+/// The error that ended [`serve`], with its output form.
 #[derive(Debug)]
 pub struct ServeFailure {
     /// The error.
@@ -88,7 +88,7 @@ fn run_process(
     outcome
 }
 
-/// Where the configuration comes from, and what it said last.
+/// The configuration's file and its last content.
 struct Source {
     file: Option<PathBuf>,
     log_format: Option<LogFormat>,
@@ -201,7 +201,7 @@ pub(crate) fn drain_for(token: &str) {
 /// A process has one server, as it has one set of signals.
 static DRAIN: Notify = Notify::const_new();
 
-/// The last lines of the log: what is left to the next start.
+/// Logs at the end what the next start has to do.
 fn tell_left(stopped: &Stopped, spool: &Path) {
     let spool = spool.display().to_string();
     let Stopped { in_time, for_mailboxes, for_transports } = *stopped;
@@ -327,7 +327,7 @@ fn raise_files_max() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Writes to standard output; that nobody reads any more is no reason to stop receiving.
+/// Writes to standard output. A closed pipe is ignored: it must not stop the server.
 fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! A server at work: its services in their order.
+//! A running server: its services in order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub struct Server {
     pub(crate) replayed: Restored,
     pub(crate) is_indexing: bool,
     pub(crate) page: Option<PageDoor>,
-    /// Requests of the control socket for a reload, until somebody takes them.
+    /// Reload requests of the control socket, until the main loop takes the receiver.
     pub(crate) reloads: Option<mpsc::Receiver<ReloadAsked>>,
 }
 
@@ -165,7 +165,7 @@ struct Started {
     reloads: mpsc::Receiver<ReloadAsked>,
 }
 
-/// Without the table of mailboxes nobody knows which files in `tmp/` are copies.
+/// Starts clearing `tmp/`. Not without the table of mailboxes, which knows the files in `tmp/` that are copies.
 fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreadable: bool) -> Option<Tidy> {
     let place = move |path: &MailboxPath| match &mailboxes {
         Some(mailboxes) => mailboxes.place_copies(path).map_err(|error| error.to_string()),

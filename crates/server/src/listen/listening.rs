@@ -52,7 +52,7 @@ pub(crate) struct Bound {
     pub reading: BoundListeners,
 }
 
-/// Sockets that listen, and what is to be shown there.
+/// Listening sockets, with their certificates, logins and signing keys.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     server: BoundServer,
@@ -61,16 +61,16 @@ pub(crate) struct Sockets {
     pub signers: Arc<DomainSigners>,
 }
 
-/// Where clients connect.
+/// Addresses for clients.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     /// The TCP addresses, with the ports that were taken.
     pub tcp: Vec<SocketAddr>,
     /// The first of them that speaks SMTP.
     pub smtp: Option<SocketAddr>,
-    /// Where mail can be read, each with its protocol.
+    /// Addresses of IMAP and POP3 listeners.
     pub reading: Vec<(ListenerProtocol, SocketAddr)>,
-    /// Where the API and the page are, each with whether it has TLS.
+    /// Addresses of HTTP listeners; true: with TLS.
     pub http: Vec<(SocketAddr, bool)>,
     pub backlog: Backlog,
 }
@@ -150,7 +150,7 @@ impl Service for Listeners {
         drain_listeners(listeners, deadline, "open sessions were ended before their transactions")
     }
 
-    /// The drain has ended all sessions; without one, the sockets are closed.
+    /// Closes the sockets, unless a drain has ended all sessions.
     fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
         Box::pin(async move { self.drain(deadline).await })
     }
@@ -287,8 +287,8 @@ fn with_auth(
     config
 }
 
-/// Offers DSN to clients that may relay, unless the policy says to whom: a success is told to whatever sender the client gives. `own` is for the smallest
-/// network around `network`.
+/// Offers DSN to clients that may relay, unless the policy decides: a success notice goes to any sender that the
+/// client names. `own` is for the smallest network around `network`.
 fn with_dsn(
     mut smtp_config: SmtpConfig,
     config: &Config,
@@ -335,7 +335,8 @@ mod tests {
         }
     }
 
-    /// All that is in force at the one listener, and for all of them. `directory` is the same each time: another shows its parts in another order.
+    /// Debug text of all settings in force at the one listener. `directory` stays the same, as another prints its
+    /// parts in another order.
     fn in_force(directory: &Arc<Directory>, table: &str, keys: &str) -> String {
         let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
         let text = match table {

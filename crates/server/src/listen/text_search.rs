@@ -1,7 +1,7 @@
 //! SEARCH of IMAP by the index of all mail.
 //!
-//! A message is known by its file: what the index does not have yet is left to the session, which reads it. So an answer is the same however
-//! far the index is.
+//! Messages are identified by file. The session reads those that are not indexed yet, so the answer does not depend
+//! on the index's progress.
 
 use std::collections::VecDeque;
 use std::future::Future;

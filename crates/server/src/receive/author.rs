@@ -1,4 +1,4 @@
-//! The author of a message, read strictly: what readers may take for several is nobody.
+//! The author of a message, read strictly: a From that may be read as several addresses names none.
 
 use posthaste_directory::Address;
 use posthaste_directory::names::folded_domain;
@@ -43,7 +43,7 @@ impl Author {
         }
     }
 
-    /// The one whose domain signs: of a message that somebody has sent again, nobody.
+    /// The author whose domain signs; `None` for a resent message.
     pub fn signing(&self) -> Option<&Address> {
         if let (Named::One(address), false) = (&self.from, self.is_resent) { Some(address) } else { None }
     }
@@ -55,7 +55,7 @@ impl Author {
         is_domain(&folded).then(|| folded.into_owned())
     }
 
-    /// The one who answers for the message: the name of the field, and the one address in it. A resent message has a From, too, and only one.
+    /// The responsible author: name of the field, and its only address. A resent message also has exactly one From.
     pub fn answerable(&self) -> (&'static str, Option<&Address>) {
         let (name, claim) = match self.is_resent {
             true if self.from_fields == 1 => ("Resent-From", &self.resent_from),

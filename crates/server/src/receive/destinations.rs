@@ -1,4 +1,4 @@
-//! The wiring of destinations: the one list of them, and who is asked for what only one of them knows.
+//! The list of destinations, and questions that only one of them can answer.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -82,7 +82,7 @@ impl Destinations {
         &self.stuck
     }
 
-    /// Checks that mail for a place can be taken now, for so many recipients there.
+    /// Checks if a place takes mail for `recipients` recipients now.
     ///
     /// # Errors
     /// Why not.
@@ -95,7 +95,7 @@ impl Destinations {
         self.mailboxes.is_some()
     }
 
-    /// True if the quota of a Maildir's account leaves room for so many bytes.
+    /// True if the quota of a Maildir's account has room for `bytes`.
     pub async fn has_room(&self, maildir: &str, bytes: u64) -> bool {
         match &self.mailboxes {
             Some(mailboxes) => mailboxes.has_room(maildir, bytes).await,
@@ -186,12 +186,12 @@ impl<D> Late<D> {
         Self { opened: OnceLock::new(), is_own }
     }
 
-    /// It is open from now on. It is opened once.
+    /// Sets the open destination, once.
     pub fn open(&self, destination: D) {
         let _ = self.opened.set(destination);
     }
 
-    /// It, if it is open.
+    /// The destination, if it is open.
     pub fn opened(&self) -> Option<&D> {
         self.opened.get()
     }

@@ -31,7 +31,8 @@ pub(crate) const HELP: &str =
     "no events are recorded; once the disk of the spool can be written, start the server again";
 
 impl Events {
-    /// Opens the log if the configuration says so. Otherwise what an earlier run has left for it is given up: it would stay in the spool for ever.
+    /// Opens the log if it is enabled. Otherwise drops the entries that an earlier run left for it, which would stay
+    /// in the spool forever.
     ///
     /// # Errors
     /// The log's stream cannot be registered, or there can be no more threads. Trouble with its files is told in the log, and mail is received all the same.
@@ -79,7 +80,7 @@ impl Events {
         self.log.recorder()
     }
 
-    /// Writes what the spool has brought, for so long at most. Blocks.
+    /// Writes the remaining entries, for `patience` at most. Blocks.
     pub fn end(&self, patience: std::time::Duration) {
         self.log.end(patience);
     }
@@ -118,7 +119,7 @@ impl Service for Events {
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub EventRecorder);
 
-/// Where a message came from, for those who record it.
+/// The origin of a message, for its event.
 pub(crate) struct Origin<'a> {
     pub session: &'a Session,
     pub envelope: &'a Envelope,

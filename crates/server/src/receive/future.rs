@@ -1,4 +1,4 @@
-//! Mail that is to leave later, or to be given up early: FUTURERELEASE (RFC 4865) and XEXPIRES.
+//! Later release and earlier expiry of mail: FUTURERELEASE (RFC 4865) and XEXPIRES.
 
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{MailFrom, Reply};

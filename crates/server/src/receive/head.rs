@@ -1,4 +1,4 @@
-//! The header of a message as it comes: what the log tells of it, and the fields that are taken out or changed before it is stored.
+//! Reads the header of an arriving message: facts for the log, and fields to remove or change before it is stored.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) enum HeaderRefusal {
 pub(crate) struct HeaderRules {
     /// Fields that name a tenant, a campaign and a pool are taken out.
     pub fields: LabelFields,
-    /// They also count.
+    /// The fields' values are used.
     pub reads_labels: bool,
     /// Addresses are changed by it.
     pub canonical: Option<Arc<AddressMap>>,
@@ -47,7 +47,7 @@ pub(crate) struct HeaderRules {
     pub may_sign: bool,
     /// All of the message is given to a verifier of signatures as it comes, and its author is noted.
     pub verifies: bool,
-    /// Results of this service (its names in their folded form) are taken out: whoever sends the message cannot know them.
+    /// Authentication-Results of these services, in folded form, are removed as forged: only we write them.
     pub foreign_results: Option<Arc<[Arc<str>]>>,
 }
 
@@ -260,7 +260,7 @@ fn is_mime(name: &[u8]) -> bool {
     begins(b"MIME-") || begins(b"Content-")
 }
 
-/// True if results may be taken for those of one of `services`. A field that names nobody may be.
+/// True if a reader may take the results for those of one of `services`; also without an authserv-id.
 fn is_of(results: &[u8], services: &[Arc<str>]) -> bool {
     let is_one = |id: &str| services.iter().any(|service| **service == *id);
     authserv_id(results).is_none_or(|id| folded_domain(&id).is_none_or(|id| is_one(&id))) || {

@@ -113,7 +113,7 @@ impl Drop for Watching {
     }
 }
 
-/// A session that somebody follows.
+/// A followed session.
 #[derive(Debug)]
 struct Session {
     id: u64,
@@ -127,7 +127,7 @@ struct Heard {
     shared: Arc<Shared>,
     /// Each with whether the session is shown: once it has named the recipient.
     onlookers: Vec<(Onlooker, bool)>,
-    /// Lines so far, for onlookers that do not know yet whether they want them.
+    /// Lines so far, for followers whose filter is not decided yet.
     before: VecDeque<(usize, Value)>,
 }
 

@@ -29,11 +29,11 @@ enum RecipientList {
 /// Says if there is a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exists {
-    /// There is, or nobody knows better.
+    /// The recipient exists, or cannot be checked.
     Yes,
     /// There is not.
     No,
-    /// Its next hop knows.
+    /// Ask the next hop.
     AskNextHop,
 }
 
@@ -80,7 +80,7 @@ impl Maps {
         }
     }
 
-    /// Recipients of copies of a message, each once. Their outcomes are told to nobody.
+    /// Recipients of copies of a message, each once. No notices report their outcomes.
     pub fn copies(&self, envelope: &Envelope) -> Vec<RcptTo> {
         if self.always_bcc.is_none() && self.sender_bcc.is_empty() && self.recipient_bcc.is_empty() {
             return Vec::new();

@@ -11,7 +11,7 @@ use crate::receive::logins::Session;
 use crate::receive::replies::{reply_to, too_slow};
 use crate::repeats::Kind;
 
-/// Content of the one log line of a message.
+/// The log line of a message.
 #[derive(Default)]
 pub(crate) struct LogLine {
     /// The message's number, under which all else speaks of it; `None`: it is in no batch.
@@ -47,7 +47,7 @@ pub(crate) enum Severity {
 }
 
 impl LogLine {
-    /// Counts the recipients of a message that is to be kept.
+    /// Counts the recipients of an accepted message.
     pub fn count(&mut self, mail: &Mail<'_>, discarded: usize) {
         self.remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count();
         (self.mailboxes, self.discarded) = (mail.recipients.len() - self.remote, discarded);

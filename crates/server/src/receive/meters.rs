@@ -59,12 +59,12 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// A message was accepted that began so long ago.
+    /// Records the time from the start of a message to its acceptance.
     pub fn accepted(&self, took: Duration) {
         self.accepted.count(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Another host has a recipient's message, so many seconds after it was received.
+    /// Records the age at which another host accepted a recipient's message, in seconds.
     pub fn delivered(&self, domain: &str, age_secs: u32) {
         let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
         match delivered.get(domain) {
@@ -129,7 +129,7 @@ impl Meters {
         (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
     }
 
-    /// A stream is so many batches behind.
+    /// Records the lag of a stream, in batches.
     pub fn behind(&self, stream: &str, batches: u64) {
         let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = behind.get(stream) {

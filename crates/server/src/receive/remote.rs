@@ -109,7 +109,8 @@ impl RemoteHosts {
         self.resolver.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.
+    /// Notes that the relay cannot be opened. Until a restart, refusals that an open relay might not make are
+    /// temporary.
     pub fn set_stuck(&self, why: String) {
         let _ = self.stuck.set(why);
     }

@@ -23,7 +23,7 @@ use crate::receive::success::HEADER_BYTES_MAX;
 pub(crate) struct Returned {
     /// The recipient of the sent message.
     pub key: Key,
-    /// Sender, recipient and tenant of the original; `None` if unknown by now.
+    /// Sender, recipient and tenant of the original; `None` if no longer known.
     pub original: Option<Original>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub checks: Checks,
     /// The act on mail by its results.
     pub treatment: TreatmentRules,
-    /// All names of this service in their folded form: whose results nobody else can know.
+    /// All authserv-ids of this server, folded: results in these names are ours alone.
     own_services: Arc<[Arc<str>]>,
     /// The directory of all mail.
     pub mail: PathBuf,

@@ -1,4 +1,5 @@
-//! Streams of the spool that could not be opened: the log names them until they are, and whoever asks the server is told.
+//! Streams of the spool that could not be opened. The log repeats them until they are; the control socket and the
+//! page show them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -38,7 +39,7 @@ impl StuckStreams {
         self.streams().insert(stream.to_owned(), stuck);
     }
 
-    /// It is open now.
+    /// Removes a stream that was opened.
     pub fn remove(&self, stream: &str) {
         self.streams().remove(stream);
     }
@@ -64,7 +65,7 @@ impl StuckStreams {
     }
 }
 
-/// Trouble that lasts is named again after so long.
+/// Interval of repeated log lines about lasting trouble.
 pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

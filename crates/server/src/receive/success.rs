@@ -1,4 +1,5 @@
-//! Notifications of success, for local recipients whose sender has asked for them (NOTIFY=SUCCESS, RFC 3461 section 4.1), where no queue tells of them.
+//! Success notifications for local recipients (NOTIFY=SUCCESS, RFC 3461 section 4.1), on servers without a queue to
+//! send them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -54,5 +55,5 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A header that is returned has at most so many bytes.
+/// Maximum bytes of a returned header.
 pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;

@@ -124,7 +124,7 @@ impl Tenants {
         !is_bound || of_address(&self.senders, sender).is_some_and(|of| *of == *tenant)
     }
 
-    /// True if a client that sends on this tenant's account, or on nobody's, may sign as this address: it is not another tenant's.
+    /// True if mail of this tenant, or of none, may be signed for this address: it is not another tenant's.
     pub fn owns(&self, tenant: &str, author: &Address) -> bool {
         let is_of_other = of_address(&self.senders, author).is_some_and(|owner| *owner != *tenant);
         !is_of_other && (tenant.is_empty() || self.may_send_as(tenant, author))

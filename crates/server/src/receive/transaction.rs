@@ -17,7 +17,7 @@ use posthaste_spool::Entry;
 use crate::receive::cluster::Begun;
 use crate::receive::returned::Returned;
 
-/// A transaction so far.
+/// An open transaction.
 #[derive(Default)]
 pub(crate) struct Transaction {
     /// The recipients, as they were found at RCPT; a reload after that does not concern them.
@@ -67,7 +67,7 @@ pub(crate) enum Full {
 }
 
 impl Transaction {
-    /// Adds a recipient, who stands for `mailboxes`; without any, the mail is discarded.
+    /// Adds a recipient with its mailboxes; `None`: its mail is discarded.
     pub fn add(&mut self, rcpt: &RcptTo, mailboxes: Option<Mailboxes>, memory: &MemoryBudget) -> Result<(), Full> {
         // An entry for a transport has the recipient's address three times.
         let target = |mailbox: &Mailbox| {
@@ -104,7 +104,7 @@ impl Transaction {
         (original, mailboxes)
     }
 
-    /// Its mail goes to other folders of its mailboxes.
+    /// Redirects its mail to other folders.
     pub fn set_mailboxes(&mut self, index: usize, mailboxes: Vec<Mailbox>) {
         if let Some(mailboxes) = Mailboxes::several(mailboxes) {
             self.recipients[index].mailboxes = mailboxes;
@@ -196,7 +196,7 @@ impl Transaction {
         kept.filter_map(success).collect()
     }
 
-    /// True if somebody gets it at another host than the sender has named.
+    /// True if an address here forwards it to another host.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }
@@ -221,8 +221,8 @@ impl Transaction {
         self.discarded
     }
 
-    /// The message for its destinations: each place once, those at other hosts last. To whom it is forwarded there it leaves from `forwards_from`. `detail` is asked for what
-    /// stands behind the separator in an address.
+    /// The message for its destinations: each place once, those at other hosts last. Forwarded copies leave from
+    /// `forwards_from`. `detail` returns the part of an address after the separator.
     pub fn mail(
         &self,
         envelope: &Envelope,

@@ -23,7 +23,7 @@ impl WebhookStates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(&name.as_str()));
     }
 
-    /// It was told all that there is.
+    /// The webhook has received all events.
     pub fn caught_up(&self, name: &str) {
         self.change(name, |state| *state = WebhookState { behind_since: None, trouble: None });
     }
@@ -33,7 +33,7 @@ impl WebhookStates {
         self.change(name, |state| _ = state.behind_since.get_or_insert_with(Instant::now));
     }
 
-    /// It cannot be told.
+    /// Posting to the webhook fails.
     pub fn fails(&self, name: &str, why: &str) {
         self.change(name, |state| {
             state.behind_since.get_or_insert_with(Instant::now);
@@ -41,7 +41,7 @@ impl WebhookStates {
         });
     }
 
-    /// It is told again.
+    /// Posting to the webhook works again.
     pub fn works(&self, name: &str) {
         self.change(name, |state| state.trouble = None);
     }

@@ -1,7 +1,7 @@
-//! Deliveries index themselves: a watch over the mail directory, on a thread that gets what nobody else wants.
+//! Keeps the search index up to date: a watch over the mail directory, on a thread of the lowest priority.
 //!
-//! The path of a message knows nothing of it. The kernel tells the watch of each new name. Names that it drops while mail pours in are found later, by
-//! looking at directories. So receiving never waits, and the index is behind instead.
+//! Delivery does not know of it. The kernel reports each new name to the watch. Names that it drops while mail pours
+//! in are found later, by looking at directories. So receiving never waits, and the index is behind instead.
 
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
@@ -66,7 +66,7 @@ impl Service for Indexing {
         OnFailure::GoOn("the search index is not kept up to date")
     }
 
-    /// Commits what was seen. The index is sound without that, only behind.
+    /// Commits indexed messages. Without it the index is valid, only out of date.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         self.stop.stop();
         Box::pin(async move {

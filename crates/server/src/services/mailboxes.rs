@@ -24,7 +24,7 @@ use posthaste_config::Config;
 use posthaste_directory::Directory;
 
 pub(crate) const NAME: &str = "mailboxes";
-/// So long the removal of a mailbox waits for delivery that writes to it.
+/// Timeout of a mailbox's removal for deliveries in flight.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The last batch that the table of mailboxes has: batches of a new spool begin above it. A spool that is there goes on with its own numbers, and then a table that cannot be

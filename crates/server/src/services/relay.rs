@@ -279,7 +279,7 @@ pub(crate) fn relay_config(
     })
 }
 
-/// Policies of other domains, if they are to count and can be had.
+/// MTA-STS policies, if they are enabled and can be fetched.
 fn mta_sts(config: &Config) -> Option<MtaSts> {
     let opened = MtaSts::open(&config.relay, Some(&config.storage.data.join(POLICIES)));
     opened.unwrap_or_else(|error| {
@@ -357,7 +357,7 @@ impl Notifier for Senders {
 /// The addressee of a notification.
 struct Addressee {
     path: ForwardPath,
-    /// It is the sender behind one that we had rewritten.
+    /// The sender was restored from one that we had rewritten.
     is_rewritten: bool,
     /// The mailboxes of one of ours.
     mailboxes: Option<Mailboxes>,
@@ -369,7 +369,7 @@ impl Receiver {
         self.addressee(sender).is_some()
     }
 
-    /// The addressee of a notification for `sender`; `None` if nobody can be told.
+    /// The addressee of a notification for `sender`; `None` if there is none.
     fn addressee(&self, sender: &str) -> Option<Addressee> {
         let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
         // A sender that we have rewritten is the sender behind it.
@@ -391,7 +391,8 @@ impl Receiver {
         self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
     }
 
-    /// True if `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
+    /// True if a refusal may be notified to `sender` of a local program: to other hosts only where the program itself
+    /// may send.
     pub fn may_tell_program(&self, sender: &str) -> bool {
         let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();
         self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
@@ -472,7 +473,7 @@ impl Receiver {
     }
 }
 
-/// A notification for a sender at another host, which is told of nothing that becomes of it.
+/// A notification to a sender at another host. Its own outcome is not reported.
 fn notification(to: &ForwardPath, written: &Written) -> Mail<'static> {
     let notify = Some(NotifyWhen { success: false, failure: false, delay: false });
     let recipient = MailRecipient { address: to.bare().into(), notify, ..MailRecipient::to(MailPlace::Remote) };

@@ -27,7 +27,7 @@ struct Spent {
 /// Why nothing was rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderFailure {
-    /// Others render for too long.
+    /// No thread was free in time.
     Busy,
     /// A panic, which the log has.
     Panicked,

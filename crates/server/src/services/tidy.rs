@@ -1,4 +1,5 @@
-//! Clearing up `tmp/`: what a crash, ours or another program's, left half written is removed once nobody can be at it any more.
+//! Removes unfinished files in `tmp/` that a crash of ours or another program left, once they are too old to be in
+//! use.
 
 use std::io;
 use std::path::{Path, PathBuf};

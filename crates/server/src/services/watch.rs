@@ -131,7 +131,7 @@ impl Alerts {
         }
     }
 
-    /// Tells how many there were since they were told of last, `turned_away` and `dropped` being all since the start.
+    /// Logs losses since the last call; `turned_away` and `dropped` are totals since the start.
     fn report_losses(&mut self, turned_away: u64, dropped: u64) {
         let clients = turned_away - std::mem::replace(&mut self.turned_away, turned_away);
         if clients > 0 {

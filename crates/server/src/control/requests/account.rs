@@ -31,7 +31,7 @@ use super::transfer::hex;
 /// The path of a login's Maildir.
 pub(crate) type MaildirOf = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// The mail of all accounts, for whoever asks at the control socket.
+/// The mail of all accounts, for clients of the control socket.
 #[derive(Clone)]
 pub(crate) struct MailDoor(Arc<DoorParts>);
 
@@ -168,7 +168,7 @@ struct Selected {
 struct Session {
     account: Arc<dyn MailAccount>,
     adding: Arc<AccountLock>,
-    /// It adds mail, and nobody else does.
+    /// Held by the one session that adds mail to the account.
     adds: Option<OwnedMutexGuard<()>>,
     selected: Option<Selected>,
     client: Client,
@@ -445,7 +445,7 @@ async fn digest(view: &dyn MailboxView, uid: Uid) -> Result<String, MailstoreErr
     Ok(hex(digest.finish().as_ref()))
 }
 
-/// The name of a mailbox that is to be made, by the rules of CREATE.
+/// Checks the name of a new mailbox by the rules of CREATE.
 fn new_name(name: &str) -> Result<MailboxName, MailstoreError> {
     let name = name.strip_suffix('/').unwrap_or(name);
     MailboxName::parse(name).map_err(|_| MailstoreError::Cannot("this cannot be the name of a mailbox"))

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Asker, Outcome};
 
-/// Its octets in base64, a piece on each line.
+/// Sends the octets of a message in base64, one piece a line.
 pub(super) fn cat(relay: &Relay, asker: &Asker, message: Lsn, is_header: bool, answer: Answer<'_>) -> Outcome {
     let bytes_max = if is_header { HEADER_BYTES_MAX } else { u64::MAX };
     let mut pieces = asker.content(relay, message, bytes_max)?;

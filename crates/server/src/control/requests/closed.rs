@@ -66,13 +66,13 @@ pub enum ClosedError {
         /// The data directory.
         data: PathBuf,
     },
-    /// Another process has the spool.
+    /// Another process holds the spool's lock.
     #[error("{}: the spool is in use, and no server answers at its control socket", dir.display())]
     InUse {
         /// The spool's directory.
         dir: PathBuf,
     },
-    /// It cannot be read, or threads cannot be started.
+    /// The spool cannot be read, or threads cannot be started.
     #[error("{}: {error}", dir.display())]
     Unreadable {
         /// The spool's directory.
@@ -82,7 +82,7 @@ pub enum ClosedError {
     },
 }
 
-/// Checks that there is a spool, which opening would make, and that nobody has it.
+/// Checks that the spool exists, as opening would create it, and that no process has it.
 pub(super) fn check_closed(config: &Config) -> Result<(), ClosedError> {
     let dir = &config.storage.spool;
     if !dir.is_dir() {
@@ -190,7 +190,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
     })
 }
 
-/// Tells nobody: what is given up waits for a server.
+/// Sends no notices: those of expired mail wait for a server.
 struct Nobody;
 
 impl Notifier for Nobody {

@@ -21,7 +21,7 @@ pub(super) fn wanted(directory: &Directory, what: Option<&String>, user: Option<
 
 /// Bounds of the search in the log.
 pub(super) struct Bounds<'a> {
-    /// Only the last so many seconds.
+    /// Maximum age in seconds.
     pub secs: Option<u64>,
     /// Maximum number of messages.
     pub limit: Option<u32>,

@@ -123,7 +123,7 @@ async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
 /// A message that comes.
 struct Incoming {
     bytes: u64,
-    /// As in [`End::sha256`].
+    /// Digest for [`End::sha256`].
     digest: Context,
     scan: HeaderScan,
     /// Pieces of a small body.

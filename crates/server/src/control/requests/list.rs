@@ -21,9 +21,9 @@ pub(super) struct Page<'a> {
     pub of: &'a Which,
     /// Start after this one.
     pub after: Option<Key>,
-    /// So many at most.
+    /// Maximum number of recipients.
     pub most: u64,
-    /// Only a part of a long queue is looked at: whoever asks goes on behind it.
+    /// Reads only a part of a long queue; the client continues after it.
     pub is_bounded: bool,
     /// The directory of the event log.
     pub events: Option<&'a Path>,
@@ -33,7 +33,7 @@ pub(super) struct Page<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     pub count: u64,
-    /// The last one, if there may be more behind it.
+    /// The last recipient, if more may follow.
     pub next: Option<String>,
 }
 

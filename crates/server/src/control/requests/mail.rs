@@ -15,12 +15,12 @@ use super::cat::in_pieces;
 use super::{Answer, Asker, Outcome};
 use crate::receive::handler::Receiver;
 
-/// Where a message is.
+/// Location of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    /// Its number.
+    /// Number of the message.
     pub message: Option<Lsn>,
-    /// Where it was delivered, as the event log has it; empty: it waits for other hosts.
+    /// Mailbox of its delivery, as in the event log; empty: it waits for other hosts.
     pub mailbox: &'a str,
     /// Name of its file there, in place of the number; empty: not known.
     pub name: &'a str,
@@ -153,7 +153,7 @@ fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn, bytes_max: u64) 
     read_file(&maildir, dir, &name, bytes_max).map_err(|error| format!("{mailbox}: {error}"))
 }
 
-/// The message as JSON. HTML is text like everything else: nobody shows it as more.
+/// The message as JSON. HTML is passed as plain text, never to be rendered.
 fn as_read(octets: &[u8]) -> Value {
     let message = Message::parse(octets);
     let fields = message.root().header();

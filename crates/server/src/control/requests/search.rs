@@ -14,9 +14,9 @@ use crate::receive::handler::Receiver;
 
 /// A part of what is found.
 pub(super) struct Part {
-    /// Only what has a date of the last so many seconds.
+    /// Maximum age in seconds, by date.
     pub secs: Option<u64>,
-    /// So many of the newest are left out.
+    /// Number of the newest results to skip.
     pub skip: u32,
     /// Maximum number of messages.
     pub limit: Option<u32>,
@@ -49,7 +49,7 @@ pub(super) fn search(receiver: &Receiver, query: &str, part: &Part, answer: Answ
     Ok(json!({ "done": done, "next": next, "index": dir.display().to_string() }))
 }
 
-/// `None`: it is not in the mail directory, as in an index that somebody has made of other mail too.
+/// `None` for a file outside the mail directory: the index may cover other mail, too.
 fn line_of(message: &Message, mail: &Path) -> Option<Value> {
     let name = message.path.file_name()?.to_str()?;
     let mailbox = message.path.parent()?.parent()?.strip_prefix(mail).ok()?.to_str()?;

@@ -29,7 +29,7 @@ pub(super) fn shown(request: &Request) -> Option<Result<Shown, String>> {
     Some(Ok(Shown { inbound: *inbound, outbound: *outbound, peer, recipient }))
 }
 
-/// Shows it until nobody reads any more.
+/// Writes trace lines until the client leaves.
 pub(super) async fn follow(mut write: OwnedWriteHalf, live: Live, shown: Shown) -> io::Result<()> {
     let mut watching = live.watch(shown);
     let mut say = async |line: Value| timeout(PATIENCE, write.write_all(format!("{line}\n").as_bytes())).await?;
@@ -46,5 +46,5 @@ pub(super) async fn follow(mut write: OwnedWriteHalf, live: Live, shown: Shown) 
     }
 }
 
-/// So a client that has gone is noticed while nothing is said.
+/// Interval of empty lines, by which a client that has left is noticed.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(2);

@@ -105,7 +105,7 @@ pub(super) struct Recipient {
 #[serde(deny_unknown_fields)]
 pub(super) struct End {
     pub origin: String,
-    /// Of the content.
+    /// Bytes of the content.
     pub bytes: u64,
     /// Of the lines of message and recipients with their line ends, the content, and `origin`.
     pub sha256: String,

@@ -38,7 +38,7 @@ pub(crate) fn count(transports: &Transports, of: &Which, action: Doing) -> u64 {
     count
 }
 
-/// Has those tried that fit and are held as nobody knows whether they have had their messages. Durable when this returns. Blocks.
+/// Releases matching targets that are held because their delivery is uncertain. Durable when this returns. Blocks.
 ///
 /// # Errors
 /// The spool takes nothing.

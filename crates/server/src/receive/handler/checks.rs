@@ -185,13 +185,13 @@ pub(super) struct ReadMessage<'a> {
     /// Why they put it into Junk.
     pub junk: Option<String>,
     pub body: &'a StoredBody,
-    /// Its recipients.
+    /// Recipients of the message.
     pub transaction: &'a mut Transaction,
     /// Labels, and for how long it is held and kept. The rest of it follows from the transaction.
     pub mail: Mail<'static>,
     /// A complaint that it is.
     pub complaint: Option<ReturnedMail>,
-    /// Its id in `Received`.
+    /// The message's id in `Received`.
     pub received_id: &'a str,
     /// Header fields that are written in front of it, each line ended by CRLF.
     pub front: Vec<u8>,
@@ -345,7 +345,8 @@ impl Check for OwnAuthor {
 /// Stops a message that this server has forwarded to itself.
 struct ForwardLoop;
 
-/// A message that this server has received so often is in a loop if it would be forwarded once more: each time it may become several.
+/// Times that this server may have received a message that it forwards. More is a loop, which may multiply the
+/// message each time.
 const FORWARDS_MAX: usize = 4;
 
 impl Check for ForwardLoop {
@@ -419,7 +420,7 @@ impl Check for TenantLabels {
     }
 }
 
-/// Mail that is to leave later, or to be given up early (RFC 4865).
+/// Checks release and expiry times (RFC 4865).
 struct ReleaseTimes;
 
 impl Check for ReleaseTimes {

@@ -39,7 +39,8 @@ impl Check for FolderLookup {
     }
 }
 
-/// Mail for the Maildirs of recipients goes into the folder `name`, where there is one; that for postmaster and abuse stays. True if any is to go there.
+/// Directs mail for Maildirs into their folder `name`, where it exists, except that of postmaster and abuse. True if
+/// any is directed.
 pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) -> bool {
     let mut is_sorted = false;
     for index in 0..transaction.recipients() {

@@ -166,7 +166,7 @@ impl Receiver {
         Checked { verdict, results, junk, new_message_id }
     }
 
-    /// Makes a message durable, and tells those who are to hear of it.
+    /// Makes a message durable, then sends success notices and notes returned mail.
     async fn accept<B: Incoming<Error = BodyError>>(
         &self,
         (session, envelope): (&Session, &Envelope),
@@ -247,7 +247,7 @@ impl Receiver {
         }
     }
 
-    /// The message for its destinations: where it goes, and from whom it leaves for those to whom it is forwarded.
+    /// The message for its destinations, with the sender that forwarded copies leave with.
     pub fn mail(&self, transaction: &Transaction, envelope: &Envelope) -> Mail<'static> {
         let settings = self.settings();
         let directory = &settings.directory;
@@ -260,7 +260,7 @@ impl Receiver {
     }
 }
 
-/// Waits for so long, by the timer that the client has anyway.
+/// Waits, on the timer of the client's connection.
 async fn elapsed<B: Incoming>(client: &mut B, patience: Duration) {
     let _ = client.within(patience, pending::<()>()).await;
 }

@@ -75,7 +75,7 @@ struct Shared {
     turned_away: AtomicU64,
     refused: AtomicU64,
     repeats: Arc<Repeats>,
-    /// Where the store keeps what it has promised, for messages to the operator.
+    /// Directory of the spool, for messages to the operator.
     spool: String,
     live: Live,
     meters: Arc<Meters>,
@@ -190,7 +190,7 @@ impl Receiver {
         self.0.replaced.send_replace(());
     }
 
-    /// Where mail goes.
+    /// The destinations of mail.
     pub fn destinations(&self) -> &Destinations {
         &self.0.destinations
     }
@@ -252,7 +252,7 @@ impl Handler for Receiver {
         }
     }
 
-    /// Too many are counted, and told of now and then; who may not connect is named.
+    /// Counts refused connections beyond a limit, which are logged in sums. Logs each client that may not connect.
     fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {
         use driver::Refusal::{NotAProxy, NotAllowed, Proxy};
         if !matches!(why, NotAllowed | NotAProxy | Proxy(_)) {

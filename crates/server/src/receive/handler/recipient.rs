@@ -27,21 +27,21 @@ pub(super) struct AtRcpt<'a> {
     pub transaction: &'a mut Transaction,
     /// Address from the client, or from a check that has changed it.
     pub rcpt: Cow<'a, RcptTo>,
-    /// The message is to leave later.
+    /// The message is released later.
     pub is_held: bool,
     /// Every client may send to it.
     is_open: bool,
     /// The signed return path that it was.
     returned: Option<Returned>,
-    /// Where its mail goes, once it is looked up.
+    /// The route of its mail, once looked up.
     pub(super) goes: Option<Goes>,
-    /// Its next hop is to be asked for it.
+    /// Address to verify at the next hop.
     asked_for: Option<Address>,
     /// The account that it is counted for.
     account: Option<Cow<'a, str>>,
 }
 
-/// Where the mail of a recipient goes.
+/// The route of a recipient's mail.
 pub(super) enum Goes {
     Here(Mailboxes),
     Nowhere,
@@ -86,7 +86,8 @@ impl From<Full> for Stop {
     }
 }
 
-/// Mail to a return path of ours goes on to the sender behind it; if nobody knows that any more, it is read and goes nowhere.
+/// Routes mail to our signed return paths on to the original sender. If that is no longer known, the mail is read and
+/// discarded.
 pub(super) struct ReturnPathLookup;
 
 impl ReturnPathLookup {
@@ -127,7 +128,8 @@ impl Check for ReturnPathLookup {
     }
 }
 
-/// Asks the directory where the mail goes. Mail for another host is taken of clients that may relay, and for recipients of whom every client may send.
+/// Looks up the route in the directory. Mail for another host is accepted from clients that may relay, and for
+/// recipients open to every client.
 pub(super) struct DirectoryLookup;
 
 impl DirectoryLookup {
@@ -276,7 +278,7 @@ impl Check for RecipientQuota {
 }
 
 impl Receiver {
-    /// Adds a recipient to the transaction if no check stops it. `is_held`: the message is to leave later.
+    /// Adds a recipient to the transaction if no check stops it. `is_held`: the message is released later.
     pub(super) async fn take_recipient(
         &self,
         session: &Session,
@@ -333,7 +335,7 @@ impl Receiver {
         }
     }
 
-    /// Adds somebody who gets a copy. Who may relay is no question: the configuration says so.
+    /// Adds a recipient of a copy, which the configuration asks for: no relay check.
     pub(super) fn add_copy(&self, to: &mut Transaction, copy: &RcptTo) -> Result<(), Reply> {
         let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
         match self.settings().directory.recipient(&copy.forward_path) {

@@ -9,7 +9,7 @@ use super::folders::sort_into;
 use crate::ids::unix_micros;
 use crate::receive::sender_checks::{SenderCheck, SenderFindings, Treatment};
 
-/// Begins the checks of a stranger's message. None, if the client is known or nobody can be asked.
+/// Begins the checks of a stranger's message. None if the client is trusted or there is no resolver.
 pub(super) struct SenderLookup;
 
 impl Check for SenderLookup {

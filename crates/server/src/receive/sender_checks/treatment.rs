@@ -34,7 +34,8 @@ impl TreatmentRules {
         Self { enforce, on_temperror, forwarder_networks, forwarder_domains: domains }
     }
 
-    /// The act on a message. `is_exempt`: it is for postmaster and abuse alone, whom senders ask for help with a refusal.
+    /// Decides what happens to a message. `is_exempt`: it is only for postmaster and abuse, which senders ask for
+    /// help with a refusal.
     pub fn treatment(&self, findings: &SenderFindings, is_exempt: bool) -> Treatment {
         if self.enforce == Enforce::None || self.is_forwarder(findings) {
             return Treatment::Take;

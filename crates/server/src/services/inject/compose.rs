@@ -122,12 +122,12 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// True if work that looks once at each of so many octets takes long.
+/// True if one pass over this many octets takes long enough for another thread.
 pub(super) fn is_long(bytes: usize) -> bool {
     bytes > AT_ONCE_BYTES_MAX
 }
 
-/// Makes messages behind those whose octets are known, for [`PART_TIME`].
+/// Makes further messages, after those of known size, for [`PART_TIME`].
 fn checked_part(
     request: &InjectRequest,
     mut sizes: Vec<u64>,

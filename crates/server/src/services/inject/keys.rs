@@ -34,7 +34,7 @@ pub(super) struct KeyedRequest {
 }
 
 impl InjectKeys {
-    /// Opens the log if there are keys: a stream that nobody advances keeps its entries in the spool.
+    /// Opens the log if its stream exists: a stream without a consumer keeps its entries in the spool.
     pub async fn start(receiver: &Receiver) -> Self {
         let spool = Arc::clone(receiver.destinations().intake().spool());
         let keys = Self(Arc::new(Shared { log: OnceCell::new(), spool }));

@@ -13,7 +13,7 @@ use crate::receive::settings::Settings;
 /// The senders of a token that is bound to some.
 pub(super) struct AllowedSenders {
     domains: Vec<String>,
-    /// Where no domains are named, the senders of this tenant.
+    /// The tenant whose senders are allowed, if no domains are named.
     tenant: Option<String>,
     settings: Arc<Settings>,
 }

@@ -76,8 +76,8 @@ impl Told {
         }
     }
 
-    /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute. A message
-    /// counts in `copies` and `bytes` as often as it waits for a mailbox.
+    /// Logs each mailbox that mail begins to wait for, each that has received it all, and the totals once a minute. A
+    /// message counts in `copies` and `bytes` as often as it waits for a mailbox.
     fn report_mailboxes(&mut self, store: &LocalDelivery, copies: usize, bytes: u64) {
         for line in recovered(store.take_recovered()) {
             tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");

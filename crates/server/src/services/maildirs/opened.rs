@@ -23,7 +23,8 @@ pub(crate) struct OpenedMail {
     pub failed: Option<UnreadableMailboxes>,
 }
 
-/// Opens the table of mailboxes, if anybody reads it, then delivery, which is to make no file of expunged mail again.
+/// Opens the table of mailboxes, if IMAP or POP3 is on, then delivery, which asks it so as not to write expunged mail
+/// again.
 pub(crate) async fn open_mail(
     config: &Config,
     (intake, memory): (Intake, MemoryBudget),

@@ -29,7 +29,8 @@ struct File {
     failures: u32,
     /// Work on the file that its message's end asks for, if that was not done.
     unsettled: Option<Settlement>,
-    /// Recipients that earlier transactions of the same file have refused: they are in the file still, and their sender is told of all at once.
+    /// Recipients refused by earlier transactions of the same file. They stay in the file, and one notice reports all
+    /// of them.
     refused: Refused,
 }
 
@@ -101,7 +102,7 @@ impl Files {
         self.queue.is_empty()
     }
 
-    /// The next file to work at, what is left to be done with it, and which of its recipients were refused already.
+    /// The next file, its unfinished settlement, and its recipients refused so far.
     pub fn take(&mut self) -> Option<(OsString, Option<Settlement>, Refused)> {
         let name = self.queue.pop_front()?;
         let file = self.known.get_mut(&name).expect("a queued file is known");
@@ -115,7 +116,7 @@ impl Files {
         }
     }
 
-    /// The file is queued once more, behind the others.
+    /// Queues the file again, after the others.
     pub fn again(&mut self, name: OsString, refused: Refused) {
         self.known.get_mut(&name).expect("a file at work is known").refused = refused;
         self.queue.push_back(name);

@@ -30,7 +30,7 @@ pub(super) struct Fates {
 /// Recipients that will never get it, and why.
 pub(super) type Refused = Vec<(RcptTo, Reply)>;
 
-/// Why nobody got it.
+/// The reason why no recipient got the message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandoverError {
     /// The file cannot be read, or is not what it should be.
@@ -50,10 +50,11 @@ impl From<JoinError> for HandoverError {
     }
 }
 
-/// Has the message received for some of its recipients. Dropping the future ends the session: the message is received or not, as when a client is cut off.
+/// Passes the message to the receiver for some of its recipients. Dropping the future ends the session: the message
+/// is received or not, as when a client is cut off.
 ///
 /// # Errors
-/// See [`HandoverError`]; nothing was accepted, unless the session ended behind the last octet.
+/// See [`HandoverError`]; nothing was accepted, unless the session ended after the last octet.
 pub(super) async fn hand_over(
     receiver: &Receiver,
     config: SmtpConfig,

@@ -107,7 +107,7 @@ struct Worker {
 
 /// Outcome of an attempt at a file.
 enum Attempt {
-    /// It is done with.
+    /// The file is finished.
     Done,
     /// There is more to do at once: recipients for another transaction. Those of the earlier ones that are refused.
     Retry(Refused),
@@ -343,7 +343,8 @@ async fn receive(
     (settlement_of(receiver, &file, uid, handed_over), None)
 }
 
-/// Logs what became of a message, and says what is to be done with its file. Beside its fates: why the sender cannot be told of a refusal yet.
+/// Logs the outcome of a message, and decides what happens to its file. Also takes the reason why the sender cannot
+/// be notified of a refusal yet.
 fn settlement_of(
     receiver: &Receiver,
     file: &str,
@@ -389,7 +390,7 @@ fn not_among(refused: &Refused, all: &[RcptTo]) -> Vec<RcptTo> {
     all.iter().filter(|rcpt| !refused.contains(&rcpt.forward_path)).cloned().collect()
 }
 
-/// The file is for the recipients of the next transactions, and for those that their sender is told of behind these.
+/// The file stays for the recipients of later transactions, and for refused ones that the notice after them reports.
 fn rest_of(fates: Fates) -> (Settlement, Option<Refused>) {
     let mut rest = fates.at_once;
     rest.extend(fates.refused.iter().map(|(rcpt, _)| rcpt.clone()));

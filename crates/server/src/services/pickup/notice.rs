@@ -21,11 +21,12 @@ use crate::receive::transaction::notify_when;
 pub(super) enum TellError {
     /// The file cannot be read, now or later: it is set aside as it is.
     Damaged(ReadError),
-    /// The recipients are to be refused once more later, and the sender told then.
+    /// Not now: refuse the recipients again later, and notify the sender then.
     NotNow(String),
 }
 
-/// Tells the sender of a file of its refused recipients, durably, unless nobody wants to know.
+/// Notifies the sender of a file of its refused recipients, durably, unless the sender is empty or asked for no
+/// notice.
 ///
 /// # Errors
 /// See [`TellError`].

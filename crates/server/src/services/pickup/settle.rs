@@ -21,16 +21,16 @@ pub(super) struct Place {
 pub(super) enum Settlement {
     /// All of its recipients have it.
     Remove,
-    /// It is moved away: it cannot be read, or nobody may get it.
+    /// Move the file away: it is unreadable, or all recipients were refused.
     Refuse,
-    /// It is written anew, for those who have not got it.
+    /// Write the file again for the remaining recipients.
     Split {
         /// Never: a file among the refused is for these.
         refused: Vec<RcptTo>,
         /// Not yet: the file is for these from now on.
         rest: Vec<RcptTo>,
     },
-    /// It stays as it is.
+    /// Leave the file unchanged.
     Keep,
 }
 

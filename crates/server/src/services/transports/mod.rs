@@ -66,7 +66,7 @@ impl Service for TransportService {
         OnFailure::GoOn("mail for programs, files and LMTP servers waits in the spool")
     }
 
-    /// Opens them if the configuration names some by now.
+    /// Opens the transports if the new configuration names some.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         if self.opened.opened().is_some() {
             return Vec::new();

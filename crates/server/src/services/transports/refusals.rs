@@ -20,11 +20,11 @@ use crate::receive::success::random_id;
 #[derive(Clone)]
 pub(crate) struct RefusalNotices {
     receiver: WeakReceiver,
-    /// When the postmaster was last told of a transport, or began to be.
+    /// Time of the last notice to the postmaster about each transport, or of the one in progress.
     told: Arc<Mutex<HashMap<Arc<str>, PostmasterTold>>>,
 }
 
-/// The postmaster is told of a transport.
+/// A notice to the postmaster about a transport.
 struct PostmasterTold {
     since: Instant,
     /// The notice is durable.
@@ -66,7 +66,8 @@ struct Reader {
     telling: Option<PostmasterTelling>,
 }
 
-/// The postmaster is being told of a transport. Dropped without a notice, also by a panic, it leaves that to the next refusal.
+/// A notice to the postmaster in progress. Dropped without success, also by a panic, it lets the next refusal try
+/// again.
 struct PostmasterTelling {
     notices: RefusalNotices,
     transport: Arc<str>,
@@ -88,10 +89,11 @@ impl RefusalNotices {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reader, if anybody: not a postmaster whose own mail is refused, and a postmaster once an hour of each transport.
+    /// The addressee, if any: a postmaster at most once an hour for each transport, and not about its own refused
+    /// mail.
     ///
     /// # Errors
-    /// The postmaster is being told of this transport, and that may fail: try again.
+    /// A notice about this transport is in progress, and may fail: try again.
     fn reader(&self, receiver: &Receiver, refused: &RefusedMail) -> Result<Option<Reader>, String> {
         if receiver.is_ours(&refused.sender) {
             return Ok(Some(Reader { address: refused.sender.to_string(), telling: None }));

@@ -29,7 +29,8 @@ struct Line<'a> {
     event: std::borrow::Cow<'a, str>,
 }
 
-/// Reads on from a place: at most so many events that are wanted, and about [`BODY_BYTES_MAX`]. Empty if there are none now.
+/// Reads from a place on: at most `events_max` wanted events, and about [`BODY_BYTES_MAX`]. Empty if there are none
+/// now.
 pub(super) fn read(reader: &mut Reader, from: Place, wanted: &[String], events_max: usize) -> io::Result<Batch> {
     let mut batch = Batch { body: b"[".to_vec(), through: from, ..Batch::default() };
     let mut line = Vec::new();
@@ -88,7 +89,7 @@ impl Batch {
 
 /// Beyond, the next event is for the next request.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// So many lines are read at once that nobody wants.
+/// Maximum unwanted lines read at once.
 const LINES_MAX: usize = 100_000;
 
 #[cfg(test)]

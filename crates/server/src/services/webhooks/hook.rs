@@ -188,7 +188,8 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// True if a place is to be saved though nothing was posted. Some lines that are not wanted cost little to read again after a restart.
+    /// True if a place must be saved although nothing was posted. A few unwanted lines cost little to read again
+    /// after a restart.
     fn is_due(&self, place: Place) -> bool {
         match (self.failed, self.saved) {
             (Some(failed), _) => failed.elapsed() >= SAVE_PAUSE,

@@ -1,4 +1,4 @@
-//! HTTP servers that are told of events: each by a thread of its own, from the files of the event log.
+//! Posts events to HTTP servers: a thread for each, reading the files of the event log.
 //!
 //! The threads share nothing with the queue of mail: a hook that is down costs a file descriptor.
 
@@ -50,7 +50,7 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Waits so long, or until it is set: then it says so.
+    /// Waits for `time`, or until it is set; true if it was set.
     fn wait(&self, time: Duration) -> bool {
         let guard = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(guard, time, |is_set| !*is_set);

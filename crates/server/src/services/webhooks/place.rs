@@ -21,7 +21,7 @@ pub(super) struct Place {
     /// The place in the spool of the last line.
     #[serde(default)]
     pub lsn: Lsn,
-    /// Its number among the lines of that place, from 1; 0 if there was none.
+    /// Number of the line at that place, from 1; 0 if there was none.
     #[serde(default)]
     pub index: u64,
 }
@@ -31,10 +31,11 @@ impl Place {
         Cursor { file: self.file, offset: self.offset }
     }
 
-    /// Reads it; `None` if there was never one. Of a file that is lost or damaged the one before takes the place: what was posted since comes again.
+    /// Reads the place; `None` if there was never one. If the file is lost or damaged, the previous one is used, and
+    /// later posts are repeated.
     ///
     /// # Errors
-    /// Neither can be believed, or the file cannot be read now. The text names the file and the remedy.
+    /// Both are damaged, or the file cannot be read now. The text names the file and the remedy.
     pub fn load(path: &Path) -> io::Result<Option<Self>> {
         let error = match read(path) {
             Ok(None) if matches!(look_for_marked(path)?, MarkedFile::Lost { .. }) => {
@@ -61,7 +62,7 @@ impl Place {
         Err(io::Error::new(error.kind(), why))
     }
 
-    /// Makes it durable, and keeps the one before.
+    /// Saves the place durably, and keeps the previous file.
     pub fn save(self, path: &Path) -> io::Result<()> {
         let before = before(path);
         let _ = posthaste_fsops::unlink(&before);
