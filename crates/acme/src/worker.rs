@@ -262,7 +262,11 @@ impl Worker {
         match found {
             Err(error) if settings.is_behind_nat() => {
                 let error = error.to_string();
-                tracing::warn!(name, error, "ordering a certificate all the same, as this host is behind NAT");
+                tracing::warn!(
+                    name,
+                    error,
+                    "our own check failed, but this host is behind NAT: ordering the certificate anyway"
+                );
                 Ok(())
             }
             found => found,
@@ -311,12 +315,21 @@ impl Worker {
                 self.told.clear();
             }
             if self.told.insert((name.to_owned(), why.clone())) {
-                tracing::warn!(name, error = why, "no certificate for this name until its record leads here");
+                tracing::warn!(
+                    name,
+                    error = why,
+                    "no certificate for this name: correct its DNS record, which does not point here"
+                );
             }
         } else {
             wait.failed(now(), why.clone());
             let minutes = (wait.next.saturating_sub(now()) + 30) / 60;
-            tracing::warn!(name, error = why, minutes, "no new certificate for this name; it is tried again later");
+            tracing::warn!(
+                name,
+                error = why,
+                minutes,
+                "cannot renew the certificate of this name; retrying automatically"
+            );
         }
         self.publish();
         why
@@ -343,7 +356,10 @@ impl Worker {
             Ok((written, waits)) => {
                 self.waits = waits;
                 if let Err(error) = written {
-                    tracing::error!(error = error.to_string(), "cannot keep when names are tried again");
+                    tracing::error!(
+                        error = error.to_string(),
+                        "cannot save the retry times of certificates: a restart tries them at once"
+                    );
                 }
             }
             // The runtime ends.

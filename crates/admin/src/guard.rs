@@ -28,7 +28,7 @@ pub(crate) enum Credential {
 pub(crate) enum GuardRefusal {
     #[error("the request needs one Host")]
     NoHost,
-    #[error("the address of the request and its Host are two names")]
+    #[error("the request's target and its Host name different hosts")]
     TwoHosts,
     #[error("this server is no proxy: it takes no CONNECT")]
     NoProxy,
@@ -36,13 +36,13 @@ pub(crate) enum GuardRefusal {
     Malformed,
     #[error("this server has another name; `names` below [http] adds one")]
     OtherHost,
-    #[error("pages of other sites may not ask here")]
+    #[error("requests from pages of other sites are refused")]
     OtherOrigin,
-    #[error("browsers do not send Basic here")]
+    #[error("Basic authentication is not accepted from browsers")]
     BasicFromBrowser,
     #[error("with a cookie a change needs Origin, Content-Type: application/json and X-Posthaste: 1")]
     NotOurPage,
-    #[error("without a token, mail comes with Content-Type: application/json, and from no browser")]
+    #[error("a request without a token needs Content-Type: application/json and must not come from a browser")]
     NotAProgram,
 }
 

@@ -19,10 +19,10 @@ pub enum HeadRefusal {
     #[error("the head of the request is larger than {HEAD_BYTES_MAX} bytes, or has more than {FIELDS_MAX} fields")]
     TooLarge,
     /// A line of it ends in LF alone.
-    #[error("lines of a head end in CRLF")]
+    #[error("each line of a request's head must end in CRLF")]
     BareNewline,
     /// It is no head.
-    #[error("this is no request of HTTP/1")]
+    #[error("not a request of HTTP/1")]
     Malformed,
     /// `Content-Length` and `Transfer-Encoding` do not name one end.
     #[error("the end of the request's body can be read in two ways")]

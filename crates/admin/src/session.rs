@@ -234,7 +234,11 @@ impl Sessions {
             let text: String = lock(&known).sessions.iter().map(Session::to_line).collect();
             if let Err(error) = write(&dir, &text) {
                 let file = dir.join(FILE).display().to_string();
-                tracing::warn!(file, error = error.to_string(), "sessions of the page end with the server");
+                tracing::warn!(
+                    file,
+                    error = error.to_string(),
+                    "cannot save sessions of the page: they end with this run of the server"
+                );
             }
         });
         *writing = timeout(DISK_PATIENCE, &mut running).await.is_err().then_some(running);

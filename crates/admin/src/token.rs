@@ -185,7 +185,7 @@ pub enum TokenError {
     Name(String),
     /// The log and events call mail by it that no token brought.
     #[error(
-        "`{0}` is the name of what has no token: choose one that is not `{PASSWORD_NAME}` and does not begin with `{NETWORK_PREFIX}`"
+        "`{0}` is reserved: choose a name that is not `{PASSWORD_NAME}` and does not begin with `{NETWORK_PREFIX}`"
     )]
     Reserved(String),
     /// It would open nothing.

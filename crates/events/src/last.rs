@@ -35,7 +35,7 @@ pub enum Missing {
     #[error("the event log does not have it")]
     Absent,
     /// Older files are gone.
-    #[error("the event log does not reach back so far")]
+    #[error("the event log does not reach back that far")]
     Gone,
     /// There are more lines than are read.
     #[error("it is not in the newest {} GiB of the event log", BYTES_MAX >> 30)]
@@ -175,7 +175,7 @@ mod tests {
     fn the_last_reply_to_a_recipient_is_found_in_all_files() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        assert_eq!(found(dir, BYTES_MAX), ([None, None, None], "the event log does not reach back so far".into()));
+        assert_eq!(found(dir, BYTES_MAX), ([None, None, None], "the event log does not reach back that far".into()));
         write(dir, 1, &[deferred(9, 7, 1, "450 old"), deferred(10, 7, 2, "450 two"), deferred(11, 77, 3, "450 other")]);
         write(
             dir,
@@ -184,7 +184,7 @@ mod tests {
         );
         write(dir, 3, &[attempt(15, 7, 3, RelayFate::Delivered, "250 ok"), "{\"lsn\":\"16\",\"half".to_owned()]);
         let texts = [said("451 one\n451 \"more\""), said("450 two"), None];
-        let reach = "the event log does not reach back so far";
+        let reach = "the event log does not reach back that far";
         assert_eq!(found(dir, BYTES_MAX), (texts.clone(), reach.into()));
         for file in [1, 2] {
             pack(dir, file, &AtomicBool::new(false)).unwrap();

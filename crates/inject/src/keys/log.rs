@@ -200,7 +200,7 @@ impl Shared {
             {
                 tracing::error!(
                     error = error.to_string(),
-                    "keys of requests cannot be written: they stay in the spool's log"
+                    "cannot write the keys of requests: they stay in the spool's log; retrying"
                 );
             }
             is_failing = outcome.is_err();

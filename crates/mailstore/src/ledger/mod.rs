@@ -119,7 +119,7 @@ impl MailLedger {
         };
         if let Err(error) = ledger.begin() {
             let error = error.to_string();
-            tracing::warn!(error, "mailboxes can be read and not changed: the spool takes nothing now");
+            tracing::warn!(error, "mailboxes are read-only: the spool accepts no writes now");
         }
         let stream = shared.stream.clone();
         let thread = stream.start_thread("mailstore", STEPS, move |pulse| shared.run(pulse));

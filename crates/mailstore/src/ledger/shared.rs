@@ -96,7 +96,7 @@ impl Shared {
         also(&mut numbers, &mut changes);
         numbers.put(&mut changes);
         if let Some(lsn) = unknown.first() {
-            tracing::error!(batch = %lsn, "an entry of mailboxes that a later version wrote is passed over");
+            tracing::error!(batch = %lsn, "skipped an entry of mailboxes that a later version wrote");
         }
         self.table.commit(&changes)?;
         self.waiting.committed(entries.len(), notes.len());

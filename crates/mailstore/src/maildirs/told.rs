@@ -42,7 +42,7 @@ impl Told {
     /// Tells the operator of a look's oddities, each once.
     pub fn tell(&self, mailbox: &str, odd: &Oddities) {
         if let Some(name) = odd.no_file.as_ref().filter(|_| first(&self.no_file)) {
-            tracing::warn!(mailbox, name, "no message; further ones of this mailbox are not logged");
+            tracing::warn!(mailbox, name, "this file is not a message; further ones of this mailbox are not logged");
         }
         if odd.not_utf8 > 0 && first(&self.not_utf8) {
             tracing::warn!(mailbox, files = odd.not_utf8, "file names that are not UTF-8 are left out");

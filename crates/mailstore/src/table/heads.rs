@@ -27,7 +27,7 @@ pub(crate) fn stored_head(
         head.skip_to(numbers);
         return Ok(Some(head));
     }
-    tracing::error!(mailbox, "the numbers of a mailbox are damaged in the table; they are counted again");
+    tracing::error!(mailbox, "the counters of a mailbox are damaged in the table: counting again");
     rebuilt(reader, mailbox, numbers).map(Some)
 }
 

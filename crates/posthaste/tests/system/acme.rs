@@ -46,7 +46,7 @@ fn certificates_of_an_authority_are_in_force_without_a_reload() {
     let made = shown(at, Some("mx.example.org"));
 
     // Until the authority agrees there is the self-made one, and the log and `acme renew` say why.
-    let line = server.wait_for_log("no new certificate for this name; it is tried again later");
+    let line = server.wait_for_log("cannot renew the certificate of this name; retrying automatically");
     assert!(line.contains("no such record") && line.contains("minutes=60"), "{line}");
     let (is_done, text) = renew(dir.path(), false);
     assert!(

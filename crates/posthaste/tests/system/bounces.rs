@@ -262,7 +262,7 @@ fn a_message_at_work_in_three_crashes_is_held() {
         server.wait();
         server = Server::start_as_it_is(dir);
     }
-    server.wait_for_log("held: they were at work when the server crashed");
+    server.wait_for_log("held: these recipients were in flight in three crashes");
     // The queue holds it once that is durable.
     wait_for_queue(dir, "it is in quarantine", |waiting| {
         waiting.len() == 1 && (&waiting[0]["state"], &waiting[0]["held_by"]) == (&"held".into(), &"quarantine".into())

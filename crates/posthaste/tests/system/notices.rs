@@ -25,7 +25,7 @@ fn the_postmaster_gets_copies_once_the_configuration_says_so() {
         assert_eq!(client.try_message(from, &[to], message.as_bytes()).unwrap().code, 250);
     };
     send("", "nobody@there.example", "first");
-    server.wait_for_log("given up, and its sender cannot be told");
+    server.wait_for_log("given up, and its sender cannot be notified");
     let bad = config(port, "double_bounce_to = \"boss\"\n");
     server.reload(&bad);
     let told = server.wait_for_log("configuration not reloaded");

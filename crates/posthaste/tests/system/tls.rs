@@ -210,7 +210,7 @@ fn a_reload_takes_a_good_certificate_and_keeps_the_old_one() {
     std::fs::write(dir.path().join("key.pem"), key).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log_again("configuration reloaded", 2);
-    let line = server.wait_for_log("keeps its certificate");
+    let line = server.wait_for_log("this listener keeps the old one");
     assert!(line.contains("does not belong to the certificate in cert.pem"), "{line}");
     assert!(knows(&second) && !knows(&third));
 

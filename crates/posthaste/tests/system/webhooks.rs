@@ -209,7 +209,7 @@ fn failed_posts_are_repeated_signed_and_a_dead_hook_is_alone() {
     let refused = refuse(&server, 0..5);
     other.wait_for_recipients(&refused);
     let found = http.wait_for_recipients(&refused);
-    server.wait_for_log("a webhook is told again");
+    server.wait_for_log("a webhook receives events again");
     let requests = http.wait(4);
     assert!(requests[..3].iter().all(|request| request.body == requests[3].body), "{requests:?}");
     assert!(requests.iter().all(|request| events(request).len() <= 3));

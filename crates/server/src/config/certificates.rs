@@ -153,7 +153,7 @@ impl Configured {
                 Err(error) => {
                     is_whole = false;
                     let error = error.to_string();
-                    tracing::error!(error, "this listener keeps its certificate{next}");
+                    tracing::error!(error, "cannot read a certificate: this listener keeps the old one{next}");
                     pairs.extend(old.iter().find(|pair| pair.files == *files).cloned());
                 }
             }

@@ -82,7 +82,7 @@ impl FirstPassword {
                 Ok(password) => {
                     state.password = password;
                     state.wrong.clear();
-                    tracing::warn!(file, "{WRONG_MAX} wrong passwords: the file has a new one");
+                    tracing::warn!(file, "{WRONG_MAX} wrong passwords: a new password is in the file");
                 }
                 Err(error) => {
                     // Nobody gets in by more guesses.

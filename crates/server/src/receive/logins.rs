@@ -52,7 +52,7 @@ pub(crate) fn open_gate(data: &Path) -> LoginGate {
     let file = data.join(KNOWN_NETWORKS);
     LoginGate::open(file.clone()).unwrap_or_else(|error| {
         let (file, error) = (file.display().to_string(), error.to_string());
-        tracing::warn!(file, error, "networks that have logged in before are not known");
+        tracing::warn!(file, error, "cannot read the networks that have logged in: all count as unknown");
         LoginGate::default()
     })
 }

@@ -141,7 +141,7 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<Retu
         }
     });
     read.await.unwrap_or_else(|error| {
-        tracing::error!(error = error.to_string(), "a feedback report is not read");
+        tracing::error!(error = error.to_string(), "cannot read a feedback report: the address is not suppressed");
         None
     })
 }

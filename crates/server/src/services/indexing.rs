@@ -39,7 +39,10 @@ impl Indexing {
             return None;
         }
         if for_readers && let Err(error) = add_headers(&config.dir, &[OTHER_HEADERS.to_owned()]) {
-            tracing::warn!(error = error.to_string(), "searches of IMAP for any text read the mail");
+            tracing::warn!(
+                error = error.to_string(),
+                "the index has no headers for IMAP: its searches for text read the mail itself"
+            );
         }
         let (dir, mail) = (config.dir.clone(), mail.to_owned());
         let (alive, ended) = Ended::new();

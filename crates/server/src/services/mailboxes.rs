@@ -228,7 +228,7 @@ fn tell(report: &LedgerReport, table: &Path) {
         tracing::error!(
             batches = unknown.len(),
             %first,
-            "entries of mailboxes that a later version wrote are passed over"
+            "skipped entries of mailboxes that a later version wrote"
         );
     }
     tracing::info!(replayed, "mailboxes opened");

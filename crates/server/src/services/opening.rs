@@ -128,7 +128,7 @@ pub(crate) fn log_mended(damage: &Damage) {
 /// `consumer`: whose entries were in the batches.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {
-        tracing::error!(%batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
+        tracing::error!(%batch, "a batch of the spool cannot be read: its entry for {consumer} is lost");
     }
 }
 

@@ -108,7 +108,7 @@ impl Service for RelayService {
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         if let Err(error) = self.reload_resolver(config) {
-            tracing::error!(error = error.to_string(), "hosts are found as before");
+            tracing::error!(error = error.to_string(), "cannot use the new DNS settings: the old ones stay in force");
             kept.push("dns");
         }
         self.relay.iter().for_each(|relay| kept.extend(reload(relay, config)));
@@ -213,7 +213,11 @@ fn open(
     let has_crashed = running.exists();
     if let Err(error) = std::fs::write(&running, "") {
         let (path, error) = (running.display().to_string(), error.to_string());
-        tracing::warn!(path, error, "if the server crashes, a message that causes this will not be found");
+        tracing::warn!(
+            path,
+            error,
+            "cannot write the crash marker: a message that crashes the server will not be found"
+        );
     }
     let senders = Arc::new(Senders { receiver });
     let settings =
@@ -231,7 +235,7 @@ pub(crate) fn tell_opened(report: &OpenReport, spool: &Path) {
     log_uncertain(report, spool);
     if report.quarantined > 0 {
         let recipients = report.quarantined;
-        tracing::error!(recipients, "held: they were at work when the server crashed, three times");
+        tracing::error!(recipients, "held: these recipients were in flight in three crashes of the server");
     }
     if report.recipients > 0 {
         tracing::info!(recipients = report.recipients, "mail waits for other hosts");

@@ -214,7 +214,7 @@ fn log(attempt: &Attempt) {
     }
     if attempt.is_double_bounce {
         let sender = &*attempt.sender;
-        tracing::warn!(%id, number, sender, to, host, reply, "given up, and its sender cannot be told");
+        tracing::warn!(%id, number, sender, to, host, reply, "given up, and its sender cannot be notified");
     }
     match attempt.result {
         AttemptResult::Delivered => {}

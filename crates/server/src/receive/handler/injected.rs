@@ -99,7 +99,7 @@ impl Receiver {
                 // A repeated request asks again.
                 tracing::warn!(
                     error = error.to_string(),
-                    "refused recipients of a request with a key could not be noted"
+                    "cannot record the refused recipients of a request with a key: a repeated request tries them again"
                 );
                 let later = Refusal::of(&Reply::new(451, "4.3.0", "Refused, and that could not be noted"));
                 outcomes.extend(failed.into_keys().map(|index| (index, Err(later.clone()))));

@@ -219,7 +219,7 @@ impl Receiver {
                         let sender = envelope.mail.reverse_path.bare();
                         tracing::warn!(
                             sender,
-                            "the word to the sender that its message is delivered waits for the spool"
+                            "the notice to the sender that its message is delivered waits for the spool"
                         );
                     }
                 }
@@ -243,7 +243,7 @@ impl Receiver {
         let sender = envelope.mail.reverse_path.bare();
         let told = self.notify(&sender, written, None, None).await;
         if let Err(error) = told {
-            tracing::warn!(sender, error, "the sender could not be told that its message is delivered");
+            tracing::warn!(sender, error, "cannot notify the sender that its message is delivered");
         }
     }
 

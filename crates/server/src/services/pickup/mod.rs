@@ -185,7 +185,7 @@ impl Worker {
                     Ok((name, Attempt::Retry(refused))) => files.again(name, refused),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
-                    Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
+                    Err(error) => tracing::error!(error = error.to_string(), "a task for a file of the pickup directory failed, which is a bug: the file waits for the next start"),
                 },
                 came = watch.changed(), if !draining => {
                     wants_look |= came.more;
@@ -354,7 +354,7 @@ fn settlement_of(
     match handed_over {
         Ok((mut fates, not_told)) => {
             if let Some(error) = not_told {
-                tracing::warn!(file, uid, error, "the sender cannot be told of a refusal yet");
+                tracing::warn!(file, uid, error, "cannot notify the sender of a refusal yet; retrying");
                 // They are refused once more, and the sender is told then.
                 fates.later.append(&mut fates.refused);
             }

@@ -233,7 +233,7 @@ fn log(event: Event) {
             tracing::warn!(
                 %id,
                 error,
-                "nobody can be told yet that a transport refuses this message, and so it may be with others; retrying automatically"
+                "cannot send the notice that a transport refuses this message; retrying automatically, also for others"
             );
         }
         Event::Recovered { transport } => {

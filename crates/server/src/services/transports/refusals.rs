@@ -51,7 +51,7 @@ impl RefusalNotifier for RefusalNotices {
                 tracing::warn!(
                     to = to.address,
                     %id,
-                    "nobody has the address to tell of a message that a transport refuses"
+                    "no mailbox for the notice that a transport refuses this message"
                 );
             }
             made

@@ -62,11 +62,7 @@ impl Hook {
                 let place = Place { file: cursor.file, offset: cursor.offset, ..Place::default() };
                 if place.file > 1 || place.offset > 0 {
                     let (webhook, file) = (&self.webhook.name, path.display().to_string());
-                    tracing::info!(
-                        webhook,
-                        file,
-                        "a webhook without a saved place: it is told of what comes from now on"
-                    );
+                    tracing::info!(webhook, file, "a webhook without a saved place: it receives events from now on");
                 }
                 saving.save(place);
                 place
@@ -80,7 +76,7 @@ impl Hook {
                 tracing::warn!(
                     webhook,
                     files,
-                    "files of the event log are gone or damaged: a webhook is not told of what was in them"
+                    "files of the event log are gone or damaged: a webhook misses the events in them"
                 );
             }
             if batch.events > 0 {
@@ -124,7 +120,11 @@ impl Hook {
     fn waits_for_ever(&self, saving: &Saving<'_>) -> bool {
         let Some(why) = saving.budget.poisoned() else { return false };
         let webhook = &self.webhook.name;
-        tracing::error!(webhook, why = &*why, "a webhook is told nothing more until a restart: stable storage failed");
+        tracing::error!(
+            webhook,
+            why = &*why,
+            "a webhook receives no more events until a restart: stable storage failed"
+        );
         while !self.stop.wait(SAVE_PAUSE) {}
         true
     }
@@ -181,9 +181,11 @@ impl<'a> Saving<'a> {
             Some(BudgetChange::Stopped { unrecorded, .. }) => tracing::error!(
                 webhook,
                 unrecorded,
-                "a webhook is told nothing more until its place can be saved: a restart would repeat it"
+                "a webhook receives no more events until its place can be saved: a restart would repeat them"
             ),
-            Some(BudgetChange::GoesOn) => tracing::info!(webhook, "a webhook is told again, as its place is saved"),
+            Some(BudgetChange::GoesOn) => {
+                tracing::info!(webhook, "a webhook receives events again: its place is saved")
+            }
             None => {}
         }
     }
@@ -215,7 +217,7 @@ impl<'a> Saving<'a> {
                     tracing::error!(
                         webhook,
                         error,
-                        "the place of a webhook cannot be saved: after a restart it is told again of what comes now; trying again"
+                        "cannot save the place of a webhook: after a restart it receives present events again; retrying"
                     );
                 }
             }
@@ -238,10 +240,10 @@ impl Trouble<'_> {
             tracing::warn!(
                 webhook,
                 error,
-                "a webhook cannot be told; events wait in the event log, retrying automatically"
+                "cannot post to a webhook: its events wait in the event log; retrying automatically"
             );
         } else {
-            tracing::debug!(webhook, error, "a webhook cannot be told");
+            tracing::debug!(webhook, error, "cannot post to a webhook");
         }
         self.back_off.failed()
     }
@@ -249,7 +251,7 @@ impl Trouble<'_> {
     fn ends(&mut self) {
         self.back_off.succeeded();
         if std::mem::take(&mut self.is_told) {
-            tracing::info!(webhook = self.name, "a webhook is told again");
+            tracing::info!(webhook = self.name, "a webhook receives events again");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Place {
             tracing::warn!(
                 file,
                 error,
-                "the place of a webhook is lost: the one before counts, and what was posted since is posted again"
+                "the place of a webhook is lost: the previous one is used, and later events are posted again"
             );
             return Ok(Some(place));
         }
