@@ -195,7 +195,9 @@ fn an_import_that_was_cut_anywhere_is_repeated_or_whole() {
     // The numbers of another opening lie in another directory of `files`.
     let spool = open(&old, StoreKind::Ring);
     let two = spool.stream("two").unwrap();
-    (0..2).for_each(|_| drop(append(&spool, &[(two, true)], Body::inline(vec!["late".into()]))));
+    for _ in 0..2 {
+        append(&spool, &[(two, true)], Body::inline(vec!["late".into()]));
+    }
     drop(spool);
     let exported = export(&old);
     // The machine sees all writes of these kinds.
