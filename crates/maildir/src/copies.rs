@@ -37,9 +37,13 @@ impl Maildir {
     /// # Errors
     /// `NotFound` if `tmp/` does not have it; `AlreadyExists`; others of `rename` and `fsync`.
     pub fn place(&self, tmp_name: &str, dir: Subdir, name: &str) -> io::Result<()> {
-        check_name(tmp_name)?;
-        check_name(name)?;
-        place(self.tmp_dir(), tmp_name, self.dir(dir), name, self.facts().ordered_log)
+        self.place_all(dir, &[(tmp_name, name)]).pop().expect("there is one")
+    }
+
+    /// Like [`place`](Self::place), of many files: where names do not reach the disk in order, with one fsync for all of them. `files`: names in `tmp/`, and those
+    /// to be. Returns the outcome of each.
+    pub fn place_all(&self, dir: Subdir, files: &[(&str, &str)]) -> Vec<io::Result<()>> {
+        place_all(self.tmp_dir(), self.dir(dir), files, self.facts().ordered_log)
     }
 }
 
@@ -52,23 +56,38 @@ impl MaildirReader {
         check_name(name)?;
         let tmp = open_beneath(self.dir(), "tmp")?;
         let new = self.subdir(Subdir::New);
-        place(&tmp, name, new, name, MountFacts::of(new)?.ordered_log)
+        place_all(tmp, new, &[(name, name)], MountFacts::of(new)?.ordered_log).pop().expect("there is one")
     }
 }
 
-fn place(from: impl AsFd, name: &str, to: impl AsFd, new_name: &str, ordered_log: bool) -> io::Result<()> {
+fn place_all(from: impl AsFd, to: impl AsFd, files: &[(&str, &str)], ordered_log: bool) -> Vec<io::Result<()>> {
     let (from, to) = (from.as_fd(), to.as_fd());
-    if ordered_log {
-        match rename_exclusive(from, name, to, new_name) {
-            // Without an exclusive rename; a link is exclusive everywhere.
-            Err(Errno::INVAL | Errno::NOSYS) => {}
-            renamed => return Ok(renamed?),
+    let mut linked = Vec::new();
+    let mut put = |at: usize, (name, new_name): (&str, &str)| {
+        check_name(name)?;
+        check_name(new_name)?;
+        if ordered_log {
+            match rename_exclusive(from, name, to, new_name) {
+                // Without an exclusive rename; a link is exclusive everywhere.
+                Err(Errno::INVAL | Errno::NOSYS) => {}
+                renamed => return Ok(renamed?),
+            }
         }
+        posthaste_fsops::linkat(from, name, to, new_name, AtFlags::empty())?;
+        linked.push(at);
+        Ok(())
+    };
+    let mut placed: Vec<io::Result<()>> = files.iter().enumerate().map(|(at, names)| put(at, *names)).collect();
+    if linked.is_empty() {
+        return placed;
     }
-    posthaste_fsops::linkat(from, name, to, new_name, AtFlags::empty())?;
-    // The old name could go from the disk before the new one is there.
-    posthaste_fsops::fsync(to)?;
-    Ok(posthaste_fsops::unlinkat(from, name, AtFlags::empty())?)
+    // The old names could go from the disk before the new ones are there.
+    let synced = posthaste_fsops::fsync(to);
+    for at in linked {
+        let removed = synced.and_then(|()| posthaste_fsops::unlinkat(from, files[at].0, AtFlags::empty()));
+        placed[at] = removed.map_err(io::Error::from);
+    }
+    placed
 }
 
 #[cfg(test)]
@@ -92,5 +111,30 @@ mod tests {
         assert_eq!(to.read(Subdir::New, "2").unwrap(), b"text");
         assert_eq!(to.place("2", Subdir::Cur, "2:2,").unwrap_err().kind(), io::ErrorKind::NotFound);
         to.sync_tmp().unwrap();
+    }
+
+    #[test]
+    fn many_files_are_placed_with_one_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let maildir = root.mailbox(&MailboxPath::parse("a").unwrap()).unwrap();
+        let cur = |name: &str| dir.path().join("a/cur").join(name).exists();
+        for ordered_log in [true, false] {
+            for name in ["1", "2", "3"] {
+                maildir.write_tmp(name, &[io::IoSlice::new(b"text")]).unwrap();
+            }
+            std::fs::write(dir.path().join("a/cur/2:2,"), "another").unwrap();
+            let files = [("1", "1:2,"), ("2", "2:2,"), ("none", "none:2,"), ("../1", "4"), ("3", "3:2,")];
+            let placed = place_all(maildir.tmp_dir(), maildir.dir(Subdir::Cur), &files, ordered_log);
+            let kinds: Vec<_> = placed.into_iter().map(|placed| placed.map_err(|error| error.kind())).collect();
+            let (taken, none) = (Err(io::ErrorKind::AlreadyExists), Err(io::ErrorKind::NotFound));
+            assert_eq!(kinds, [Ok(()), taken, none, Err(io::ErrorKind::InvalidFilename), Ok(())]);
+            assert!(cur("1:2,") && cur("3:2,") && !cur("none:2,"));
+            let left: Vec<_> = std::fs::read_dir(dir.path().join("a/tmp")).unwrap().collect();
+            assert_eq!(left.len(), 1, "the one whose name is taken");
+            for name in ["cur/1:2,", "cur/2:2,", "cur/3:2,", "tmp/2"] {
+                std::fs::remove_file(dir.path().join("a").join(name)).unwrap();
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ use posthaste_intake::{
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::arrivals::stamp;
 use super::body::ended;
@@ -34,6 +34,8 @@ use crate::table::flag_bits;
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 /// RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
+/// So many messages of one command are written by a thread at once, or as many as have the memory of one.
+const WRITTEN_AT_ONCE: usize = 64;
 
 /// Cancels the pending deliveries to a mailbox. Durable on return; nobody writes there any more.
 pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
@@ -95,9 +97,9 @@ pub(super) async fn begin(
     let door = core.shared.append_door.get()?;
     let (intake, memory) = (door.intake.clone(), door.memory.clone());
     check(&core, (&request, 0), 1).await?;
-    let (room, place, parts) = (Reservation::default(), None, Vec::new());
-    let (gathered, large) = (None, None);
-    Ok(Box::new(AppendWriter { core, gathered, request, intake, memory, parts, room, large, place, octets: 0 }))
+    let earlier = EarlierMail::default();
+    let (room, place, parts, large) = (Reservation::default(), None, Vec::new(), None);
+    Ok(Box::new(AppendWriter { core, earlier, request, intake, memory, parts, room, large, place, octets: 0 }))
 }
 
 /// Refuses a message that may not come. `bytes`: of those before it in the command; `messages`: with those.
@@ -119,11 +121,23 @@ async fn check(
     spawn_blocking(move || core.shared.check_quota(&core.owner, (bytes, messages))).await.map_err(ended)?
 }
 
+/// Messages of a command that are whole.
+#[derive(Default)]
+struct EarlierMail {
+    bytes: u64,
+    messages: u64,
+    /// To be written into files together: a thread for each would cost more than the file.
+    waiting: Vec<(AppendRequest, Body)>,
+    /// Memory of these.
+    waiting_octets: usize,
+    /// Those before them, which a thread writes.
+    written: Option<JoinHandle<Result<GatheredMail, MailstoreError>>>,
+}
+
 /// A message as it comes.
 struct AppendWriter {
     core: Arc<MailboxCore>,
-    /// Messages before this one.
-    gathered: Option<GatheredMail>,
+    earlier: EarlierMail,
     request: AppendRequest,
     intake: Intake,
     memory: MemoryBudget,
@@ -143,7 +157,7 @@ impl AppendWriter {
             return Err(MailstoreError::TooBig);
         }
         let is_small = self.large.is_none() && self.octets <= MEMORY_BYTES_MAX;
-        if is_small && self.memory.try_grow(&mut self.room, self.octets as usize) {
+        if is_small && self.memory.try_grow(&mut self.room, self.earlier.waiting_octets + self.octets as usize) {
             // A piece may be a slice of a much larger buffer.
             self.parts.push(Bytes::copy_from_slice(&octets));
             return Ok(());
@@ -161,7 +175,7 @@ impl AppendWriter {
             for part in std::mem::take(&mut self.parts) {
                 large.write(&part).await.map_err(refusal)?;
             }
-            self.room.release();
+            self.room.shrink(self.earlier.waiting_octets);
             self.large = Some(large);
         }
         let large = self.large.as_mut().expect("it was begun");
@@ -183,25 +197,42 @@ impl AppendWriter {
         Ok(body)
     }
 
-    /// Puts the whole message beside those before it, into a file: so no more than one of them is in memory.
-    async fn gather(&mut self, next: AppendRequest) -> Result<GatheredMail, MailstoreError> {
+    /// Puts the whole message beside those before it, into a file: so few of them are in memory.
+    async fn gather(&mut self, next: AppendRequest) -> Result<(), MailstoreError> {
         let body = self.body().await?;
         let request = std::mem::replace(&mut self.request, next);
-        let gathered = self.gathered.take();
-        let mut gathered = gathered.unwrap_or_else(|| GatheredMail::new(Arc::clone(&self.core)));
-        let add = move || {
-            gathered.add(request, &body)?;
+        let earlier = &mut self.earlier;
+        (earlier.bytes, earlier.messages) = (earlier.bytes + self.octets, earlier.messages + 1);
+        let is_large = matches!(body, Body::Large(_));
+        earlier.waiting_octets += if is_large { 0 } else { self.octets as usize };
+        earlier.waiting.push((request, body));
+        let has_many = earlier.waiting.len() >= WRITTEN_AT_ONCE || earlier.waiting_octets as u64 >= MEMORY_BYTES_MAX;
+        self.octets = 0;
+        if is_large || has_many { self.write_waiting().await } else { Ok(()) }
+    }
+
+    /// Has a thread write those that wait, once it has written those before them.
+    async fn write_waiting(&mut self) -> Result<(), MailstoreError> {
+        let mut gathered = match self.earlier.written.take() {
+            Some(written) => written.await.map_err(ended)??,
+            None => GatheredMail::new(Arc::clone(&self.core)),
+        };
+        let (waiting, room) = (std::mem::take(&mut self.earlier.waiting), std::mem::take(&mut self.room));
+        self.earlier.waiting_octets = 0;
+        let write = move || {
+            let _room = room;
+            waiting.into_iter().try_for_each(|(request, body)| gathered.add(request, &body))?;
             Ok(gathered)
         };
-        let gathered = spawn_blocking(add).await.map_err(ended)??;
-        self.room.release();
-        self.octets = 0;
-        Ok(gathered)
+        self.earlier.written = Some(spawn_blocking(write));
+        Ok(())
     }
 
     async fn store_all(mut self) -> Result<AppendedMessage, MailstoreError> {
-        let last = self.request.clone();
-        let gathered = self.gather(last).await?;
+        self.gather(self.request.clone()).await?;
+        self.write_waiting().await?;
+        let written = self.earlier.written.take().expect("it was begun");
+        let gathered = written.await.map_err(ended)??;
         // RENAME and DELETE wait until the messages are in.
         let _adding = Arc::clone(&self.core.adding).read_owned().await;
         spawn_blocking(move || gathered.store()).await.map_err(ended)?
@@ -242,11 +273,9 @@ impl AppendWriter {
 impl MessageWriter for AppendWriter {
     fn next(&mut self, message: AppendRequest) -> Asked<'_, ()> {
         Box::pin(async move {
-            let earlier = self.gathered.as_ref().map_or((0, 0), GatheredMail::size);
-            let (bytes, messages) = (earlier.0 + self.octets, earlier.1 + 2);
+            let (bytes, messages) = (self.earlier.bytes + self.octets, self.earlier.messages + 2);
             check(&self.core, (&message, bytes), messages).await?;
-            self.gathered = Some(self.gather(message).await?);
-            Ok(())
+            self.gather(message).await
         })
     }
 
@@ -257,7 +286,7 @@ impl MessageWriter for AppendWriter {
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
         // What was begun goes on if its session ends.
         Box::pin(async move {
-            let stored = match self.gathered.is_some() {
+            let stored = match self.earlier.messages > 0 {
                 true => tokio::spawn(self.store_all()),
                 false => tokio::spawn(self.store()),
             };

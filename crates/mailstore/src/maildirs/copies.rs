@@ -393,10 +393,15 @@ impl<'a> Copying<'a> {
 
     /// Gives the copies their names in `cur/`. One that stays in `tmp/` is placed by the next listing.
     pub fn place(&self, copies: &[CopiedFile], keywords: &NewKeywords, first_uid: u32) {
+        let name_of =
+            |copy: &CopiedFile| name_with_letters(copy.name.as_str(), Subdir::Cur, &keywords.letters_of(copy.flags));
+        let names: Vec<Box<str>> = copies.iter().map(name_of).collect();
+        let files: Vec<(&str, &str)> =
+            copies.iter().map(|copy| copy.name.as_str()).zip(names.iter().map(|name| &**name)).collect();
+        let outcomes = self.maildir.place_all(Subdir::Cur, &files);
         let mut placed = Vec::with_capacity(copies.len());
-        for (uid, copy) in (first_uid..).zip(copies) {
-            let name = name_with_letters(copy.name.as_str(), Subdir::Cur, &keywords.letters_of(copy.flags));
-            match self.maildir.place(copy.name.as_str(), Subdir::Cur, &name) {
+        for ((uid, copy), (name, outcome)) in (first_uid..).zip(copies).zip(names.into_iter().zip(outcomes)) {
+            match outcome {
                 Ok(()) => placed.push((uid, Arc::new(MailFile::new(Subdir::Cur, name, copy.facts.inode, copy.facts)))),
                 Err(error) => self.to.told.no_rename(&name, &error),
             }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use posthaste_intake::Body;
-use posthaste_maildir::Mount;
 use posthaste_maildir::line_ends::LineEndScan;
+use posthaste_maildir::{Maildir, Mount};
 use tokio::runtime::Handle;
 
 use super::append::secs;
@@ -30,6 +30,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Messages that are whole and not in their mailbox yet. Dropping it removes their files.
 pub(super) struct GatheredMail {
     core: Arc<MailboxCore>,
+    /// `None` before the first message.
+    maildir: Option<Maildir>,
     /// Opened before the first file is written, so that it reports each write error. `None`: each file was synced
     /// when it was written.
     mount: Option<Mount>,
@@ -40,29 +42,25 @@ pub(super) struct GatheredMail {
 
 impl GatheredMail {
     pub fn new(core: Arc<MailboxCore>) -> Self {
-        Self { core, mount: None, files: Vec::new(), keywords: Vec::new() }
-    }
-
-    /// Bytes and messages.
-    pub fn size(&self) -> (u64, u64) {
-        let bytes = self.files.iter().filter_map(|file| file.name.wire_size()).sum();
-        (bytes, self.files.len() as u64)
+        Self { core, maildir: None, mount: None, files: Vec::new(), keywords: Vec::new() }
     }
 
     /// Writes a message into its file. Blocks.
     pub fn add(&mut self, request: AppendRequest, body: &Body) -> Result<(), MailstoreError> {
-        let maildir = open_maildir(&self.core)?;
-        if self.files.is_empty() {
+        if self.maildir.is_none() {
+            let maildir = open_maildir(&self.core)?;
             let mount = maildir.mount().map_err(|error| not_written(&self.core, &error))?;
             self.mount = Some(mount).filter(|mount| mount.facts().syncfs_trusted);
+            self.maildir = Some(maildir);
         }
+        let maildir = self.maildir.as_ref().expect("it was opened");
         let internal_date = request.internal_date.map_or_else(now_secs, secs);
         let wire_size = body.len();
         let crs_to_drop = crs_to_drop(body);
         let sizes = (wire_size - crs_to_drop.unwrap_or(0), wire_size);
         let name = self.core.shared.copy_names.next(internal_date, 0, false, sizes);
         let written = octets(body).and_then(|mut octets| {
-            let file = write_tmp(&maildir, name.as_str(), internal_date, || {
+            let file = write_tmp(maildir, name.as_str(), internal_date, || {
                 Ok(octets.next_piece()?.map(|piece| if crs_to_drop.is_some() { without_crs(&piece) } else { piece }))
             })?;
             if self.mount.is_none() {

@@ -103,15 +103,19 @@ async fn a_command_that_is_given_up_leaves_nothing() {
     Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
     let world = open(dir.path(), data.path());
     let free = world.memory.available_bytes();
-    let writer = write_all(&world, &["one\r\n", "two\r\n", "three\r\n"]).await;
-    assert_eq!(names(dir.path(), "tmp").len(), 2);
-    drop(writer);
-    let is_removed = async {
-        while !names(dir.path(), "tmp").is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    let are_there = async |count: usize| {
+        let waiting = async {
+            while names(dir.path(), "tmp").len() != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("not {count} files"));
     };
-    tokio::time::timeout(Duration::from_secs(60), is_removed).await.expect("the files are removed");
+    // A large one is written at once, with those before it.
+    let writer = write_all(&world, &["one\r\n", &"0123456789abcd\r\n".repeat(30_000), "three\r\n"]).await;
+    are_there(2).await;
+    drop(writer);
+    are_there(0).await;
     assert_eq!((world.select().await.exists(), world.memory.available_bytes()), (0, free));
 }
 

@@ -19,6 +19,8 @@ use crate::table::FileNote;
 
 /// Files that are renamed before one sync. Meanwhile the mailbox is not changed.
 const FILES_AT_ONCE: usize = 64;
+/// Names that only need the sync, for each one that is to be changed.
+const SHOWN_FOR_ONE: usize = 64;
 
 /// The name of a file that has left its mailbox.
 pub(super) fn gone_name(mailbox: u32, uid: u32) -> String {
@@ -81,6 +83,7 @@ impl Work {
     fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize, has_lost: bool) -> Self {
         let is_open = |uid: &u32| !skipped.contains(uid);
         let behind = state.behind.keys().filter(|uid| is_open(uid));
+        let mut changed = 0;
         let names = behind.filter_map(|uid| {
             let message = state.now.find(Uid::new(*uid)?)?;
             // A file that was not listed, as delivery has yet to make it, is looked for first.
@@ -89,11 +92,13 @@ impl Work {
             let name = name_with_letters(&message.file.name, Subdir::Cur, &letters);
             let is_shown = (message.file.subdir, &message.file.name) == (Subdir::Cur, &name);
             (!has_lost || !is_shown).then_some(())?;
+            changed += usize::from(!is_shown);
+            (is_shown || changed <= count).then_some(())?;
             Some((*uid, message.modseq, Arc::clone(&message.file), name))
         });
         let leaving = state.leaving.iter().filter(|(uid, file)| is_open(uid) && file.inode().is_some());
         Self {
-            names: names.take(count).collect(),
+            names: names.take(count * SHOWN_FOR_ONE).collect(),
             leaving: leaving.take(count).map(|(uid, file)| (*uid, Arc::clone(file))).collect(),
             absent: state.absent.iter().take(count).copied().collect(),
         }
@@ -128,9 +133,9 @@ impl<'a> NamesWriter<'a> {
         }
         let (mut renamed, mut shown, mut left) = (Vec::new(), Vec::new(), work.absent);
         for (uid, modseq, file, name) in work.names {
-            if let Some(file) = self.rename(reader, uid, &file, name) {
-                renamed.push((uid, file));
+            if let Some(now) = self.rename(reader, uid, &file, name) {
                 shown.push((uid, modseq));
+                renamed.extend((!Arc::ptr_eq(&now, &file)).then_some((uid, now)));
             }
         }
         let leaving = work.leaving.into_iter();

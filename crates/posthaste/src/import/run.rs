@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 
 use indicatif::ProgressBar;
 use posthaste_control::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow};
@@ -19,8 +21,10 @@ use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
 
-/// Maximum messages of a batch.
-const BATCH_MESSAGES: usize = 64;
+/// Maximum messages of a batch: each batch costs some syncs of the disk.
+const BATCH_MESSAGES: usize = 1000;
+/// Octets of short messages at which a batch is full. A second batch is read while the first one is added, and a third waits in between.
+const BATCH_BYTES: usize = 8 << 20;
 /// Longer messages are not kept in memory, but read again when sent.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 
@@ -49,6 +53,8 @@ pub struct Importer<'a> {
     bar: ProgressBar,
     open: Option<(String, MailDone)>,
     batch: Vec<Prepared<'a>>,
+    /// Octets that it keeps.
+    batch_bytes: usize,
 }
 
 /// The place of a message in the source.
@@ -72,7 +78,7 @@ struct Octets {
     sha256: String,
     bytes: u64,
     short: Option<Vec<u8>>,
-    /// The date in its header.
+    /// The time of its arrival, else the date in its header.
     date: Option<u64>,
 }
 
@@ -98,6 +104,29 @@ impl Octets {
     }
 }
 
+/// Files with what was read of them.
+type FilesRead<'a> = Vec<(&'a SourceFile, io::Result<Octets>)>;
+
+/// Reads files for some batches ahead, until they are not wanted any more.
+fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
+    let (mut some, mut bytes) = (Vec::new(), 0);
+    for file in files {
+        let read = file.open().and_then(|mut text| {
+            let octets = Octets::read(|out| text.piece(out))?;
+            Ok(Octets { date: text.date.or(octets.date), ..octets })
+        });
+        bytes += read.as_ref().ok().and_then(|octets| octets.short.as_ref()).map_or(0, Vec::len);
+        some.push((file, read));
+        if some.len() == BATCH_MESSAGES || bytes >= BATCH_BYTES {
+            bytes = 0;
+            if send.send(std::mem::take(&mut some)).is_err() {
+                return;
+            }
+        }
+    }
+    let _ = send.send(some);
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -112,7 +141,7 @@ impl<'a> Importer<'a> {
     ) -> Self {
         let (counts, bar) = (Counts::default(), progress_bar());
         bar.set_message("importing");
-        Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch: Vec::new() }
+        Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch: Vec::new(), batch_bytes: 0 }
     }
 
     /// Imports everything.
@@ -199,19 +228,23 @@ impl<'a> Importer<'a> {
             self.bar.inc(count);
             return Ok(());
         }
-        for file in &folder.files {
-            self.bar.inc(1);
-            let read = file.open().and_then(|mut text| Ok((text.date, Octets::read(|out| text.piece(out))?)));
-            match read {
-                Ok((date, octets)) => {
-                    let key = Key::new(&[folder.levels.as_bytes(), &file.key()], &octets.sha256);
-                    let date = date.or(octets.date);
-                    self.take(Place::File(file), key, octets, file.flags(), date)?;
+        thread::scope(|scope| {
+            let (send, read) = sync_channel(1);
+            scope.spawn(move || read_files(&folder.files, &send));
+            // After an error it is dropped, and the reading ends.
+            for (file, read) in read.into_iter().flatten() {
+                self.bar.inc(1);
+                match read {
+                    Ok(octets) => {
+                        let key = Key::new(&[folder.levels.as_bytes(), &file.key()], &octets.sha256);
+                        let date = octets.date;
+                        self.take(Place::File(file), key, octets, file.flags(), date)?;
+                    }
+                    Err(error) => self.left_out.tell(&file.path(), &error),
                 }
-                Err(error) => self.left_out.tell(&file.path(), &error),
             }
-        }
-        self.flush()
+            self.flush()
+        })
     }
 
     fn mbox(&mut self, path: &'a Path) -> Result<(), AnyError> {
@@ -256,13 +289,15 @@ impl<'a> Importer<'a> {
         let Octets { sha256, bytes, short, .. } = octets;
         let flags = flags.into_iter().filter(|flag| flag.starts_with('\\') || is_keyword(flag)).collect();
         let mail = AddedMail { flags, date, bytes };
+        self.batch_bytes += short.as_ref().map_or(0, Vec::len);
         self.batch.push(Prepared { place, key, sha256, mail, octets: short });
-        if self.batch.len() == BATCH_MESSAGES { self.flush() } else { Ok(()) }
+        if self.batch.len() == BATCH_MESSAGES || self.batch_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
     }
 
     /// Adds the messages of the batch.
     fn flush(&mut self) -> Result<(), AnyError> {
         let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
         let Some((mailbox, opened)) = self.open.clone().filter(|_| !batch.is_empty()) else { return Ok(()) };
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
         let (uid_validity, from) = (opened.uid_validity, opened.uid_next);

@@ -9,7 +9,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use posthaste_maildir::{Flags, FolderName, Keywords, UniqueName, keywords_at};
 use posthaste_mailstore::{FileForm, MailboxName, SEPARATOR, mailbox_of_folder};
@@ -46,7 +46,7 @@ pub struct SourceFolder {
 
 /// A message in a file of its own.
 pub struct SourceFile {
-    dir: Rc<SourceDir>,
+    dir: Arc<SourceDir>,
     name: CString,
     is_maildir: bool,
 }
@@ -54,7 +54,7 @@ pub struct SourceFile {
 struct SourceDir {
     fd: OwnedFd,
     path: PathBuf,
-    keywords: Rc<Keywords>,
+    keywords: Arc<Keywords>,
 }
 
 /// Counts entries that are no mail, and reports the first ones.
@@ -116,7 +116,7 @@ impl SourceFolder {
             return Err(io::ErrorKind::NotFound.into());
         };
         let (fd, name) = (OwnedFd::from(File::open(dir)?), CString::new(name.as_encoded_bytes())?);
-        let dir = Rc::new(SourceDir { fd, path: dir.to_owned(), keywords: Rc::default() });
+        let dir = Arc::new(SourceDir { fd, path: dir.to_owned(), keywords: Arc::default() });
         let files = vec![SourceFile { dir, name, is_maildir: false }];
         Ok(Self { levels: String::new(), files, is_maildir: false })
     }
@@ -166,7 +166,7 @@ fn maildir(
         left_out.tell(&path.join("dovecot-keywords"), &error);
         Keywords::default()
     });
-    let keywords = Rc::new(keywords);
+    let keywords = Arc::new(keywords);
     let mut files = Vec::new();
     for sub in ["cur", "new"] {
         let path = path.join(sub);
@@ -179,12 +179,12 @@ fn maildir(
             }
         };
         let listed = entries(&fd);
-        let dir = Rc::new(SourceDir { fd, path, keywords: Rc::clone(&keywords) });
+        let dir = Arc::new(SourceDir { fd, path, keywords: Arc::clone(&keywords) });
         match listed {
             Ok(listed) => files.extend(listed.into_iter().filter_map(|(name, _)| {
                 // Programs keep files of their own there.
                 (!name.to_bytes().starts_with(b".")).then(|| SourceFile {
-                    dir: Rc::clone(&dir),
+                    dir: Arc::clone(&dir),
                     name,
                     is_maildir: true,
                 })
@@ -209,14 +209,14 @@ fn directory(
     let is_maildir =
         listed.iter().any(|(name, kind)| matches!(name.to_bytes(), b"cur" | b"new") && may_be_directory(*kind));
     let (mut files, mut below) = (Vec::new(), Vec::new());
-    let shared = Rc::new(SourceDir { fd: dir.try_clone()?, path: path.to_owned(), keywords: Rc::default() });
+    let shared = Arc::new(SourceDir { fd: dir.try_clone()?, path: path.to_owned(), keywords: Arc::default() });
     for (name, kind) in listed {
         let octets = name.to_bytes();
         if octets.starts_with(b".") || is_maildir && matches!(octets, b"cur" | b"new" | b"tmp") {
             continue;
         }
         if !is_maildir && octets.to_ascii_lowercase().ends_with(b".eml") {
-            files.push(SourceFile { dir: Rc::clone(&shared), name, is_maildir: false });
+            files.push(SourceFile { dir: Arc::clone(&shared), name, is_maildir: false });
         } else if may_be_directory(kind) {
             below.push(name);
         }
