@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use posthaste_dns::{Addresses, DnsError, Resolver};
@@ -29,6 +30,7 @@ pub struct Dane(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
+    /// By host, and the next-hop domain after a blank if its name counts.
     by_host: HashMap<String, Made>,
     /// Octets of all of them.
     octets: usize,
@@ -39,6 +41,7 @@ struct Made {
     associations: Arc<[Association]>,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+    is_misnamed: Arc<AtomicBool>,
 }
 
 impl Made {
@@ -49,8 +52,8 @@ impl Made {
 
 impl Kept {
     /// Keeps one, within [`OCTETS_MAX`]: beyond, the others go. Hosts get theirs anew; open connections keep what they have.
-    fn insert(&mut self, host: &str, made: Made) {
-        if let Some(before) = self.by_host.remove(host) {
+    fn insert(&mut self, key: &str, made: Made) {
+        if let Some(before) = self.by_host.remove(key) {
             self.octets -= before.octets();
         }
         let octets = made.octets();
@@ -58,7 +61,7 @@ impl Kept {
             *self = Self::default();
         }
         self.octets += octets;
-        self.by_host.insert(host.to_owned(), made);
+        self.by_host.insert(key.to_owned(), made);
     }
 }
 
@@ -68,6 +71,9 @@ impl Dane {
     ///
     /// An alias has its records at the name that it stands for, or else at its own (RFC 7672 section 2.2.3).
     ///
+    /// With `next_hop`, the recipient's domain, DANE-TA takes a certificate with that name, too (section 3.2.2). Such a
+    /// connection is for mail of that domain alone, so leave it out until [`wants_next_hop`](Self::wants_next_hop).
+    ///
     /// # Errors
     /// [`DnsError::Unanswered`]: the host must not be connected to now.
     pub async fn demand(
@@ -76,6 +82,7 @@ impl Dane {
         host: &str,
         port: u16,
         addresses: &Addresses,
+        next_hop: Option<&str>,
     ) -> Result<Demand, DnsError> {
         if !addresses.may_have_tlsa() {
             return Ok(Demand::Nothing);
@@ -95,23 +102,38 @@ impl Dane {
                 let why = format!("no name for TLS, and it has TLSA records: {error}");
                 DnsError::Unanswered { name: base.to_owned(), why }
             })?;
-            return Ok(self.verified(host, name, associations));
+            return Ok(self.verified(host, name, associations, next_hop));
         }
         Ok(Demand::Nothing)
     }
 
-    fn verified(&self, host: &str, name: ServerName<'static>, associations: Vec<Association>) -> Demand {
+    /// True if the certificate of a host, by a recorded authority, had none of the host's names: it may have those of the
+    /// domains whose mail the host takes.
+    pub fn wants_next_hop(&self, host: &str) -> bool {
+        let kept = self.0.lock().expect("no panic with the lock");
+        kept.by_host.get(host).is_some_and(|made| made.is_misnamed.load(Ordering::Relaxed))
+    }
+
+    fn verified(
+        &self,
+        host: &str,
+        name: ServerName<'static>,
+        associations: Vec<Association>,
+        next_hop: Option<&str>,
+    ) -> Demand {
+        let key = next_hop.map_or_else(|| host.to_owned(), |domain| format!("{host} {domain}"));
         let mut kept = self.0.lock().expect("no panic with the lock");
         let is_same = |made: &&Made| *made.associations == *associations && made.name == name;
-        if let Some(made) = kept.by_host.get(host).filter(is_same) {
+        if let Some(made) = kept.by_host.get(&key).filter(is_same) {
             return Demand::Verified { config: Arc::clone(&made.config), name };
         }
-        let of_host = ServerName::try_from(host.to_owned()).ok();
-        let names = of_host.into_iter().chain([name.clone()]).collect();
+        let read = |name: &str| ServerName::try_from(name.to_owned()).ok();
+        let names = read(host).into_iter().chain([name.clone()]).chain(next_hop.and_then(read)).collect();
         let associations: Arc<[Association]> = associations.into();
         let verifier = Verifier::new(Arc::clone(&associations), names);
+        let is_misnamed = verifier.is_misnamed();
         let config = Arc::new(verifier.into_config().expect("ring has the usual versions"));
-        kept.insert(host, Made { associations, config: Arc::clone(&config), name: name.clone() });
+        kept.insert(&key, Made { associations, config: Arc::clone(&config), name: name.clone(), is_misnamed });
         Demand::Verified { config, name }
     }
 }
@@ -147,7 +169,7 @@ mod tests {
     }
 
     async fn demand(dane: &Dane, resolver: &Resolver, host: &str) -> Result<Demand, DnsError> {
-        dane.demand(resolver, host, 25, &resolver.addresses(host).await.unwrap()).await
+        dane.demand(resolver, host, 25, &resolver.addresses(host).await.unwrap(), None).await
     }
 
     fn config(demand: Result<Demand, DnsError>) -> (Arc<ClientConfig>, String) {
@@ -192,14 +214,26 @@ mod tests {
         let of_one = MADE_OCTETS + 100 * (size_of::<Association>() + 32);
         let most = OCTETS_MAX / of_one;
         for number in 0..most {
-            dane.verified(&format!("mx{number}.example"), name(), associations(1));
+            dane.verified(&format!("mx{number}.example"), name(), associations(1), None);
         }
         assert_eq!(octets(), most * of_one);
         // Other records of a known host take the place of the old ones.
-        dane.verified("mx0.example", name(), associations(2));
+        dane.verified("mx0.example", name(), associations(2), None);
         assert_eq!(octets(), most * of_one);
-        dane.verified("one-more.example", name(), associations(1));
+        dane.verified("one-more.example", name(), associations(1), None);
         assert_eq!((octets(), dane.0.lock().unwrap().by_host.len()), (of_one, 1));
+    }
+
+    #[tokio::test]
+    async fn each_next_hop_has_a_configuration_of_its_own() {
+        let server = Server::start(ee(zone(), MX, 1));
+        let (resolver, dane) = (resolver(&server), Dane::default());
+        let addresses = resolver.addresses(MX).await.unwrap();
+        let of = async |next_hop| config(dane.demand(&resolver, MX, 25, &addresses, next_hop).await).0;
+        let made = [of(None).await, of(Some("a.example")).await, of(Some("b.example")).await];
+        assert!(!Arc::ptr_eq(&made[0], &made[1]) && !Arc::ptr_eq(&made[1], &made[2]));
+        assert!(Arc::ptr_eq(&made[1], &of(Some("a.example")).await));
+        assert!(!dane.wants_next_hop(MX), "nobody has connected");
     }
 
     #[tokio::test]

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,6 +18,7 @@ pub struct Verifier {
     associations: Arc<[Association]>,
     /// For DANE-TA, any of them.
     names: Vec<ServerName<'static>>,
+    is_misnamed: Arc<AtomicBool>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -26,15 +28,16 @@ pub struct Verifier {
 pub struct MismatchError;
 
 impl Verifier {
-    /// A verifier by these records. For DANE-TA the certificate must have one of `names`, or a domain above one: those of
-    /// the host, of which the records were found at one.
-    ///
-    /// RFC 7672 section 3.2.2 wants the recipient's domain to be accepted as well. That of a domain with mail hosts of its
-    /// own is above theirs. Whoever has a domain above the host answers for the host's name and records in DNSSEC anyway.
-    /// So such a certificate will do for all domains that the host serves, and they may share connections.
+    /// A verifier by these records. For DANE-TA the certificate must have one of `names` (RFC 7672 section 3.2.2): those
+    /// of the host, of which the records were found at one, and the recipient's domain.
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
         static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
-        Self { associations, names, provider: Arc::clone(&PROVIDER) }
+        Self { associations, names, is_misnamed: Arc::default(), provider: Arc::clone(&PROVIDER) }
+    }
+
+    /// Becomes true when a chain to a recorded authority ends at a certificate without any of the names.
+    pub fn is_misnamed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_misnamed)
     }
 
     /// A client that verifies by it. TLS sessions are not resumed: a resumed one shows no certificate.
@@ -74,24 +77,15 @@ impl Verifier {
         verify_server_cert_signed_by_trust_anchor(&server, &anchors, sent, now, algorithms)?;
         // The error about the host's own name.
         let mut wrong = None;
-        for name in self.names.iter().flat_map(with_domains_above) {
-            match verify_server_name(&server, &name) {
+        for name in &self.names {
+            match verify_server_name(&server, name) {
                 Ok(()) => return Ok(()),
                 Err(error) => _ = wrong.get_or_insert(error),
             }
         }
+        self.is_misnamed.store(true, Ordering::Relaxed);
         Err(wrong.unwrap_or(CertificateError::NotValidForName.into()))
     }
-}
-
-/// A name and the domains above it, but for the top.
-fn with_domains_above<'a>(name: &'a ServerName<'static>) -> impl Iterator<Item = ServerName<'a>> {
-    let text = match name {
-        ServerName::DnsName(name) => name.as_ref(),
-        _ => "",
-    };
-    let above = text.match_indices('.').map(move |(dot, _)| &text[dot + 1..]).filter(|above| above.contains('.'));
-    std::iter::once(name.clone()).chain(above.filter_map(|above| ServerName::try_from(above).ok()))
 }
 
 impl ServerCertVerifier for Verifier {
@@ -322,16 +316,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_anchor_may_vouch_for_a_domain_above_the_host_alone() {
+    fn an_anchor_vouches_for_the_names_alone() {
         let names =
             vec![ServerName::try_from("mx.eu.example.org").unwrap(), ServerName::try_from("a.example").unwrap()];
         for (certified, is_good) in [
             ("mx.eu.example.org", true),
             ("*.eu.example.org", true),
-            ("eu.example.org", true),
-            ("example.org", true),
             ("a.example", true),
-            ("org", false),
+            ("eu.example.org", false),
             ("example", false),
             ("mx2.eu.example.org", false),
             ("ample.org", false),
@@ -339,9 +331,12 @@ pub(crate) mod tests {
         ] {
             let of = chain(certified, |_| {});
             let associations = Association::usable(&[record(2, 0, 1, &of.authority)]);
-            let config = Arc::new(Verifier::new(associations.into(), names.clone()).into_config().unwrap());
+            let verifier = Verifier::new(associations.into(), names.clone());
+            let is_misnamed = verifier.is_misnamed();
+            let config = Arc::new(verifier.into_config().unwrap());
             let shaken = shake(&config, &[&of.server, &of.authority], &of.key, &version::TLS13);
             assert_eq!(shaken.is_ok(), is_good, "{certified}: {shaken:?}");
+            assert_eq!(is_misnamed.load(Ordering::Relaxed), !is_good, "{certified}");
             assert!(is_good || shaken.unwrap_err().to_string().contains("mx.eu.example.org"), "{certified}");
         }
     }

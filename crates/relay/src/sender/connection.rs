@@ -181,7 +181,10 @@ impl Shared {
         addresses: &Addresses,
     ) -> Result<DemandingHost<'a>, DnsError> {
         let demand = match manner.has_dane {
-            true => self.dane.demand(&self.resolver(), &host.name, manner.port, addresses).await?,
+            true => {
+                let next_hop = manner.next_hop.as_deref();
+                self.dane.demand(&self.resolver(), &host.name, manner.port, addresses, next_hop).await?
+            }
             false => Demand::Nothing,
         };
         Ok(DemandingHost { host, demand })

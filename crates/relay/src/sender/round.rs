@@ -201,6 +201,7 @@ impl Round {
                 return ControlFlow::Break(());
             }
             Err(failed) => {
+                shared.split_by_next_hop(&site, host);
                 self.words.put(&who, format!("{who}: {failed}"));
                 self.takes_none.note(&host.name, &failed);
                 if let Some((step, reply)) = failed.last_words() {

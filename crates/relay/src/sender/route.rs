@@ -77,6 +77,8 @@ pub(super) struct Manner {
     pub is_mta_sts: bool,
     /// DNSSEC authenticates the list of hosts: the TLSA records of each count (RFC 7672), and go before the rest.
     pub has_dane: bool,
+    /// The recipient domain of a site of its own: DANE-TA takes a certificate with its name (RFC 7672 section 3.2.2).
+    pub next_hop: Option<Arc<str>>,
     /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,
 }
@@ -89,7 +91,7 @@ impl Manner {
             _ => false,
         };
         let rest = |of: &Self| (of.port, of.protocol, of.is_mta_sts, of.has_dane);
-        is_tls && rest(self) == rest(other) && self.auth == other.auth
+        is_tls && rest(self) == rest(other) && self.auth == other.auth && self.next_hop == other.next_hop
     }
 
     /// Settings for hosts found by MX records.
@@ -101,6 +103,7 @@ impl Manner {
             auth: None,
             is_mta_sts: false,
             has_dane: false,
+            next_hop: None,
             text: port_text(port),
         }
     }
@@ -109,6 +112,11 @@ impl Manner {
     pub fn with_dane(&self) -> Option<Self> {
         let text = format!("{} dnssec", self.text);
         self.tls.is_some().then(|| Self { has_dane: true, text, ..self.clone() })
+    }
+
+    /// These settings for the mail of one domain.
+    pub fn with_next_hop(&self, domain: &str) -> Self {
+        Self { next_hop: Some(domain.into()), text: format!("{} for {domain}", self.text), ..self.clone() }
     }
 
     /// Settings for hosts of a domain with a rule.
@@ -125,6 +133,7 @@ impl Manner {
             auth: route.auth.clone(),
             is_mta_sts: false,
             has_dane: false,
+            next_hop: None,
             text: port_text(route.port) + &route.manner(),
         }
     }

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use posthaste_dns::{Destination, DnsError};
+use posthaste_dns::{Destination, DnsError, Host};
 use posthaste_queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
@@ -93,6 +93,7 @@ impl Plan {
                 let mta_sts = shared.config.mta_sts.as_ref();
                 let MailHosts { destination, manner, .. } =
                     MailHosts::find(routes, mta_sts, &resolver, &name.domain).await?;
+                let manner = shared.with_next_hop(manner, &destination);
                 (destination, manner)
             }
         };
@@ -184,7 +185,7 @@ impl Shared {
                 return false;
             }
             let is_of = |site: &Site, plan: &Plan, egress: &Arc<Egress>| {
-                Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)
+                Arc::ptr_eq(&site.source, egress) && site.manner.is_as(&plan.manner)
             };
             // A replaced site may share its name, and so its ready queue, with its successor: its open connections take
             // no more of it.
@@ -300,6 +301,24 @@ impl Shared {
     pub fn reroute_all(&self) {
         self.queue().reroute_all();
         self.wake.notify_one();
+    }
+
+    /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
+    fn with_next_hop(&self, manner: Arc<Manner>, destination: &Destination) -> Arc<Manner> {
+        let is_wanted = |host: &Host| self.dane.wants_next_hop(&host.name);
+        match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
+            true => Arc::new(manner.with_next_hop(&destination.domain)),
+            false => manner,
+        }
+    }
+
+    /// Reroutes the mail of a site by domain, if the certificate of a host may be named for them.
+    pub fn split_by_next_hop(&self, site: &Site, host: &Host) {
+        let Manner { has_dane, next_hop, .. } = &*site.manner;
+        if *has_dane && next_hop.is_none() && self.dane.wants_next_hop(&host.name) {
+            self.queue().reroute_site(&site.name);
+            self.wake.notify_one();
+        }
     }
 
     /// Reroutes the mail of a site whose hosts cannot be reached, if it has a fallback.

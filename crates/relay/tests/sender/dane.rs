@@ -254,6 +254,25 @@ fn a_chain_to_a_recorded_authority_needs_the_hosts_name() {
     wait_for_trouble(&rig, "not valid for name");
 }
 
+#[test]
+fn a_chain_with_the_recipients_domain_is_for_its_mail_alone() {
+    let (digest, config) = chain("a.example");
+    let sink = TlsSink::start(Some(config));
+    let zone = zone().mx("b.example", 1, "mx.example").signed("example");
+    let rig = rig(&sink, zone.tlsa(&tlsa_name(&sink), [2, 1, 1], &digest));
+    // Both domains share a site, until its host has shown the certificate.
+    rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
+    wait_for_trouble(&rig, "not valid for name");
+    send(&rig);
+    assert_eq!(sink.wait(1)[0].name.as_deref(), Some("mx.example"), "SNI has the name of the records");
+    wait("the other waits at a site of its own", || {
+        rig.log().iter().any(|line| line.starts_with("unreachable") && line.contains("for b.example"))
+    });
+    rig.flush();
+    wait("it is tried again", || sink.connections() >= 4);
+    assert_eq!((sink.all().len(), rig.relay.stats().recipients), (1, 1));
+}
+
 /// MTA-STS with a policy in force that permits the host. `authority` is trusted.
 fn enforcing(authority: &Files) -> (tempfile::TempDir, MtaSts) {
     let dir = tempfile::tempdir().unwrap();
