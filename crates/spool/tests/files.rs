@@ -178,7 +178,9 @@ fn each_end(mut check: impl FnMut(StoreKind, &Path, StreamId, Lsn)) {
         let stream = spool.stream("a").unwrap();
         let lsn = append(&spool, stream, b"kept").unwrap();
         if is_abandoned {
-            spool.abandon();
+            spool.abandon()
+        } else {
+            drop(spool)
         }
         check(kind, dir.path(), stream, lsn);
     }
