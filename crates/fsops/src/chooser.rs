@@ -24,7 +24,7 @@ pub(crate) struct Chooser {
     end: usize,
 }
 
-/// How one cut treats changes that are not durable.
+/// The rule by which a power cut keeps or drops changes that are not durable.
 #[derive(Clone, Copy)]
 enum CutMode {
     Kept,

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// The devices under a file system, as far as the kernel tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Devices {
-    /// These disks.
+    /// The disks of a file system.
     Disks(BTreeSet<String>),
     /// No disk of this machine: a network file system, or memory. With the device number of its files.
     None(u64),
@@ -127,7 +127,7 @@ fn mounted_device(fd: impl AsFd) -> Option<u64> {
     (rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice).then_some(stat.st_rdev)
 }
 
-/// From lines as of proc_pid_mountinfo(5).
+/// Finds a mount's source in the lines of proc_pid_mountinfo(5).
 fn source_of(table: &str, mount: &str) -> Option<PathBuf> {
     let line = table.lines().find(|line| line.split(' ').next() == Some(mount))?;
     let (_, behind) = line.split_once(" - ")?;

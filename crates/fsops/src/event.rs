@@ -10,9 +10,9 @@ use crate::tree::NodeId;
 pub enum Event {
     /// A file or directory was made.
     Create {
-        /// Its directory.
+        /// Directory of the name.
         dir: NodeId,
-        /// Its name there.
+        /// Name in the directory.
         name: String,
         /// Itself.
         node: NodeId,
@@ -30,11 +30,11 @@ pub enum Event {
     },
     /// A name was taken away.
     Remove {
-        /// Its directory.
+        /// Directory of the name.
         dir: NodeId,
         /// The name.
         name: String,
-        /// The file or directory behind the name.
+        /// The file or directory that the name leads to.
         node: NodeId,
     },
     /// A file or directory was renamed, in place of what had that name before.
@@ -48,7 +48,7 @@ pub enum Event {
     },
     /// Two names changed places.
     Exchange {
-        /// Directory and name of the one, and what it led to before.
+        /// Directory and name of the first, and the node that it led to.
         first: (NodeId, String, NodeId),
         /// The second name of the exchange: directory, name, node.
         second: (NodeId, String, NodeId),
@@ -64,14 +64,14 @@ pub enum Event {
     Write {
         /// The file.
         node: NodeId,
-        /// Where they begin.
+        /// Offset of the first byte.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// It was made durable.
+    /// A successful sync.
     Sync(Scope),
-    /// It should have been made durable, and was not.
+    /// A failed sync.
     SyncFailed(Scope),
     /// Somebody was told that this message is durable.
     Acknowledged(u64),
@@ -122,7 +122,7 @@ impl Event {
 /// A moment at which the power goes, and what it leaves: written and read as `POSITION:sSEED` or `POSITION:bBITS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// It goes before this event.
+    /// Position of the event that it precedes.
     pub position: usize,
     /// The outcome of changes that are not durable then.
     pub choice: Choice,

@@ -156,8 +156,8 @@ pub fn declared_space(_path: &std::path::Path) -> Option<Space> {
     None
 }
 
-/// True if a failed read tells of the file or its disk (EIO, a bad checksum of the file system, no such file), false if this process lacks a right, a
-/// descriptor or memory. In the first case a second copy of the file counts.
+/// True if a read failed because of the file or its disk: EIO, a bad checksum of the file system, no such file. Then
+/// a second copy of the file is used. False if this process lacks a right, a descriptor or memory.
 pub fn is_of_disk(error: &io::Error) -> bool {
     let ours = [Errno::ACCESS, Errno::PERM, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
     Errno::from_io_error(error).is_some_and(|errno| !ours.contains(&errno))
@@ -171,7 +171,7 @@ pub fn write_all(fd: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     write_all_parts(fd, &mut [IoSlice::new(bytes)], None)
 }
 
-/// Writes all parts, one behind the other, however few bytes the kernel takes at a time: at `offset`, or at the file's position.
+/// Writes all parts in order, at `offset` or at the file's position, and repeats short writes.
 ///
 /// # Errors
 /// See writev(2) and pwritev(2).

@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with an empty disk: `syncfs` is to be believed, and names reach the disk in any order.
+    /// A machine with an empty disk, on which `syncfs` is reliable and names reach the disk in any order.
     ///
     /// # Errors
     /// An error of making a directory.
@@ -55,12 +55,12 @@ impl Machine {
         Ok(Machine { key, base: tree.clone(), ordered_log, dir })
     }
 
-    /// Its directory.
+    /// Directory of the machine's disk.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Puts it on record that somebody was told that this message is durable.
+    /// Records that this message was acknowledged as durable.
     pub fn acknowledge(&self, number: u64) {
         self.with(|state| state.push(Event::Acknowledged(number)));
     }

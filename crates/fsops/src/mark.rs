@@ -9,11 +9,11 @@ use rustix::fs::{Mode, OFlags};
 /// Presence of a file that has a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkedFile {
-    /// It is there.
+    /// The mark exists.
     Present,
-    /// It was never made.
+    /// The mark was never made.
     NeverMade,
-    /// It was made once, and is gone.
+    /// The mark was made once, and is gone.
     Lost {
         /// Says so. Without it the file counts as never made.
         mark: PathBuf,

@@ -4,10 +4,12 @@
 //!
 //! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. A change of a file's length is kept or dropped. The file may have grown all the same; then zeros or old
 //!   garbage lie where nothing was written.
-//! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; with [`Recording::ordered_log`], behind
-//!   one that is dropped none is kept. A name whose directory is gone is gone, and none is made while another file still has it. What is renamed durably exists under its new name whatever became of its old one;
-//!   what is renamed twice without a sync does not have its first name and its last, since a rename is one change, nor the second alone where an exchange was to
-//!   give it the name that it was renamed from.
+//! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any
+//!   order; with [`Recording::ordered_log`], none is kept after a dropped one. A name whose directory is gone is
+//!   gone, and none is made while another file still has it. What is renamed durably exists under its new name
+//!   whatever became of its old one; what is renamed twice without a sync does not have its first name and its last,
+//!   since a rename is one change, nor the second alone where an exchange was to give it the name that it was renamed
+//!   from.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
 //!   with either of its directories. Where the log is ordered, any fsync makes all earlier changes of names durable.
 //! - syncfs makes everything on that file system durable. Each has its own log of names.
@@ -34,7 +36,7 @@ pub struct Recording {
     pub ordered_log: bool,
 }
 
-/// How an event got on until the cut.
+/// State of an event at the cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
     Durable,
@@ -53,7 +55,7 @@ impl Recording {
         tree
     }
 
-    /// The messages that somebody was told are durable before `position`.
+    /// Messages acknowledged as durable before `position`.
     pub fn acknowledged_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {
             Event::Acknowledged(number) => Some(*number),

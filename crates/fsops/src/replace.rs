@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 /// Why a file was not replaced.
 #[derive(Debug)]
 pub enum ReplaceError {
-    /// Its old content is in force.
+    /// The file keeps its old content.
     Io(io::Error),
     /// A sync failed: after a power cut it has the old content or the new one. Only writing it anew helps.
     Sync(io::Error),
@@ -24,8 +24,8 @@ impl From<ReplaceError> for io::Error {
     }
 }
 
-/// Gives the file at `path` this content and mode, or makes it. Durable when this returns; a power cut before leaves the old content or the new one, and perhaps a
-/// file of the same name with `.new` behind it.
+/// Gives the file at `path` this content and mode, or makes it. Durable when this returns; a power cut before leaves
+/// the old content or the new one, and perhaps a file of the same name with `.new` appended.
 ///
 /// # Errors
 /// See [`ReplaceError`].
@@ -40,7 +40,7 @@ pub fn replace_file(path: &Path, mode: Mode, content: &[u8]) -> Result<(), Repla
     })
 }
 
-/// The name of a file that is to take the place of the one at `path`.
+/// The temporary name of a file that will replace the one at `path`.
 pub fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");

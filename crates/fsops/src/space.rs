@@ -8,7 +8,7 @@ use std::path::Path;
 pub struct Space {
     /// Bytes.
     pub bytes: u64,
-    /// As many as there can be where the file system makes them as they are needed.
+    /// Free inodes; `u64::MAX` where the file system makes them as needed.
     pub inodes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Space {
 pub(crate) enum DeclaredSpace {
     /// This, whatever is written.
     Fixed(Space),
-    /// So many bytes, less those of the files below this directory.
+    /// A simulated disk of this many bytes, less the files below this directory.
     Disk(std::path::PathBuf, u64),
 }
 

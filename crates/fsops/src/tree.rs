@@ -29,7 +29,7 @@ pub(crate) enum Node {
 pub struct Mounts(BTreeMap<NodeId, NodeId>);
 
 impl Mounts {
-    /// Where the file system begins that a file or directory lies on.
+    /// Root of the file system that a file or directory is on.
     pub(crate) fn of(&self, node: NodeId) -> NodeId {
         self.0.get(&node).copied().unwrap_or(ROOT)
     }

@@ -17,7 +17,7 @@ use crate::tree::{Mounts, NodeId, Tree};
 /// Faults, and their moments: counts start at 1 with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// These syncs fail with EIO and forget what they should have written.
+    /// Syncs, by number, that fail with EIO and drop the writes that they covered.
     pub fail_syncs: Vec<u64>,
     /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
     pub fail_syncs_on: Option<u64>,
@@ -68,7 +68,7 @@ pub(crate) struct State {
 static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
 static MACHINES: AtomicUsize = AtomicUsize::new(0);
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
-/// Set once any machine has bad sectors: until then a read asks nobody, and is nobody's turn.
+/// Set once any machine has bad sectors. Until then a read skips the machine, and is no scheduling point.
 pub(crate) static HAS_BAD_SECTORS: AtomicBool = AtomicBool::new(false);
 
 /// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
@@ -217,7 +217,8 @@ impl State {
         Ok(())
     }
 
-    /// syncfs by a descriptor, which also tells what has failed since it was opened, even if others were told of it before.
+    /// syncfs by a descriptor. Also reports failures since it was opened, even if other descriptors reported them
+    /// before.
     pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
         if self.fails(mount)? {
             let unsynced = self.unsynced_on(mount);
@@ -269,7 +270,7 @@ impl State {
         self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
     }
 
-    /// To be asked before each change in a directory.
+    /// Checks each change in a directory.
     ///
     /// # Errors
     /// EIO when nobody is alive, and the fault that is due.

@@ -27,7 +27,7 @@ use crate::name::{NameSource, UniqueName};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It could not be written or renamed. Nothing of it is left behind, and the other messages are not affected.
+    /// The message could not be written or renamed. None of its files is left, and other messages are not affected.
     #[error("the message could not be stored: {0}")]
     Message(#[source] io::Error),
     /// A sync that covered it failed, and with it every other message of the batch on the same mount. The file was
@@ -36,7 +36,7 @@ pub enum StoreError {
     Sync(#[source] io::Error),
 }
 
-/// How a message is made durable.
+/// The way to make a message durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncBy {
     /// By `syncfs` of its mount, which many messages share. Where `syncfs` is not to be trusted this means

@@ -262,7 +262,7 @@ fn table_in(base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
 const CREATE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Sets the table's mtime at least a whole second later than before, or Dovecot takes it for the one that it has read.
+/// Sets the table's mtime at least a full second after the old one; otherwise Dovecot would not read it again.
 fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<()> {
     let Some(old) = old else { return Ok(()) };
     let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));

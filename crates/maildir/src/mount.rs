@@ -103,8 +103,8 @@ fn release_at_least(release: &str, least: (u32, u32)) -> bool {
 
 /// A descriptor for `syncfs` on one mount.
 ///
-/// The kernel reports a writeback error once to each descriptor, and only errors after it was opened. So open it before
-/// the first write that it is to vouch for, and give it to *one* owner. Of two threads that share it, only one would
+/// The kernel reports a writeback error once to each descriptor, and only errors after it was opened. So open it
+/// before the first write that it covers, and give it to *one* owner. Of two threads that share it, only one would
 /// see an error that concerns both. After an error, drop it and open another.
 #[derive(Debug)]
 pub struct Mount {

@@ -123,8 +123,8 @@ impl UniqueName {
         self.field("W=")
     }
 
-    /// True if the file is to be served byte for byte (`W` equals `S`) and not LF to CRLF; `None` if the name does not
-    /// say.
+    /// True if the file is served byte for byte (`W` equals `S`), false if LF becomes CRLF; `None` if the name does
+    /// not say.
     pub fn is_verbatim(&self) -> Option<bool> {
         Some(self.disk_size()? == self.wire_size()?)
     }

@@ -29,11 +29,11 @@ pub struct UidList {
 /// A message of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedUid {
-    /// Its UID.
+    /// UID of the message.
     pub uid: NonZeroU32,
-    /// Its file's name, without flags.
+    /// File name without flags.
     pub name: Box<[u8]>,
-    /// Its UIDL, if it is not Dovecot's default.
+    /// UIDL, if it is not Dovecot's default.
     pub uidl: Option<Box<[u8]>>,
 }
 
@@ -41,7 +41,7 @@ pub struct ListedUid {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UidListError {
-    /// It cannot be read.
+    /// The list cannot be read.
     #[error("cannot read {UIDLIST_FILE}: {0}")]
     Io(#[from] io::Error),
     /// A malformed line.

@@ -77,7 +77,7 @@ fn missing_text(numbers: &[u64], unreadable: &[(String, &str)]) -> String {
     text
 }
 
-/// Of missing segments, in one line.
+/// Missing segments named in one line.
 const SHOWN: usize = 8;
 
 /// Why a record could not be read back.

@@ -23,7 +23,7 @@ pub(crate) struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens a file for reading and writing, with more flags if it is to be made.
+    /// Opens a file for reading and writing; `how` has flags to create it.
     pub fn open(path: &Path, how: OFlags, staging: Arc<Mutex<Staging>>) -> io::Result<Self> {
         let open = |how: OFlags| posthaste_fsops::open(path, how | OFlags::RDWR | OFlags::CLOEXEC, OWNER);
         let file = File::from(open(how)?);
@@ -187,7 +187,7 @@ fn read_to_end(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(total)
 }
 
-/// Where a read gets its bytes from.
+/// The source of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The page cache: for single records, which may be read again soon.

@@ -9,9 +9,9 @@ use crate::{Lsn, OnRecord, Proof};
 /// The remains of one opening of the ring, an epoch.
 #[derive(Default)]
 pub(crate) struct Epoch {
-    /// Its segments, those with a record or the remains of one, by number.
+    /// Numbers of its segments that have a record or the remains of one.
     segments: Vec<u64>,
-    /// The first record that it tells of; zero if there is none.
+    /// LSN of its first known record; zero if there is none.
     first: Lsn,
     /// The last record with a whole header.
     last: Lsn,
@@ -93,7 +93,7 @@ impl Expected<'_> {
         read.is_cut || self.missing.last().is_some_and(|missing| missing > last)
     }
 
-    /// Missing segments that no segment of the same epoch stands on both sides of: those show in the LSNs, and so do those at the end.
+    /// Reports missing segments between epochs. Those within an epoch, or at the end, show as gaps in the LSNs.
     fn missing_between(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
         let freed = self.on_record.freed;
         let mut damage: Vec<Damage> = Vec::new();

@@ -14,7 +14,7 @@ pub const ALIGN: usize = 8;
 pub const RECORD_HEADER: usize = 48;
 /// Bytes of an encoded [`SegmentHeader`].
 pub const SEGMENT_HEADER: usize = 48;
-/// Where the first record of a segment begins: after both copies of the segment header.
+/// Offset of the first record of a segment, after both copies of the segment header.
 pub const FIRST_RECORD: usize = 2 * BLOCK;
 
 const MAGIC: [u8; 8] = *b"PHRING\x00\x01";
@@ -34,7 +34,7 @@ impl Lsn {
         Lsn(number)
     }
 
-    /// Its number.
+    /// The LSN as a number.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -26,7 +26,7 @@ pub(crate) struct Segment {
 pub(crate) enum Need {
     /// Records with a body: one gets a segment only when another remains after it.
     Body,
-    /// Records without one, which say that something is done: they may take the last segment.
+    /// Records without a body, which report progress and so may use the last segment.
     NoBody,
 }
 
@@ -211,7 +211,7 @@ impl Pool {
         }
     }
 
-    /// Removes free files of at least so many bytes together, or all there are. Returns how many.
+    /// Removes free files until they add up to `bytes`, or all of them. Returns their number.
     pub fn remove_free(&self, bytes: u64) -> usize {
         let mut removed = 0;
         while (removed as u64).saturating_mul(self.segment_bytes) < bytes {
@@ -337,7 +337,7 @@ mod tests {
 
     /// Longer than any of these tests.
     const FOR_EVER: Duration = Duration::from_secs(3600);
-    /// For what would otherwise never happen.
+    /// Timeout of tests for events that must happen.
     const PATIENCE: Duration = Duration::from_secs(60);
     /// Filled in four pieces.
     const LARGE: u64 = 4 * crate::file::PIECE_BYTES;

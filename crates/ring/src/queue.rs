@@ -11,7 +11,7 @@ use crate::{AppendError, Lsn};
 /// Callback, on the writer's thread, once a record is durable or refused.
 pub(crate) type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
-/// One record that is to be written.
+/// A record to write.
 pub(crate) struct Pending {
     pub head: Vec<Bytes>,
     pub body: Vec<Bytes>,
@@ -114,7 +114,7 @@ const TAKEN: u64 = 1;
 const CANCELLED: u64 = 2;
 
 impl Fate {
-    /// For who appends it.
+    /// The ticket for the caller that appends it.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.clone())
     }

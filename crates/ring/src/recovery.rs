@@ -342,7 +342,7 @@ impl Read {
 }
 
 enum Header {
-    /// With how many copies.
+    /// A readable segment, with the number of good copies of its header.
     Whole(Arc<SegmentFile>, SegmentHeader, usize),
     NeverUsed,
     Damaged(&'static str),

@@ -107,7 +107,7 @@ impl Config {
     }
 }
 
-/// LSNs between the highest that somebody else has on record and the first of a log that took another's place.
+/// Gap between the highest LSN known outside and the first LSN of a replaced log.
 pub(crate) const SEEN_GAP: u64 = 1 << 32;
 
 /// Facts about the ring from its owner's own durable records.
@@ -117,8 +117,8 @@ pub struct OnRecord {
     pub low: u64,
     /// The highest known LSN; new ones begin above it. A ring whose segments are all free does not know its last LSN.
     pub known: Lsn,
-    /// The highest LSN of this log that somebody else has on record. If new ones would not be above it, this is another log, and they begin a good deal higher:
-    /// that somebody may have seen later ones.
+    /// The highest LSN of this log known outside, as in a checkpoint. If the next LSN would not be above it, the log
+    /// was replaced, and LSNs begin [`SEEN_GAP`] higher: later ones may have been seen.
     pub seen: Lsn,
     /// The last [`Ring::proof`]. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
@@ -139,15 +139,15 @@ pub struct Proof {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordHead {
-    /// Its LSN.
+    /// LSN of the record.
     pub lsn: Lsn,
-    /// Its head; the checksum was right.
+    /// Head of the record, with a valid checksum.
     pub head: Bytes,
     /// Bytes of its body, which was not read.
     pub body_len: u32,
     /// The number of the segment that it is in.
     pub segment: u64,
-    /// Where it begins there.
+    /// Offset of the record in its segment.
     pub offset: u32,
 }
 
@@ -423,13 +423,14 @@ impl Ring {
         }
     }
 
-    /// Bytes of the segments that hold records, always as they are now; of the one that is written to only what is written. To be read by those that must not
-    /// wait for a lock.
+    /// A live counter of the bytes in segments with records; of the current segment only the written part. Read it
+    /// where no lock may be taken.
     pub fn bytes_used(&self) -> Arc<AtomicU64> {
         self.shared().used.clone()
     }
 
-    /// Removes free segment files of at least so many bytes together, or all there are; those that are ready stay. Returns how many.
+    /// Removes free segment files until they add up to `bytes`, or all of them, except prepared ones. Returns their
+    /// number.
     pub fn remove_free(&self, bytes: u64) -> usize {
         self.shared().pool.remove_free(bytes)
     }

@@ -25,7 +25,7 @@ pub(crate) struct Entered {
     pub epoch: u64,
     /// One more than the highest segment that is there.
     pub high: u64,
-    /// Segments that are missing and that nobody waits for any more, in order.
+    /// Missing segments that were given up, in order.
     pub given_up: Vec<RangeInclusive<u64>>,
 }
 
@@ -88,7 +88,7 @@ impl Entered {
 const MAGIC: [u8; 8] = *b"PHROSTR\x01";
 const FIRST_RANGE: usize = 36;
 const RANGE: usize = 16;
-/// A cut leaves a sector as it was, or as it was to be.
+/// A power cut leaves a sector with its old or its new content.
 const SECTOR: usize = 512;
 
 /// The file, and its content as it was written last.
@@ -97,7 +97,7 @@ pub(crate) struct Roster {
     /// Opened or made by the first write.
     file: Option<File>,
     pub entered: Entered,
-    /// A write failed for good, so nobody knows what it says: no segment is made ready any more.
+    /// A write failed, so the roster's content is unknown: no more segments are prepared.
     pub has_failed: bool,
 }
 

@@ -10,11 +10,11 @@ use crate::window::Window;
 /// A record that was found with a whole header and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Located<'a> {
-    /// Where the record begins in the segment file.
+    /// Offset of the record in the segment file.
     pub offset: u32,
-    /// Its header.
+    /// Header of the record.
     pub header: RecordHeader,
-    /// Its head. The body after it has not been looked at.
+    /// Head of the record. The body after it was not checked.
     pub head: &'a [u8],
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Anchor {
     pub offset: u32,
 }
 
-/// One anchor for so many records.
+/// Records per anchor.
 pub(crate) const ANCHOR_EACH: u32 = 16;
 
 /// Facts about a segment that [`scan`] finds beside its records.
@@ -71,14 +71,14 @@ impl Scan {
         self.first > Lsn::ZERO || !self.gaps.is_empty()
     }
 
-    /// The first and the last LSN that it tells of, of whole records or missing ones.
+    /// First and last LSN in the segment, of whole or missing records.
     pub fn lsns(&self) -> Option<(Lsn, Lsn)> {
         let records = (self.first > Lsn::ZERO).then_some((self.first, self.last));
         let gaps = self.gaps.iter().filter_map(|gap| gap.lsns);
         records.into_iter().chain(gaps).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// Where to begin to look for a record.
+    /// Offset from which to search for a record.
     pub fn anchor(&self, lsn: Lsn) -> Option<u32> {
         anchor(&self.anchors, self.first, lsn)
     }

@@ -66,12 +66,12 @@ impl Storage {
         Ok(Storage { dir: dir.to_owned(), staging: Arc::default(), lock: Some(lock) })
     }
 
-    /// Reads `dir`, which somebody may have open, and changes nothing.
+    /// Read-only access to `dir`, which another process may have open.
     pub fn to_read(dir: &Path) -> Self {
         Storage { dir: dir.to_owned(), staging: Arc::default(), lock: None }
     }
 
-    /// The names of all segment files, sorted. None, if somebody only reads and the directory is not there.
+    /// Sorted names of all segment files. Empty if the directory is missing and access is read-only.
     pub fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         let entries = match std::fs::read_dir(&self.dir) {
@@ -170,9 +170,9 @@ fn sync(dir: &File) -> io::Result<()> {
 
 /// The lock file: locked while the ring is open.
 const LOCK: &str = "lock";
-/// How the names of segment files end.
+/// Suffix of segment files.
 pub(crate) const SEGMENT: &str = ".seg";
-/// How the names of files end that hold damaged records.
+/// Suffix of files with damaged records.
 pub(crate) const SET_ASIDE: &str = ".damaged";
 /// Last part of the name of a segment file that is being created.
 const UNFINISHED: &str = "new";

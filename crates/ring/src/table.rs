@@ -25,11 +25,11 @@ pub(crate) struct InService {
     gaps: Vec<Range<u64>>,
 }
 
-/// One segment in service, as [`Ring::segments`](crate::Ring::segments) tells of it.
+/// A segment in service, as reported by [`Ring::segments`](crate::Ring::segments).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentInfo {
-    /// Its number.
+    /// Number of the segment.
     pub number: u64,
     /// The first record in it; zero while there is none.
     pub first: Lsn,
@@ -105,7 +105,7 @@ impl InService {
         self.torn.binary_search(&lsn).is_ok()
     }
 
-    /// Where to begin to look for the first record at or after `lsn`.
+    /// Offset from which to search for the first record at or after `lsn`.
     pub fn anchor(&self, lsn: Lsn) -> Option<u32> {
         anchor(&self.anchors, self.first, lsn.max(self.first))
     }
@@ -137,7 +137,7 @@ impl Table {
         self.segments.iter().map(info).collect()
     }
 
-    /// Bytes of the segments in service, less what is free in the one that is being written to.
+    /// Bytes of the segments in service, without the free part of the current one.
     pub fn bytes_used(&self) -> u64 {
         let used = |(number, entry): (&u64, &InService)| match self.current == Some(*number) {
             true => entry.end,
@@ -146,7 +146,7 @@ impl Table {
         self.segments.iter().map(used).sum()
     }
 
-    /// Takes the segments below `number` out of service, but never the one that is being written to.
+    /// Takes the segments below `number` out of service, except the current one.
     pub fn take_below(&mut self, number: u64) -> Vec<Segment> {
         let number = self.current.map_or(number, |current| number.min(current));
         let kept = self.segments.split_off(&number);

@@ -38,7 +38,7 @@ impl<'a> Window<'a> {
         self.unreadable.iter().all(|bad| bad.end <= range.start || range.end <= bad.start)
     }
 
-    /// From now on the file ends here, at the latest.
+    /// Limits the file's end to `end`.
     pub fn end_at(&mut self, end: u64) {
         self.len = self.len.min(end);
     }

@@ -30,7 +30,7 @@ pub struct Entry {
     pub payload: Bytes,
 }
 
-/// The body of a batch, behind its front fields, which are written with the batch.
+/// The body of a batch, after its front fields, which are written with the batch.
 #[derive(Debug, Default)]
 pub enum Body {
     /// No body.
@@ -77,11 +77,11 @@ pub struct Batch {
     pub body: Body,
 }
 
-/// Where a batch's body is.
+/// Location of a batch's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     None,
-    /// Place behind the head and the front fields.
+    /// In the record, after the head and the front fields.
     Record {
         len: u32,
         front: FrontRegion,
@@ -169,7 +169,7 @@ impl Head {
         }
     }
 
-    /// Where in the record's body region the front fields are: at its beginning.
+    /// The front fields, at the start of the record's body region.
     pub fn front(&self) -> FrontRegion {
         match self.body {
             BodyPlace::None => FrontRegion::default(),
@@ -188,7 +188,7 @@ impl Head {
         Head { body, ..self }
     }
 
-    /// Drops body and front fields, which nobody needs any more: they stay behind.
+    /// The batch without body and front fields, which are no longer needed and not copied.
     pub fn without_body(self) -> Self {
         match self.body {
             BodyPlace::Record { .. } => Head { body: BodyPlace::None, ..self },

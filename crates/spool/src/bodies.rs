@@ -21,7 +21,7 @@ use crate::files;
 use crate::front::FrontRegion;
 use crate::room::{Reserved, Room};
 
-/// Where a large body is, as its batch says.
+/// Location of a large body, from its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyFile {
     pub upload: u64,
@@ -54,7 +54,7 @@ impl BodyFile {
 
 /// Bytes that share one checksum.
 const CHUNK: u64 = 256 << 10;
-/// How the names of body files end.
+/// Suffix of body files.
 const ENDING: &str = ".body";
 
 /// Why a body file could not be read.
@@ -92,7 +92,7 @@ impl Bodies {
         Ok(Bodies { dir, room })
     }
 
-    /// For reading alone: makes no directory.
+    /// Opens for reading only; makes no directory.
     pub fn at(dir: PathBuf) -> Self {
         let room = Arc::new(Room::new(&dir, Space::default()));
         Bodies { dir, room }
@@ -102,7 +102,7 @@ impl Bodies {
         &self.room
     }
 
-    /// `announced`: bytes that will come, 0 if nobody knows.
+    /// Begins a body of `announced` bytes, 0 if unknown.
     pub fn upload(self: &Arc<Self>, announced: u64) -> io::Result<Upload> {
         let reserved = Reserved::begin(&self.room, announced)?;
         loop {
@@ -237,7 +237,7 @@ pub struct Upload {
     file: OnDisk,
     reserved: Reserved,
     len: u64,
-    /// Of the chunk that is not full yet.
+    /// Checksum of the unfinished chunk.
     chunk_crc: u32,
     table: Vec<u8>,
 }
@@ -349,7 +349,7 @@ impl FinishedUpload {
     }
 }
 
-/// Where body files lie within a spool.
+/// Directory of body files in a spool.
 pub(crate) fn dir_of(spool: &Path) -> PathBuf {
     spool.join("bodies")
 }

@@ -52,9 +52,10 @@ pub(crate) struct StreamRow {
     pub position: u64,
     /// The LSN up to which entries are unknown: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
     pub uncertain: u64,
-    /// Entries after the position and up to here may be lost: the ring lost batches that no checkpoint tells of. 0: none is.
+    /// Entries after the position and up to here may be lost, because the ring lost batches after the last
+    /// checkpoint. 0: none.
     pub lost: u64,
-    /// The last snapshot, and the one that the checkpoint before had, if these differ: in case that the last one cannot be read.
+    /// The last snapshot, and that of the previous checkpoint if it differs, in case the last one cannot be read.
     pub snapshots: Vec<SnapshotRow>,
 }
 
@@ -216,7 +217,7 @@ pub(crate) struct CheckpointFiles {
     dir: PathBuf,
     /// The file with the last good checkpoint.
     good: usize,
-    /// For each file: true if it is there and may be rewritten in place.
+    /// For each file, true if it exists and may be rewritten in place.
     is_sound: [bool; 2],
 }
 
@@ -278,8 +279,9 @@ impl CheckpointFiles {
         Ok(posthaste_fsops::fsync(&file)?)
     }
 
-    /// Writes it to both files, one after the other: at any moment one of them is whole, and after this damage to either costs nothing. When this returns without
-    /// an error both are durable, and not before may be removed or used again what only the one before needs.
+    /// Writes it to both files, one after the other: at any moment one of them is whole, and after this damage to
+    /// either costs nothing. On success both are durable. Only then may files be removed or reused that the previous
+    /// checkpoint alone needs.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let bytes = checkpoint.encode();
         for slot in [1 - self.good, self.good] {
@@ -304,7 +306,7 @@ impl CheckpointFiles {
     }
 }
 
-/// A new file is made so long, or a multiple of it.
+/// New files have a multiple of this length.
 const FILE_STEP: usize = 64 << 10;
 
 fn name_of(slot: usize) -> String {

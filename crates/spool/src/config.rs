@@ -17,12 +17,12 @@ pub enum LsmDurability {
     None,
 }
 
-/// How a [`FileSpool`](crate::FileSpool) behaves.
+/// Settings of a [`FileSpool`](crate::FileSpool).
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// How batches are kept. A spool of another kind is refused.
+    /// Kind of the store. A spool of another kind is refused.
     pub kind: StoreKind,
-    /// Of the kinds on an LSM tree. The others always sync.
+    /// Durability of kinds on an LSM tree. The others always sync.
     pub lsm_durability: LsmDurability,
     /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`Event`](crate::Event)s of the spool.
     pub ring: posthaste_ring::Config,
@@ -49,7 +49,8 @@ pub struct Config {
     pub lsns_above: Lsn,
     /// Callback for failures.
     pub events: Events,
-    /// Gets the spool's workers. [`Spool::look_for_stuck`](crate::Spool::look_for_stuck) looks at it as well; who keeps a clone can look while consumers are opened.
+    /// Watches the spool's workers, also by [`Spool::look_for_stuck`](crate::Spool::look_for_stuck). Keep a clone to
+    /// check it while consumers are being opened.
     pub watch: Watch,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Held while consumers are called, from the look for them on.
     telling: Mutex<()>,
-    /// Like `telling`, for what consumers are told of checkpoints: a consumer that hangs must not hold up a checkpoint.
+    /// Like `telling`, for notices of checkpoints: a consumer that hangs must not delay a checkpoint.
     announcing: Mutex<()>,
     pub bell: Bell,
     pub showing: Showing,
@@ -37,7 +37,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// With its workers in `watch`.
+    /// Makes the core; its workers are in `watch`.
     pub fn new(watch: Watch) -> Self {
         Core { showing: Showing::new(watch), ..Core::default() }
     }
@@ -111,7 +111,8 @@ impl Core {
         }
     }
 
-    /// A batch is durable and cancelled: nobody is told, and an entry in the store's next write says so to later openings. Called on the store's own thread.
+    /// Notes a durable batch that was cancelled: consumers do not see it, and an entry in the store's next write
+    /// tells later openings. Called on the store's own thread.
     pub fn cancelled(self: &Arc<Self>, lsn: Lsn) {
         let mut state = self.state();
         state.published = lsn.get();
@@ -247,14 +248,14 @@ impl Bell {
         *self.wanted.lock().expect("nothing panics while it is held") == Some(Wanted::Stop)
     }
 
-    /// Waits so long, or until the end is wanted: then it says so. What else is wanted meanwhile stays.
+    /// Waits for `timeout` or a stop; true if it was stopped. Other requests stay pending.
     pub fn wait_for_stop(&self, timeout: Duration) -> bool {
         let now = self.wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| *wanted != Some(Wanted::Stop));
         *waited.expect("nothing panics while it is held").0 == Some(Wanted::Stop)
     }
 
-    /// Waits so long, but not when room or the end is wanted; what is wanted stays.
+    /// Waits for `timeout`, or until room or a stop is requested. Requests stay pending.
     pub fn pause(&self, timeout: Duration) {
         let now = self.wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| *wanted < Some(Wanted::Room));

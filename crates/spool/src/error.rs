@@ -40,7 +40,7 @@ pub enum AppendError {
     /// The spool was closed.
     #[error("the spool is closed")]
     Closed,
-    /// Another node owns this spool by now, and the batch is not stored: refuse for now (451).
+    /// Another node owns this spool now, and the batch is not stored: refuse temporarily (451).
     #[error("another node owns the spool now")]
     NotOwner,
 }
@@ -74,7 +74,7 @@ pub enum OpenError {
     /// An import into it has not ended.
     #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
     Importing,
-    /// It is of another kind than the configuration says. Nothing was changed.
+    /// The spool has another kind than the configuration. Nothing was changed.
     #[error(
         "the spool is of the kind \"{found}\" and `storage.kind` says \"{wanted}\"; set it to \"{found}\", or move the mail: `posthaste spool export DIR --to EXPORT`, then `posthaste spool import NEW --from EXPORT --kind {wanted}`"
     )]
@@ -139,7 +139,7 @@ pub enum ReadError {
     },
 }
 
-/// Why a stream's snapshot could not be opened: the disk failed, so nobody knows what it holds.
+/// A stream's snapshot could not be opened: the disk failed, so its content is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("snapshots/{name} cannot be read: {error}; `posthaste spool repair` goes on without it")]
 pub struct RestoreError {
@@ -165,7 +165,7 @@ pub enum StreamError {
     /// A consumer takes its entries.
     #[error("stream {0:?} has a consumer")]
     Attached(String),
-    /// It could not be made durable.
+    /// The write could not be made durable.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
 }

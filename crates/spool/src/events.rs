@@ -17,7 +17,7 @@ pub enum Event {
     },
     /// A checkpoint took longer than [`Config::checkpoint_slow`](crate::Config::checkpoint_slow).
     CheckpointSlow {
-        /// Its duration.
+        /// Duration of the checkpoint.
         took: Duration,
     },
     /// Needed batches could not be moved into a pack, or packs could not be merged.

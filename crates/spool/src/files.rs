@@ -70,7 +70,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A number that nobody guesses and that is not drawn twice. By way of the standard library's own source, which a test can give its seed.
+/// A random number that cannot be guessed, from the standard library's source, which tests can seed.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
@@ -86,5 +86,5 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// As much as a disk reads or does not read, at most.
+/// Largest unit that a disk reads or fails to read.
 const SECTOR: u64 = 4096;

@@ -197,5 +197,5 @@ impl Shared {
 /// Segments that are packed for one checkpoint.
 const PACKED_AT_ONCE: usize = 4;
 
-/// Time between two looks of a keeper that nobody calls.
+/// Interval of the keeper's looks without requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

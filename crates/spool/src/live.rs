@@ -97,12 +97,12 @@ impl LiveFiles {
         Ok(files)
     }
 
-    /// For reading alone: makes no directory.
+    /// Opens for reading only; makes no directory.
     pub fn at(spool: &Path) -> Self {
         LiveFiles { dir: spool.join("live") }
     }
 
-    /// Writes a generation that nobody has used; its name is durable after [`sync`](Self::sync).
+    /// Writes an unused generation; its name is durable after [`sync`](Self::sync).
     pub fn write(&self, window: u64, generation: u64, content: &Window) -> io::Result<()> {
         files::write_new(&self.path(window, generation), &content.encode(window))
     }

@@ -31,7 +31,7 @@ impl Lsn {
         Lsn((shard as u64) << SHARD_SHIFT | number)
     }
 
-    /// Its number, with the bits of the shard.
+    /// The number, with the shard's bits.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -41,7 +41,7 @@ impl Lsn {
         (self.0 >> SHARD_SHIFT) as u16
     }
 
-    /// Its number within its shard.
+    /// The number within its shard.
     pub const fn number(self) -> u64 {
         self.0 & ((1 << SHARD_SHIFT) - 1)
     }

@@ -65,7 +65,7 @@ impl MessageReader {
         }
     }
 
-    /// With these octets in front, such as Return-Path and Delivered-To of a target.
+    /// Puts octets in front, such as Return-Path and Delivered-To of a target.
     #[must_use]
     pub fn with_prefix(self, prefix: Bytes) -> Self {
         MessageReader { prefix, ..self }

@@ -157,7 +157,7 @@ pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
+/// The checkpoint to start from. A new spool gets one before anything else, so a spool without one has lost it.
 fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
     let (mut files, found, spoiled) = CheckpointFiles::open(dir)?;
     if let (Found::Valid(_), Some(spoiled)) = (&found, &spoiled) {
@@ -202,7 +202,8 @@ fn read_windows(live: &LiveFiles, state: &mut State, mended: &mut Vec<Damage>) -
     Ok(lost)
 }
 
-/// Removes what the checkpoint does not name: it was written for a later one that is not there, or was to be removed.
+/// Removes files that the checkpoint does not name: written for a later checkpoint that does not exist, or due for
+/// removal.
 fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &State) -> io::Result<()> {
     for (window, generation) in live.list()? {
         if state.windows.get(&window) != Some(&generation) {
@@ -224,7 +225,7 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
 /// The batches after the checkpoint.
 struct TakenIn {
     batches: u64,
-    /// The last of those that are damaged, 0 without any: nobody knows what it said.
+    /// LSN of the last damaged record, whose content is unknown; 0 if there is none.
     lost_through: u64,
 }
 
@@ -339,7 +340,8 @@ fn find_again(
     Ok(())
 }
 
-/// Of a store that forgets each record by itself: removes those that came back after a power cut, and tells of those that are missing.
+/// For a store that removes records one by one: removes those that came back after a power cut, and reports missing
+/// ones.
 fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_certain: bool, damage: &mut Vec<Damage>) {
     let Some(held) = store.extent().held else { return };
     let needed = state.all_needed();

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// The pace of one pack: after each piece a pause as long as the piece took, so that commits have half of the device and of a processor to themselves.
-/// There is none while nobody commits, nor while the ring is short of room.
+/// The pace of one pack: after each piece a pause as long as the piece took, so that commits have half of the device
+/// and of a processor to themselves. No pause without commits, or while the ring is short of room.
 pub(crate) struct Pace<'a> {
     shared: &'a Shared,
     begun: Instant,
@@ -20,7 +20,7 @@ impl<'a> Pace<'a> {
         Pace { shared, begun: Instant::now(), bytes: 0, syncs, pause_max: PAUSE_MAX }
     }
 
-    /// The pack has so many bytes now.
+    /// Sets the pack's size so far, and may pause.
     pub fn step(&mut self, bytes: u64) {
         if bytes < self.bytes + PIECE_BYTES {
             return;
@@ -33,7 +33,7 @@ impl<'a> Pace<'a> {
         (self.begun, self.bytes, self.syncs) = (Instant::now(), bytes, stats.syncs);
     }
 
-    /// The piece has taken that much longer, and the next pause may be so long.
+    /// Adds time to the piece, and to the allowed pause.
     #[cfg(test)]
     pub fn behind(&mut self, took: Duration, pause_max: Duration) {
         (self.begun, self.pause_max) = (self.begun - took, pause_max);

@@ -23,7 +23,7 @@ use crate::pack::{IndexEntry, IndexWriter, PackError, PackReader, PackWriter, in
 use crate::shared::{Shared, Work};
 use crate::store::RecordError;
 
-/// A record that is to be copied.
+/// A record to copy.
 struct Record {
     head: Bytes,
     body: Bytes,
@@ -389,7 +389,7 @@ fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result
     }
 }
 
-/// The head of a batch whose body nobody needs any more.
+/// The head of a batch without its body.
 fn without_body(head: Bytes) -> Bytes {
     match Head::decode(head.clone()) {
         Some(decoded) => decoded.without_body().encode().into(),
@@ -472,7 +472,7 @@ mod tests {
     /// A pause that is wrong would be this long.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// With a ring of so many segments, one stream, and nothing that packs by itself.
+    /// A spool with a ring of `segments`, one stream, and no automatic packing.
     fn spool_of(segments: usize) -> (TempDir, FileSpool, StreamId) {
         let dir = tempfile::tempdir().unwrap();
         let ring = RingConfig { segment_bytes: 64 << 10, max_segments: segments, ..RingConfig::default() };

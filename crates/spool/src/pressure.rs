@@ -31,7 +31,7 @@ impl Pressure {
         self.queue.store(level.to_bits(), Ordering::Relaxed);
     }
 
-    /// The pause of intake before a message. The queue's part counts for messages that are to be `queued` alone.
+    /// The pause of intake before a message. The queue's part counts only for `queued` messages.
     pub fn pause(&self, queued: bool) -> Duration {
         let ring = pause_of_ring(self.used.load(Ordering::Relaxed), self.usable.load(Ordering::Relaxed));
         match queued {

@@ -203,7 +203,7 @@ fn part(lsn: Lsn, whole: &Bytes, range: &Range<u64>) -> Result<Bytes, ReadError>
     Ok(whole.slice(range.start as usize..range.end as usize))
 }
 
-/// Of a message that is whole but for what acceptance has written in front of it.
+/// The reason given for a message of which only the front fields are damaged.
 pub(crate) const LOST_FRONT: &str = "the fields in front of a message are damaged, the message is whole";
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {

@@ -13,7 +13,7 @@ type Look = Box<dyn Fn() -> io::Result<Space> + Send + Sync>;
 
 /// The room that all uploads share.
 pub(crate) struct Room {
-    /// Space that is to stay free.
+    /// Space to keep free.
     floor: Space,
     look: Look,
     count: Mutex<Count>,
@@ -109,8 +109,8 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// For a body that will be `announced` bytes long (0: nobody knows). All of them must find room now, and no more than the first step of them is reserved:
-    /// announcing costs nothing.
+    /// Begins a body of `announced` bytes (0: unknown). All of them must find room now, and no more than the first
+    /// step of them is reserved: announcing costs nothing.
     ///
     /// # Errors
     /// Like [`Room::check`].
@@ -141,7 +141,7 @@ impl Reserved {
         self.give_back(bytes);
     }
 
-    /// For a pause: gives back the unused reservation. Later bytes reserve again.
+    /// Returns the unused reservation during a pause. Later bytes reserve again.
     pub fn pause(&mut self) {
         self.give_back(self.bytes);
     }
@@ -188,7 +188,7 @@ pub(crate) mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The room of a file system that has so many bytes, less what is in a directory.
+    /// Room of a simulated file system of `bytes`, less the content of `dir`.
     pub(crate) fn room_of(dir: &Path, bytes: u64, floor: u64) -> Arc<Room> {
         let dir = dir.to_owned();
         let look = move || {

@@ -77,7 +77,7 @@ impl Drop for Scrubber {
 }
 
 impl Stop {
-    /// Waits so long, or until the end is wanted: then it breaks.
+    /// Waits for `timeout`; breaks on a stop.
     fn wait(&self, timeout: Duration) -> ControlFlow<()> {
         let is_wanted = self.is_wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(is_wanted, timeout, |is_wanted| !*is_wanted);
@@ -88,7 +88,7 @@ impl Stop {
     }
 }
 
-/// When so many bytes may have been read, from the beginning on.
+/// Time from the start at which `bytes` may have been read.
 fn due(bytes: u64, bytes_per_sec: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / bytes_per_sec.max(1))
 }

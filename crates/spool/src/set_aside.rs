@@ -35,7 +35,7 @@ enum Reread {
     Gone(String),
 }
 
-/// Where damaged bodies are kept.
+/// Directory of damaged bodies.
 pub(crate) fn kept_dir(spool: &Path) -> PathBuf {
     spool.join("kept")
 }

@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub _lock: std::fs::File,
 }
 
-/// Bytes of a ring of at most so many segments that records with a body may use: the last segment is for those without.
+/// Bytes of a ring of `segments` that records with a body may use; the last segment is for those without.
 pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
     (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
 }
@@ -52,7 +52,7 @@ pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
 pub(crate) struct Work {
     pub files: CheckpointFiles,
     pub live: LiveFiles,
-    /// Of the last attempt.
+    /// Counter of the last attempt.
     pub counter: u64,
     /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
     pub ring_low: u64,

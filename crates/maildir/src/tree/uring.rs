@@ -180,7 +180,7 @@ impl Flight {
         }
     }
 
-    /// Waits for all that is outstanding no longer: the kernel may still read and write there, so what it was told of is leaked.
+    /// Stops waiting for outstanding requests. The kernel may still use their buffers, so these are leaked.
     fn give_up(&mut self) {
         std::mem::forget(self.memory.take());
         self.in_flight = 0;

@@ -24,7 +24,7 @@ use crate::store::RecordError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedBatch {
-    /// Its name.
+    /// Name of the item.
     pub lsn: Lsn,
     /// The entries of streams that need anything of it.
     pub entries: Vec<ExportedEntry>,
@@ -39,7 +39,7 @@ pub struct ExportedBatch {
 pub struct ExportedEntry {
     /// The stream's name.
     pub stream: String,
-    /// Its content; in JSON in hex.
+    /// Content, in JSON as hex.
     #[serde(with = "hex")]
     pub payload: Bytes,
     /// True if it was appended as one that needs the body.
@@ -66,11 +66,11 @@ pub struct ExportedStreams {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedStream {
-    /// Its id.
+    /// Id of the stream.
     pub id: u16,
-    /// Its name.
+    /// Name of the item.
     pub name: String,
-    /// It has all that it needs of batches up to here.
+    /// Position of the stream: it needs no batch up to here.
     pub position: Lsn,
     /// The content of entries up to here is not known; 0 for none.
     pub uncertain: Lsn,
@@ -86,14 +86,14 @@ pub struct ExportedStream {
 pub struct ExportedSnapshot {
     /// The position that it goes with.
     pub position: Lsn,
-    /// Its name, or the cursor's text.
+    /// Name of the snapshot, or the text of a cursor.
     pub name: String,
     /// False for a cursor.
     pub is_file: bool,
 }
 
 impl ExportedSnapshot {
-    /// Its name. `None` if that is not valid.
+    /// Name of the snapshot; `None` if it is invalid.
     pub fn name(&self) -> Option<SnapshotName> {
         if self.is_file { SnapshotName::new(&self.name) } else { SnapshotName::cursor(&self.name) }
     }
@@ -129,7 +129,7 @@ pub enum ExportedBody {
     Memory(Bytes),
     /// In a file, which was read, and whose checksums are right.
     File {
-        /// Its front fields.
+        /// Front fields of the batch.
         front: Bytes,
         /// The file.
         path: PathBuf,
@@ -355,7 +355,7 @@ pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader,
     head.front().mended(&raw, header.body_crc)
 }
 
-/// Where a batch was found.
+/// Location where a batch was found.
 enum Located<'a> {
     Ring(&'a SegmentReader, u32, RecordHeader),
     Pack(Arc<PackReader>, IndexEntry),

@@ -42,9 +42,9 @@ pub struct SpoolImport {
 
 /// A batch to import.
 pub struct ImportedBatch<'a> {
-    /// Its number, above that of the one before.
+    /// LSN, above that of the previous batch.
     pub lsn: Lsn,
-    /// Its entries.
+    /// Entries of the batch.
     pub entries: Vec<ExportedEntry>,
     /// Bytes of front fields, with which the body begins.
     pub front_len: u32,
@@ -52,7 +52,7 @@ pub struct ImportedBatch<'a> {
     pub body: Option<(&'a mut dyn Read, u64)>,
 }
 
-/// Where the records go.
+/// Target of the records.
 enum Records {
     Packs { dir: PathBuf, writer: Option<PackWriter> },
     Groups(RecordImport),
@@ -149,7 +149,7 @@ impl SpoolImport {
         self.records.put(lsn, head.into(), body, &mut self.state)
     }
 
-    /// Where the body goes, and the body region of its record.
+    /// Stores the body; returns its location, and the body region of its record.
     fn body(&self, body: &mut dyn Read, len: u64, front_len: u32) -> io::Result<(BodyPlace, Bytes)> {
         let front_len = u64::from(front_len);
         if front_len > len.min(FrontFields::BYTES_MAX as u64) {

@@ -40,7 +40,8 @@ use crate::store::groups::records_lost;
 use crate::store::{self, damage_of};
 use crate::{OpenError, StoreKind, StreamId, StreamStats, files};
 
-/// Mail of a spool that nobody has open, or of one moment of it: for verification, repair and export. Nothing of it is of one kind of spool.
+/// Mail of a closed spool, or of one moment of an open one, for verification, repair and export. The same for all
+/// kinds of spool.
 pub trait ClosedSpool {
     /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
     ///
@@ -61,13 +62,13 @@ pub trait ClosedSpool {
     /// An error of reading; other damage is told in the batch.
     fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<Vec<Lsn>>;
 
-    /// The bodies that some stream needs and nobody can read, in order, each with why.
+    /// Bodies that a stream needs and that cannot be read, in order, each with the reason.
     ///
     /// # Errors
     /// An error of reading, except for sectors that cannot be read.
     fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>>;
 
-    /// Batches of which streams need entries alone and whose heads cannot be read, in order: nobody knows what they said.
+    /// Batches needed for their entries alone whose heads cannot be read, in order: their entries are lost.
     ///
     /// # Errors
     /// An error of reading, except for sectors that cannot be read.
@@ -109,7 +110,7 @@ pub struct ClosedFileSpool {
     checkpoint: Checkpoint,
     state: State,
     ring: Vec<Segment>,
-    /// Where in the ring each batch is: number in `ring`, offset, header.
+    /// Place of each batch in the ring: index in `ring`, offset, header.
     places: BTreeMap<u64, (usize, u32, RecordHeader)>,
     /// The records of a kind that writes in groups.
     records: Option<ClosedRecords>,
@@ -130,7 +131,7 @@ pub struct ClosedFileSpool {
 #[derive(Debug, Clone)]
 enum Spare {
     Checkpoint(Damage),
-    /// Of the header of a segment.
+    /// Damage of a segment's header.
     Header(String),
 }
 
@@ -144,11 +145,11 @@ struct Segment {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// How it keeps batches.
+    /// Kind of the store.
     pub kind: StoreKind,
-    /// Of the last checkpoint: its number, and the last batch that it covers.
+    /// Number of the last checkpoint.
     pub checkpoint: u64,
-    /// See `checkpoint`.
+    /// The last batch that the checkpoint covers.
     pub through: Lsn,
     /// The last batch.
     pub last: Lsn,
@@ -187,10 +188,10 @@ pub struct PlaceReport {
 }
 
 impl ClosedFileSpool {
-    /// Reads where each batch is. Holds the spool's lock.
+    /// Indexes all batches. Holds the spool's lock.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] while somebody has it open; `NotFound` if there is no spool; see [`OpenError`].
+    /// [`OpenError::Locked`] while another process has it open; `NotFound` if there is no spool; see [`OpenError`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let lock = lock(dir)?;
         Self::read(dir, Some(lock))
@@ -280,7 +281,7 @@ impl ClosedFileSpool {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
-    /// Notes losses of the ring that somebody needs: up to the checkpoint the live files tell.
+    /// Notes losses of the ring that a stream needs; up to the checkpoint the live files say which.
     fn note_lost(&mut self, found: &[posthaste_ring::Damage]) {
         let through = self.checkpoint.through;
         let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {

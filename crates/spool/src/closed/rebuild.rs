@@ -37,7 +37,8 @@ pub struct Rebuilt {
     pub streams: Vec<String>,
     /// Large bodies that were copied.
     pub large: u64,
-    /// Batches that are left out, because a stream needed their large body and its file is gone: released by that stream, or lost.
+    /// Batches left out because the file of a large body that a stream needed is gone: released by that stream, or
+    /// lost.
     pub left_out: Vec<Lsn>,
     /// Parts that could not be read.
     pub damage: Vec<Damage>,
@@ -341,7 +342,7 @@ fn finish(writer: PackWriter, state: &mut State) -> io::Result<()> {
     Ok(())
 }
 
-/// As much as there is of it; says whether there is any.
+/// Copies a file if it exists; true if it does.
 fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     let mut source = match File::open(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -353,6 +354,6 @@ fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Of the files of the ring.
+/// Suffix of the ring's files.
 const RING_ENDING: &str = ".seg";
 const PACK_BYTES: u64 = 256 << 20;

@@ -69,7 +69,8 @@ impl ClosedFileSpool {
         Ok((heads, damaged))
     }
 
-    /// Notes damaged records that are needed, and those that no checkpoint tells of: a record is published whole, so such a one was acknowledged.
+    /// Notes damaged records that are needed, and all after the last checkpoint: a record is published whole, so it
+    /// was acknowledged.
     pub(super) fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
         let (through, cancelled) = (self.checkpoint.through, self.cancelled(heads));
         let counts = |lsn: u64| match lsn > through {

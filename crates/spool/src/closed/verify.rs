@@ -97,7 +97,7 @@ impl ClosedFileSpool {
         head.is_some_and(|head| mended(reader, offset, header, &head).is_some())
     }
 
-    /// The snapshots of all streams, the last one of each and the one before.
+    /// The last and the previous snapshot of each stream.
     pub(super) fn snapshots(&self) -> Vec<SnapshotName> {
         let rows = self.state.streams.values().flat_map(Stream::snapshots);
         rows.map(|row| row.name).filter(SnapshotName::is_file).collect()

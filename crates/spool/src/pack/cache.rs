@@ -44,7 +44,7 @@ impl PackCache {
         Ok(reader)
     }
 
-    /// Closes a pack that nobody needs and removes its files, those that are there. What cannot be removed is removed by the next opening.
+    /// Closes an unneeded pack and removes its files. The next opening removes those that could not be removed.
     pub fn remove(&self, id: u64) {
         for path in [pack_path(&self.dir, id), index_path(&self.dir, id)] {
             let _ = files::remove(&path);

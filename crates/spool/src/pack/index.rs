@@ -20,22 +20,22 @@ use crate::files;
 use crate::pack::PackError;
 use crate::pack::pieces::Pieces;
 
-/// Where one record is, and what its parts must look like.
+/// Location of a record, with lengths and checksums of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub lsn: u64,
-    /// Of the record's header in the pack.
+    /// Offset of the record's header in the pack.
     pub offset: u64,
     pub head_len: u32,
     pub body_len: u32,
     pub head_crc: u32,
     pub body_crc: u32,
-    /// Where the index has a copy of the head, if it has one.
+    /// Offset of the head's copy in the index, if there is one.
     pub copy: Option<NonZeroU64>,
 }
 
 impl IndexEntry {
-    /// Of a record whose header is there.
+    /// The entry of a record with this header at `offset`.
     pub fn of(offset: u64, header: &RecordHeader) -> Self {
         IndexEntry {
             lsn: header.lsn.get(),
@@ -53,8 +53,8 @@ const MAGIC: [u8; 8] = *b"PHINDEX\x02";
 const BLOCK: usize = 4096;
 const ENTRY: usize = 32;
 const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
-/// A head is copied if its body is so many times as long. So the copies cost at most that part of a pack; and heads without a copy lie so close together that
-/// reading all that is between them takes at most so many times as long as reading them.
+/// Minimum ratio of body to head length for which the head is copied to the index. It bounds the copies' share of a
+/// pack. Heads without a copy are close together, so reading across their bodies costs at most this factor.
 const BODY_TO_HEAD_MIN: usize = 8;
 /// Encoded bytes in memory until they are written.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
@@ -171,7 +171,7 @@ fn sealed_block(mut bytes: Vec<u8>) -> Vec<u8> {
     seal(bytes)
 }
 
-/// Where a block tells of copies: the offset of its first one, and a bit for each entry that has one.
+/// Position in a block of the copies' field: the offset of the first copy, and a bit for each entry with one.
 const COPIES_AT: usize = ENTRIES_IN_BLOCK * ENTRY;
 const _: () = assert!(COPIES_AT + 8 + 16 <= BLOCK - 4 && ENTRIES_IN_BLOCK <= 128);
 
@@ -180,7 +180,7 @@ const _: () = assert!(COPIES_AT + 8 + 16 <= BLOCK - 4 && ENTRIES_IN_BLOCK <= 128
 pub(crate) struct Index {
     file: File,
     entries: u64,
-    /// Where the first block of entries begins.
+    /// Offset of the first block of entries.
     blocks_at: u64,
     fences: Vec<u64>,
     /// The block that was read last, and its number: a replay reads one after the other.
@@ -222,7 +222,7 @@ impl Index {
         Ok(decode_block(&bytes, count))
     }
 
-    /// Where the record is; `None` if the pack has none of that LSN.
+    /// The entry of a record; `None` if the pack does not have it.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         let Some(number) = self.fences.partition_point(|fence| *fence <= lsn).checked_sub(1) else { return Ok(None) };
         let last = self.last_block.lock().expect("nothing panics while it is held").clone();

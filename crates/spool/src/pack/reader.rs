@@ -19,7 +19,7 @@ use crate::pack::{IndexEntry, index_path, pack_path};
 /// Why a pack, or something in it, could not be read.
 #[derive(Debug)]
 pub(crate) enum PackError {
-    /// Other bytes than were written.
+    /// The bytes differ from those written.
     Damaged(&'static str),
     Io(io::Error),
 }
@@ -49,7 +49,7 @@ pub(crate) struct PackReader {
     path: PathBuf,
     file: File,
     index: Index,
-    /// For heads that the index has no copy of.
+    /// Cached pieces of the pack, for heads without a copy in the index.
     pieces: Pieces,
 }
 
