@@ -110,8 +110,9 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = "posthaste_server";
 /// Its modules that have some: a test of the server compares them with its files.
-pub const LOG_MODULES: [&str; 31] = [
+pub const LOG_MODULES: [&str; 32] = [
     "certificates",
+    "cluster",
     "control",
     "events",
     "first_password",

@@ -229,8 +229,9 @@ const KEPT_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The module of each name in `log.level`. A name stays when its file moves.
-const LOG_TARGETS: [(&str, &str); 31] = [
+const LOG_TARGETS: [(&str, &str); 32] = [
     ("certificates", "config::certificates"),
+    ("cluster", "services::cluster"),
     ("control", "control::requests"),
     ("events", "receive::events"),
     ("first_password", "config::first_password"),

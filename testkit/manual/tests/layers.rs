@@ -60,6 +60,7 @@ const WIRING: [(&str, &[&str]); 6] = [
             "receive/remote.rs",
             "receive/returned.rs",
             "receive/tenants.rs",
+            "services/cluster/",
             "services/relay.rs",
             "services/relay_log.rs",
         ],

@@ -9,6 +9,8 @@ mod bounces;
 mod bounds;
 mod certificates;
 mod cli;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod compare;
 mod compare_tags;
 mod completions;

@@ -16,7 +16,6 @@ use posthaste_cluster::{
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
-use posthaste_inject::keys::KEY_STREAM;
 use posthaste_intake::Intake;
 use posthaste_spool::FileSpool;
 use tokio::sync::oneshot;
@@ -33,6 +32,7 @@ use crate::receive::handler::{Receiver, WeakReceiver};
 use crate::receive::remote::RelayDoor;
 use crate::receive::success::random_id;
 use crate::repeats::Repeats;
+use crate::services::inject::KEY_STREAM;
 use crate::services::opening::{intake_config, open_when_free, spool_config};
 use crate::services::relay::{self, relay_config, warn_of_far};
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use posthaste_admin::{INJECT_PATH, InjectCall, InjectReply};
+#[cfg(feature = "cluster")]
+pub(crate) use posthaste_inject::keys::KEY_STREAM;
 use posthaste_inject::keys::{FoundKey, KeyOutcome};
 use posthaste_inject::{InjectAnswer, InjectRequest, Refusal};
 use posthaste_smtp::Reply;
