@@ -41,6 +41,8 @@ impl std::fmt::Debug for EventLog {
 #[derive(Clone)]
 pub struct EventRecorder {
     stream: StreamId,
+    /// Its entries stand in no batch of others.
+    is_apart: bool,
     notes: Arc<Notes>,
     figures: Arc<Figures>,
 }
@@ -70,7 +72,12 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: EventRecorder { stream: stream.id(), notes: notes.clone(), figures: figures.clone() },
+            recorder: EventRecorder {
+                stream: stream.id(),
+                is_apart: false,
+                notes: notes.clone(),
+                figures: figures.clone(),
+            },
             inbox: inbox.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
@@ -156,6 +163,11 @@ impl EventRecorder {
         }
     }
 
+    /// For callers whose batches go into another spool: their events are [noted](Self::note), and no batch has an entry of them.
+    pub fn apart(self) -> Self {
+        Self { is_apart: true, ..self }
+    }
+
     /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
     pub fn entry(&self, event: &Event) -> Option<Entry> {
         self.entries(std::slice::from_ref(event))
@@ -163,6 +175,10 @@ impl EventRecorder {
 
     /// Some events as one entry, as by [`entry`](Self::entry). `None` as well if there are none.
     pub fn entries(&self, events: &[Event]) -> Option<Entry> {
+        if self.is_apart {
+            events.iter().for_each(|event| self.note(event));
+            return None;
+        }
         if self.notes.leaves_out() || events.is_empty() {
             self.notes.lost(events.iter().map(Event::lines).sum());
             return None;

@@ -10,7 +10,7 @@ mod bounds;
 mod certificates;
 mod cli;
 #[cfg(feature = "cluster")]
-mod cluster;
+mod cluster_nodes;
 mod compare;
 mod compare_tags;
 mod completions;

@@ -51,10 +51,11 @@ impl Destinations {
         Self { intake, maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
     }
 
-    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events of it are no part of its batches.
+    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events are no part of its batches, and none tells of its reception.
     pub fn accepted_by(self, intake: Intake) -> Self {
         let (transports, queue) = (self.transports.clone(), self.remote.queue().clone());
-        Self { intake, list: vec![transports as Arc<dyn Destination>, queue], ..self }
+        let events = self.events.map(EventRecorder::apart);
+        Self { intake, events, list: vec![transports as Arc<dyn Destination>, queue], ..self }
     }
 
     /// All of them.

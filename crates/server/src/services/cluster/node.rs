@@ -86,7 +86,7 @@ impl OpenShards {
         let home_door = receiver.remote().queue().clone();
         let senders = ShardSenders::new(receiver.downgrade(), self.home.clone(), home_door);
         let (of_relay, to) = (config.clone(), receiver.clone());
-        let make = move || relay_config(&of_relay, files, resolver, &to, (Arc::new(senders), None));
+        let make = move || relay_config(&of_relay, files, resolver, &to, (Arc::new(senders), to.events().cloned()));
         let relay = spawn_blocking(make).await.map_err(std::io::Error::from)??;
         let settings = Arc::new(Mutex::new(RelaySettings { config: relay, section: config.relay.clone() }));
         receiver.remote().open_now_and_then(forwarding);
