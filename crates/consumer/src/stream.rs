@@ -1,6 +1,7 @@
 //! A stream from its registration to its end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -71,7 +72,10 @@ pub struct ReplayedStream {
 
 /// A stream whose owner is shown what comes. Dropped, it is detached.
 #[derive(Debug)]
-pub struct AttachedStream(StreamHandle);
+pub struct AttachedStream {
+    stream: StreamHandle,
+    is_detached: AtomicBool,
+}
 
 impl StreamHandle {
     /// The stream with this name, registered if it is new: that blocks for a checkpoint.
@@ -187,19 +191,22 @@ impl ReplayedStream {
     /// See [`ReplayError`]; nothing is attached then.
     pub fn attach(self, consumer: Arc<dyn Consumer>) -> Result<AttachedStream, ReplayError> {
         self.stream.spool.attach(self.stream.id, self.through, consumer)?;
-        Ok(AttachedStream(self.stream))
+        Ok(AttachedStream { stream: self.stream, is_detached: AtomicBool::new(false) })
     }
 }
 
 impl AttachedStream {
     /// The stream.
     pub fn stream(&self) -> &StreamHandle {
-        &self.0
+        &self.stream
     }
 
     /// Shows the consumer nothing more: what comes waits for the next replay. When this returns, no call to it is in progress. Not to be called by the consumer.
+    /// Only the first call has an effect: another owner may be attached since.
     pub fn detach(&self) {
-        self.0.spool.detach(self.0.id);
+        if !self.is_detached.swap(true, Ordering::AcqRel) {
+            self.stream.spool.detach(self.stream.id);
+        }
     }
 }
 
@@ -266,6 +273,23 @@ mod tests {
     fn stream(dir: &std::path::Path) -> StreamHandle {
         let (spool, _) = FileSpool::open(dir, Config { keeper: false, ..Config::default() }).unwrap();
         StreamHandle::register(Arc::new(spool), "one").unwrap()
+    }
+
+    #[test]
+    fn an_owner_that_has_ended_detaches_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let stream = stream(dir.path());
+        let attach =
+            |shown: &Arc<Shown>| stream.clone().replay(&mut Applied::default()).unwrap().attach(shown.clone()).unwrap();
+        let (before, shown) = (attach(&Arc::default()), Arc::<Shown>::default());
+        before.detach();
+        let after = attach(&shown);
+        drop(before);
+        stream.append_durably(["a"]).unwrap();
+        while shown.0.lock().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        drop(after);
     }
 
     #[test]
