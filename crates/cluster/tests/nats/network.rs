@@ -5,12 +5,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
 
+use crate::driver::nodes::{Service, settings};
 use crate::nats::server::{SYNCED, Server, config};
 use crate::nats::stream_of;
-use crate::world::{Place, Replicated, content, inline, start};
+use crate::world::{Place, Replicated, append, content, inline, start};
 use posthaste_cluster::memory::Faults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLog};
-use posthaste_cluster::{Appended, Identity, Log, LogError, Position};
+use posthaste_cluster::{
+    Appended, BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews,
+    NodeShard, OwnershipTimes, Position, ShardCell,
+};
 use posthaste_spool::{AppendError, Lsn, Spool, StreamId};
 use posthaste_tcp_relay::{TcpRelay, Way};
 
@@ -164,4 +168,69 @@ fn an_append_that_a_reset_loses_is_sent_again() {
         lsns.extend(decided(told));
     }
     cut.check(&lsns);
+}
+
+/// Renewals of the owner reach the engine, and their answers do not come back.
+#[test]
+fn an_owner_cut_off_one_way_stops_before_another_acts() {
+    let Some(server) = Server::start(SYNCED) else { return };
+    let relay = TcpRelay::start(server.address().parse().unwrap()).unwrap();
+    let through = NatsConfig { servers: vec![relay.address().to_string()], ..config(&server) };
+    let [first, second] = [(0, through), (1, config(&server))].map(|(number, config)| start_node(number, config));
+    assert_eq!(first.told.recv().unwrap(), NodeNews::Owner { shard: 3, epoch: 1 });
+    let stream = first.service.spool.stream("a").unwrap();
+    let before = append(&first.service.spool, stream, inline(10), "before");
+    let cells = NatsEngine::connect(config(&server)).unwrap().cells().unwrap();
+    while ShardCell::decode(&cells.get("shard.3").unwrap().0).unwrap().in_sync.len() < 2 {
+        std::thread::yield_now();
+    }
+    let lease = first.service.lease().unwrap();
+    assert!(lease.may_act());
+    relay.stall(Way::ToClient);
+    let late = start(&*first.service.spool, stream, inline(10), "late");
+    assert_eq!(second.told.recv().unwrap(), NodeNews::Owner { shard: 3, epoch: 2 });
+    assert!(!lease.may_act() && lease.begin().is_none() && late.try_recv().is_err());
+    let stream = second.service.spool.stream("a").unwrap();
+    let after = append(&second.service.spool, stream, inline(10), "after");
+    relay.resume(Way::ToClient);
+    assert_eq!(first.told.recv().unwrap(), NodeNews::Standby { shard: 3 });
+    // It reached the log before the next owner did, and counts; or it did not, and never will.
+    let late = late.recv().unwrap();
+    let stored: Vec<_> = content(&second.service.spool, stream).iter().map(|it| it.0).collect();
+    match late {
+        Ok(late) => assert_eq!(stored, [before, late, after]),
+        Err(AppendError::NotOwner) => assert!(stored.starts_with(&[before]) && stored.ends_with(&[after])),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+struct RunningNode {
+    // Ends before its spool does.
+    _node: ClusterNode,
+    service: Arc<Service>,
+    told: Receiver<NodeNews>,
+    _place: Place,
+}
+
+/// With a quarter of the usual times.
+fn start_node(number: usize, config: NatsConfig) -> RunningNode {
+    let engine = NatsEngine::connect(config).unwrap();
+    let mut place = Place::new(Faults::default());
+    place.config.identity.nonce = 1 + 1000 * number as u64;
+    let spool = Arc::new(place.follow_on(Arc::new(engine.log(3).unwrap())).unwrap());
+    let service = Service::new(spool.clone());
+    let world = DriverWorld {
+        cells: Arc::new(engine.cells().unwrap()),
+        calls: Arc::new(CallThreads::start().unwrap()),
+        clock: Arc::new(BootTime),
+    };
+    let (tell, told) = channel();
+    let tell = Box::new(move |news: NodeNews| drop(tell.send(news)));
+    let usual = OwnershipTimes::default();
+    let [renew, lease, begin, report, name, fresh] =
+        [usual.renew, usual.lease, usual.begin, usual.report, usual.name, usual.fresh].map(|time| time / 4);
+    let times = OwnershipTimes { renew, lease, begin, report, name, fresh, ..usual };
+    let shards = vec![NodeShard::new(spool, number == 0, service.clone())];
+    let driver = NodeDriver::new(settings(number, 70 + number as u64, times), world, shards, tell).unwrap();
+    RunningNode { _node: ClusterNode::start(driver).unwrap(), service, told, _place: place }
 }
