@@ -8,6 +8,7 @@ mod routes;
 
 use super::entry::HoldReason;
 use super::*;
+use posthaste_shaping::{Label, Place};
 
 const START: Secs = 1_000_000;
 
