@@ -51,7 +51,7 @@ pub struct LoginGate {
 /// Purpose of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginDoor {
-    /// To send mail.
+    /// Login to send mail.
     Sending,
     /// To read mail: clients reconnect after a restart, with a dozen connections each.
     Reading,

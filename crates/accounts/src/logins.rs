@@ -36,9 +36,9 @@ pub struct Login {
 /// Secrets of one password. After a change of them, it is another login.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoginSecrets {
-    /// To check a password sent by the client.
+    /// Hash for passwords that clients send.
     pub hash: Arc<PasswordHash>,
-    /// To check a proof by SCRAM-SHA-256.
+    /// Keys for proofs of SCRAM-SHA-256.
     pub scram: Option<ScramKeys>,
 }
 
@@ -55,7 +55,7 @@ enum Senders {
 pub enum AuthorRight {
     /// The author is the login, an address that leads to it alone, or one of its `senders=`.
     Own,
-    /// Only `senders=any` allows it.
+    /// Allowed by `senders=any` alone.
     Any,
 }
 

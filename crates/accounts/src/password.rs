@@ -18,7 +18,7 @@ pub struct PasswordHash {
 /// The reason why a text is no usable hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
-    /// Another format or algorithm.
+    /// The text has another format or algorithm.
     #[error("not a hash of Argon2, such as `posthaste password` prints")]
     Form,
     /// A check would cost so much that logins could exhaust the server.

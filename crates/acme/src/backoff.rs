@@ -14,13 +14,13 @@ use crate::files::{Kept, read_json, write_json};
 pub(crate) struct Wait {
     /// Failures in a row.
     pub failures: u32,
-    /// Not tried before, unless somebody asks.
+    /// Time of the next attempt; a command may try earlier.
     pub next: u64,
     /// The last failure.
     pub why: Option<String>,
-    /// When the authority wants the certificate renewed (RFC 9773).
+    /// Renewal time that the authority suggests (RFC 9773).
     pub renew_at: Option<u64>,
-    /// When the authority is asked for that again.
+    /// Time of the next question for it.
     pub ask_at: u64,
 }
 

@@ -21,7 +21,7 @@ pub struct Challenges {
 }
 
 impl Challenges {
-    /// For listeners with TLS.
+    /// Validation certificates for TLS listeners.
     pub fn certificates(&self) -> &ValidationCertificates {
         &self.tls
     }

@@ -15,7 +15,7 @@ pub enum AcmeError {
     /// Our own challenge was not found through the name. Nothing was ordered.
     #[error("our own challenge was not found at {at}: {why}")]
     Unreachable {
-        /// Where it was looked for.
+        /// Address that was asked.
         at: String,
         /// The mistake there.
         why: String,

@@ -79,7 +79,7 @@ pub(crate) fn write_json(file: &Path, content: &impl Serialize) -> Result<(), Ac
 #[derive(Serialize, Deserialize)]
 pub(crate) struct AccountFile {
     pub directory: String,
-    /// Of the library.
+    /// Account credentials in the form of the library.
     pub credentials: Value,
 }
 

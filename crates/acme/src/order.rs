@@ -19,7 +19,7 @@ use crate::files::Kept;
 use crate::program::write_record;
 use crate::settings::Way;
 
-/// For the authority to validate a name, and to sign.
+/// Timeout of the authority for validation, and for signing.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(180));
 
 /// A certificate as it came.

@@ -22,7 +22,7 @@ use crate::error::AcmeError;
 use crate::settings::{Ports, Way};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of an answer of HTTP.
+/// Maximum bytes of an HTTP answer.
 const ANSWER_BYTES_MAX: u64 = 8 << 10;
 
 /// Shows a challenge for `name` and fetches it at each of `addresses`.

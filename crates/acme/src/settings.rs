@@ -14,12 +14,12 @@ pub trait Addresses: Send + Sync + 'static {
     fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
 }
 
-/// How an authority sees that a name is ours.
+/// Validation methods by which an authority verifies a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// By a handshake with the host (RFC 8737).
+    /// TLS-ALPN-01: a handshake with the host (RFC 8737).
     Tls,
-    /// By a request of HTTP without TLS (RFC 8555 section 8.3).
+    /// HTTP-01: a request without TLS (RFC 8555 section 8.3).
     Http,
     /// By a TXT record (RFC 8555 section 8.4), which this program writes.
     Dns(PathBuf),
@@ -28,9 +28,9 @@ pub enum Way {
 /// Ports at which an authority looks for challenges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// Of HTTP.
+    /// HTTP port.
     pub http: u16,
-    /// Of TLS.
+    /// TLS port.
     pub tls: u16,
 }
 
@@ -51,15 +51,15 @@ pub struct AcmeSettings {
     pub ca_file: PathBuf,
     /// An e-mail address for the authority.
     pub contact: Option<String>,
-    /// Where account, certificates and failures are kept.
+    /// Directory of account, certificates and failures.
     pub dir: PathBuf,
-    /// How names are validated.
+    /// Validation method.
     pub way: Way,
     /// Our addresses, of a host behind NAT. There the checks before an order only warn. Empty: an address is ours if this host has it.
     pub addresses: Vec<IpAddr>,
     /// Makes a new key for each certificate.
     pub new_key: bool,
-    /// Where challenges are looked for.
+    /// Ports on which the authority looks for challenges.
     pub ports: Ports,
 }
 

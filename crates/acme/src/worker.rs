@@ -23,12 +23,12 @@ use crate::settings::{AcmeSettings, Addresses, Way};
 
 /// Between two looks at all names: a name whose record has appeared joins then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// For all of one name.
+/// Timeout of all steps for one name.
 const NAME_PATIENCE: Duration = Duration::from_secs(1200);
 /// Between two questions about a renewal, if the authority does not say or answers nonsense.
 const ASK_AGAIN: Duration = Duration::from_secs(6 * 3600);
 const ASKS_WAIT_MAX: usize = 8;
-/// Of a name's addresses.
+/// Maximum addresses of a name that are checked.
 const ADDRESSES_MAX: usize = 16;
 /// Bytes of a reason that are kept and logged.
 const WHY_BYTES_MAX: usize = 1000;
@@ -44,7 +44,7 @@ pub struct NameState {
     pub ends: Option<u64>,
     /// The last failure, if it has not succeeded since.
     pub why: Option<String>,
-    /// When it is tried again after a failure, in seconds since 1970.
+    /// Time of the retry after a failure, in seconds since 1970.
     pub next: u64,
 }
 
@@ -57,12 +57,12 @@ pub struct NameOutcome {
     pub is_new: bool,
     /// The failure.
     pub why: Option<String>,
-    /// When its certificate ends, in seconds since 1970.
+    /// End of its certificate, in seconds since 1970.
     pub ends: Option<u64>,
 }
 
 struct Ask {
-    /// Also those that are not due.
+    /// Also names that are not due.
     all: bool,
     answer: oneshot::Sender<Vec<NameOutcome>>,
 }
@@ -130,7 +130,7 @@ struct Worker {
     kept: BTreeMap<String, Kept>,
     waits: Waits,
     states: Arc<Mutex<Vec<NameState>>>,
-    /// Of the look under way.
+    /// Account of the check in progress.
     account: Option<Account>,
     /// Names without a record, which the log has told.
     told: BTreeSet<(String, String)>,

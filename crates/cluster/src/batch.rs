@@ -39,10 +39,10 @@ pub struct LoggedEntry {
     pub payload: Bytes,
 }
 
-/// Where the members put a body.
+/// Location of a body on the members.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LoggedBody {
-    /// There is none.
+    /// The batch has no body.
     #[default]
     None,
     /// Into the record of the batch.

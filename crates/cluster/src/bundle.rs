@@ -57,7 +57,7 @@ impl Prepared {
         self.bytes > BUNDLE_BYTES
     }
 
-    /// Its octets, for a bundle.
+    /// The octets of the batch, for a bundle.
     pub fn octets(&self) -> io::Result<Bytes> {
         let mut out = Vec::with_capacity(self.bytes as usize);
         self.reader()?.read_to_end(&mut out)?;

@@ -176,7 +176,7 @@ impl ShardCell {
         out.into()
     }
 
-    /// `None` if the bytes are none.
+    /// Decodes a cell; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         if fields.u8()? != VERSION {
@@ -239,7 +239,7 @@ impl NodeCell {
         out.into()
     }
 
-    /// `None` if the bytes are none.
+    /// Decodes a cell; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         if fields.u8()? != VERSION {
@@ -280,7 +280,7 @@ fn report(fields: &mut Fields<'_>) -> Option<(u16, Report)> {
 }
 
 const VERSION: u8 = 1;
-/// Of the name of a release.
+/// Maximum bytes of a release's name.
 const VERSION_BYTES_MAX: usize = 64;
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Of the batch `index` of a record.
+    /// The place of the batch `index` of a record.
     pub fn of(record: &Record, history: &History, index: u32, resume: Position) -> Self {
         Place {
             log: history.log,
@@ -137,7 +137,7 @@ const VERSION: u8 = 1;
 /// All that a member knows of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Of the last batch.
+    /// Place of the last batch.
     pub last: Option<Place>,
     /// Names by their numbers; no name any more.
     pub streams: BTreeMap<u16, Option<String>>,

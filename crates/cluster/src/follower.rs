@@ -54,7 +54,7 @@ struct Follower<'a, L> {
     reader: &'a mut Reader,
     /// The first and the last position that are read again, for parts of uploads, before it reads on.
     parts: Option<(Position, Position)>,
-    /// It applies nothing more, until it is opened again.
+    /// The reason why it applies nothing more until it is opened again.
     stopped: Option<End>,
 }
 

@@ -65,9 +65,9 @@ impl LogProgress {
 /// Why nothing more is accepted.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// Another node owns the shard: until this one does again.
+    /// Fenced while another node owns the shard.
     Fenced(Arc<str>),
-    /// Until the spool is opened again.
+    /// Poisoned until the spool is opened again.
     Poisoned(Arc<str>),
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, L
     }
 }
 
-/// How the log is read on.
+/// State for reading the log further.
 pub(crate) struct Resumed {
     pub reader: Reader,
     /// Records up to the last that the local spool has: of uploads that were not complete, and of batches that it lacks.

@@ -27,7 +27,7 @@ pub(crate) struct Pipeline {
     /// Appended or to be appended again, in order, with their numbers here.
     works: VecDeque<(u64, Slot)>,
     next: u64,
-    /// The first that is not appended.
+    /// Number of the first record not appended.
     unsent: u64,
 }
 

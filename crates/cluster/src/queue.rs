@@ -30,14 +30,14 @@ pub(crate) struct QueueState {
     is_new: bool,
 }
 
-/// How the writer ends.
+/// The way in which the writer ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Ending {
     #[default]
     Not,
     /// Decides the records in flight, if the engine answers.
     Closing,
-    /// At once, as a kill does.
+    /// At once, like a kill.
     Killed,
 }
 

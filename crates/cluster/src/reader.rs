@@ -54,16 +54,16 @@ impl Default for ReaderRules {
 /// A verdict on one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
-    /// It counts.
+    /// A valid record.
     Valid(Record),
-    /// It was stored and does not count.
+    /// A stored record that is void.
     Skipped(Skipped),
 }
 
 /// Why a record does not count. An append that was in flight may be stored after an `open` or a `barrier` that took its predecessor's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skipped {
-    /// Its epoch is below that of the last `open`.
+    /// The record's epoch is below that of the last `open`.
     OldEpoch,
     /// Its send number is below the one that the epoch's last `barrier` names.
     BeforeBarrier,
@@ -102,13 +102,13 @@ pub enum Invalid {
     Unknown {
         /// The record.
         position: Position,
-        /// Says the version.
+        /// Error of decoding, with the version.
         error: DecodeError,
     },
 }
 
 impl Reader {
-    /// Of a log that is read from its first record on.
+    /// A reader at the first record of a log.
     pub fn new(shard: u16) -> Self {
         Reader { shard, history: None, rules: ReaderRules::default() }
     }
@@ -118,7 +118,7 @@ impl Reader {
         Reader { history: Some(history), ..Self::new(shard) }
     }
 
-    /// With other rules than all.
+    /// Sets the rules, of which tests switch some off.
     pub fn with_rules(self, rules: ReaderRules) -> Self {
         Reader { rules, ..self }
     }
@@ -282,7 +282,7 @@ mod tests {
             matches!(self.read(bytes), Ok(Read::Valid(_)))
         }
 
-        /// With an owner of epoch 1 and two batches.
+        /// A reader after an `open` of epoch 1 and two batches.
         fn begun(rules: ReaderRules) -> Self {
             let mut shard = Shard::new(rules);
             let first = shard.next(&Content::Start);

@@ -27,7 +27,7 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// A record in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it belongs.
+    /// Shard, epoch and position.
     pub header: Header,
     /// Its kind and payload.
     pub content: Content,
@@ -107,7 +107,7 @@ pub enum Content {
         position: u64,
         /// Bodies below this cluster number are released.
         below: u64,
-        /// And those of these cluster numbers.
+        /// Further batches by cluster number.
         also: Vec<u64>,
     },
     /// Members compare their state at this record.
@@ -271,7 +271,7 @@ impl Content {
         }
     }
 
-    /// Of any kind but batches.
+    /// Decodes a record of any kind but batches.
     fn get(kind: u8, all: &Bytes, mut fields: Fields<'_>) -> Option<Self> {
         let content = match kind {
             0 => Content::Start,

@@ -66,11 +66,11 @@ pub struct ReplicatedConfig {
     pub engine_pace: Duration,
     /// Streams that only the owner consumes: their advances go into the log, too.
     pub owner_streams: Vec<String>,
-    /// For tests.
+    /// Rules that tests switch off.
     pub reader_rules: ReaderRules,
-    /// For tests.
+    /// Rules that tests switch off.
     pub sender_rules: SenderRules,
-    /// For tests.
+    /// Rules that tests switch off.
     pub writer_rules: WriterRules,
 }
 

@@ -21,12 +21,12 @@ pub const IN_FLIGHT_MAX: usize = 4;
 /// Sends records, each with a load `T` that comes back when the record is decided.
 #[derive(Debug)]
 pub struct Sender<T> {
-    /// Its history is that of all decided records.
+    /// Reader of all decided records.
     reader: Reader,
     identity: Identity,
     epoch: u64,
     next_send: u64,
-    /// Not sent, or void and to be sent again.
+    /// Contents not sent yet, or void and due again.
     waiting: VecDeque<(Content, T)>,
     flight: VecDeque<Sent<T>>,
     control: Option<Control>,
@@ -318,7 +318,7 @@ impl<T> Sender<T> {
         self.next_send - 1
     }
 
-    /// Of a record at the first undecided position.
+    /// Header for a record at the first undecided position.
     fn header(&self, send: u64) -> Header {
         let shard = self.reader.shard();
         match self.history() {
@@ -371,7 +371,7 @@ impl<T> Sender<T> {
         self.send_control(self.header(send), Content::Barrier { valid_from: send + 1 });
     }
 
-    /// Also makes the first record of a new log.
+    /// Sends an `open`, which is also the first record of a new log.
     fn send_open(&mut self) {
         let Some(history) = self.history().copied() else {
             let send = self.take_send();

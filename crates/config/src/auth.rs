@@ -26,16 +26,16 @@ pub struct Auth {
     pub recipient_rates: BTreeMap<String, Rates>,
 }
 
-/// Says if clients of a listener log in (RFC 4954).
+/// Logins at a listener (RFC 4954).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerAuth {
-    /// They cannot.
+    /// No logins.
     #[default]
     Off,
-    /// They can.
+    /// Logins are offered.
     Offered,
-    /// They have to, before any mail.
+    /// A login is required before any mail.
     Required,
 }
 

@@ -37,7 +37,7 @@ pub struct Checks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforce {
-    /// As any other mail.
+    /// No special treatment.
     None,
     /// Into Junk.
     Junk,
@@ -52,10 +52,10 @@ pub enum Enforce {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnTempError {
-    /// It is taken, as not authenticated.
+    /// Accept the mail as not authenticated.
     #[default]
     Accept,
-    /// Its client is told to try again later.
+    /// Defer the mail with a temporary refusal.
     Defer,
 }
 

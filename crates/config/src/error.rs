@@ -21,7 +21,7 @@ pub struct ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// Where the error is, if it is at one place.
+    /// Position of the error, if it has one.
     pub fn position(&self) -> Option<&Position> {
         self.position.as_ref()
     }

@@ -90,12 +90,12 @@ impl Listener {
 }
 
 impl Config {
-    /// Where mail comes.
+    /// Listeners that receive mail.
     pub fn mail_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.protocol.of_mail().is_some())
     }
 
-    /// Where the API and the page are.
+    /// Listeners of the API and the page.
     pub fn http_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.is_http())
     }

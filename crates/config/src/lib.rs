@@ -95,10 +95,10 @@ pub struct Config {
     /// The server switches to this group; only with `user`. Default: the primary group of `user`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub group: Option<String>,
-    /// Where things are kept.
+    /// Directories and limits of storage.
     #[serde(default, deserialize_with = "values::table")]
     pub storage: Storage,
-    /// How much of anything is accepted.
+    /// Limits of mail, sessions and memory.
     #[serde(default, deserialize_with = "values::table")]
     pub limits: Limits,
     /// What is done with messages that break the rules of the line.
@@ -131,7 +131,7 @@ pub struct Config {
     /// Signatures of mail.
     #[serde(default, deserialize_with = "values::table")]
     pub dkim: Dkim,
-    /// How mail hosts are found.
+    /// DNS settings.
     #[serde(default, deserialize_with = "values::table")]
     pub dns: Dns,
     /// The cluster that this server is a node of.

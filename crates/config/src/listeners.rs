@@ -72,7 +72,7 @@ impl ListenerProtocol {
 /// One socket that clients connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Listener {
-    /// Where it is, and who may connect.
+    /// Address, and networks that may connect.
     #[serde(flatten)]
     pub socket: Socket,
     /// `"smtp"` (RFC 5321), `"lmtp"` (RFC 2033: one reply for each recipient), `"http"` ([http.md](http.md)), `"imap"` or `"pop3"`

@@ -18,11 +18,11 @@ pub struct Log {
     pub level: String,
 }
 
-/// How log lines look.
+/// Formats of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
     Plain,
     /// One JSON object a line.

@@ -53,7 +53,7 @@ impl OwnerRules {
         Ok(Self { domains: by_directory })
     }
 
-    /// Of what is made at this path below the mail directory.
+    /// Ownership of files made at this path below the mail directory.
     pub fn ownership(&self, path: &str) -> Ownership {
         let mut levels = path.split('/');
         let Some(rules) = levels.next().and_then(|domain| self.domains.get(domain)) else {

@@ -1,4 +1,4 @@
-//! Where the configuration is looked for if nobody names a file.
+//! Default places of the configuration file.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -55,7 +55,7 @@ fn find(named: Option<&Path>, variable: Option<&OsStr>, here: &Path, system: &Pa
     FoundFile { path: path.map(Path::to_owned), passed_over }
 }
 
-/// How somebody else than `owner` could change a file, if so.
+/// Describes the way in which another user than `owner` could change a file, if there is one.
 fn changed_by_others(file: &Path, owner: u32) -> Option<String> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     [file, dir].into_iter().find_map(|path| {

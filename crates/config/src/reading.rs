@@ -59,7 +59,7 @@ impl Config {
         self.has_default_listeners() && self.auth.file().is_none()
     }
 
-    /// Where users read their mail.
+    /// Listeners of IMAP and POP3.
     pub fn reading_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.is_for_reading())
     }

@@ -48,16 +48,16 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// How clients of a listener come to TLS.
+/// TLS at a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerTls {
-    /// Not at all.
+    /// No TLS.
     #[default]
     Off,
-    /// By STARTTLS, if they want to (RFC 3207).
+    /// STARTTLS is offered (RFC 3207).
     StartTls,
-    /// By STARTTLS, before any mail.
+    /// STARTTLS is required before any mail.
     Required,
     /// From the first octet on (RFC 8314).
     Implicit,
@@ -96,7 +96,7 @@ fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
 }
 
 impl Listener {
-    /// How clients come to TLS here.
+    /// TLS at this listener.
     pub fn tls_mode(&self) -> ListenerTls {
         self.tls.unwrap_or_default()
     }

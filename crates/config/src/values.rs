@@ -11,7 +11,7 @@ pub(super) use posthaste_units::values::*;
 /// A share of a space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpoolShare {
-    /// Of what there is, 1 to 100.
+    /// A percentage of the total, 1 to 100.
     Percent(u8),
     /// Octets.
     Bytes(u64),

@@ -36,7 +36,7 @@ pub struct OutcomeBudget {
 
 #[derive(Debug)]
 struct State {
-    /// When the second that is being counted began.
+    /// Start of the second being counted.
     since: Instant,
     /// Recorded in it, and in the one before.
     now: u64,
@@ -72,7 +72,7 @@ pub enum BudgetChange {
 pub struct BudgetWait(Option<u64>);
 
 impl OutcomeBudget {
-    /// With nothing done. `poison`: of the spool that records.
+    /// An empty budget. `poison`: of the spool that takes the records.
     pub fn new(poison: PoisonWatch, now: Instant) -> Self {
         let state = State {
             since: now,

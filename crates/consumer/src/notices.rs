@@ -1,4 +1,4 @@
-//! When the notices that streams owe are made.
+//! The schedule of owed notices.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

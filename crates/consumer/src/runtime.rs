@@ -53,12 +53,12 @@ impl NewRuntime {
         Ok(NewRuntime { name, runtime, watch: Watch::default() })
     }
 
-    /// For tasks beside the main one.
+    /// Handle to spawn further tasks.
     pub fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 
-    /// For its workers.
+    /// Watch of its workers.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }

@@ -9,7 +9,7 @@ pub struct ClusterStatus {
     pub node: String,
     /// The kind of the engine, such as `nats`.
     pub engine: String,
-    /// It gives its shards away and takes none.
+    /// True while the node gives its shards away and takes none.
     pub is_draining: bool,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
@@ -56,11 +56,11 @@ pub struct ShardStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardRole {
-    /// It takes its mail and sends it.
+    /// The node receives and sends the shard's mail.
     Owner,
-    /// It applies the log.
+    /// The node applies the log.
     Standby,
-    /// It has stopped, until an operator has looked at it.
+    /// Stopped until an operator intervenes.
     Stopped,
 }
 
@@ -69,6 +69,6 @@ pub enum ShardRole {
 pub struct MemberStatus {
     /// The node.
     pub node: String,
-    /// It has all of the log up to this position on its disk.
+    /// Position up to which the log is on its disk.
     pub applied: u64,
 }

@@ -36,7 +36,7 @@ pub const SUBJECTS_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
-    /// Its number.
+    /// Number of the message.
     pub message: Lsn,
     /// The mailbox, as the event log has it.
     pub mailbox: String,
@@ -78,15 +78,15 @@ pub enum Request {
     },
     /// The octets of a message, in pieces.
     Cat {
-        /// Its number.
+        /// Number of the message.
         message: Lsn,
-        /// Only the header is wanted.
+        /// Requests the header only.
         #[serde(default)]
         header: bool,
     },
     /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
     Mail {
-        /// Its number.
+        /// Number of the message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Lsn>,
         /// Its mailbox here, as the event log has it; empty: it is in the queue.
@@ -101,10 +101,10 @@ pub enum Request {
         /// The message's number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Lsn>,
-        /// As in [`Mail`](Self::Mail).
+        /// Same as in [`Mail`](Self::Mail).
         #[serde(default)]
         mailbox: String,
-        /// As in [`Mail`](Self::Mail).
+        /// Same as in [`Mail`](Self::Mail).
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
         /// Its place among the message's files, from 0.
@@ -112,14 +112,14 @@ pub enum Request {
     },
     /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
     Subjects {
-        /// At most [`SUBJECTS_MAX`].
+        /// Messages, at most [`SUBJECTS_MAX`].
         #[serde(deserialize_with = "objects")]
         of: Vec<Delivered>,
     },
     /// Words in subjects, addresses and texts of mail in mailboxes here, found with the search index: a line for each message, the newest first. Answered also where nothing is
     /// relayed.
     Search {
-        /// As `posthaste find` takes it.
+        /// Query in the language of `posthaste find`.
         query: String,
         /// Maximum age of messages in seconds, by their date; not set: any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ pub enum Request {
         /// Recipients to export.
         #[serde(deserialize_with = "object")]
         of: Which,
-        /// They are held here from then on.
+        /// Exported recipients are held here from then on.
         #[serde(default)]
         hold: bool,
     },
@@ -191,10 +191,10 @@ pub enum Request {
     },
     /// Tries nothing of a scope.
     Suspend {
-        /// Of what.
+        /// The mail to suspend.
         #[serde(deserialize_with = "object")]
         scope: Named,
-        /// For how long, in seconds; not set: without an end.
+        /// Duration in seconds; not set: unlimited.
         secs: Option<u32>,
         /// Why.
         #[serde(default)]
@@ -214,30 +214,30 @@ pub enum Request {
     Suspensions {},
     /// Dialogues of sessions that begin from now on, a line each, until the client goes.
     Trace {
-        /// Of clients.
+        /// Sessions of clients.
         inbound: bool,
-        /// With other hosts.
+        /// Sessions with other hosts.
         outbound: bool,
-        /// With this address, or in this network.
+        /// Sessions with this address or network.
         #[serde(default)]
         peer: Option<String>,
-        /// That name this recipient.
+        /// Sessions that name this recipient.
         #[serde(default)]
         recipient: Option<String>,
     },
-    /// Has mail go to another next hop.
+    /// Diverts mail to another next hop.
     Divert {
         /// Scope to divert; no site.
         #[serde(deserialize_with = "object")]
         scope: Named,
         /// Next hop: a host or an address in brackets, followed by a colon and the port if it is not 25.
         to: String,
-        /// For how long, in seconds; not set: without an end.
+        /// Duration in seconds; not set: unlimited.
         secs: Option<u32>,
         /// Why.
         #[serde(default)]
         reason: String,
-        /// As for a suspension.
+        /// Reason, as for a suspension.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -253,7 +253,7 @@ pub enum Request {
     Explain {
         /// The domain.
         domain: String,
-        /// Of this tenant's mail; empty for none.
+        /// Tenant of the mail; empty for none.
         #[serde(default)]
         tenant: String,
         /// Of mail that was received for this pool; empty for the tenant's.
@@ -285,7 +285,7 @@ pub enum Request {
     },
     /// A link that opens the page in a browser, once: `link`, in the last line. Answered also where nothing is relayed.
     Page {
-        /// How long the browser stays logged in, in seconds.
+        /// Lifetime of the browser's session, in seconds.
         secs: u64,
         /// The rights, by the names of scopes; empty: all but `mail:read`, and that too while the first password counts.
         #[serde(default)]
@@ -293,7 +293,7 @@ pub enum Request {
     },
     /// Tries at once to get certificates from the authority: a line for each name, with `new`, `error` and `ends`. Answered also where nothing is relayed.
     Acme {
-        /// Also those that are not due.
+        /// Also names that are not due.
         all: bool,
     },
     /// Domains of the configuration with their DKIM keys, one on each line; certificates, and results of checks and of TLS, in the last. Answered also where nothing is relayed.
@@ -320,7 +320,7 @@ pub enum Request {
     },
     /// Removes addresses from the suppression list.
     Unsuppress {
-        /// Whose; empty: of the entries for everybody.
+        /// Tenant; empty: entries for all tenants.
         #[serde(default)]
         tenant: String,
         /// Addresses to remove.

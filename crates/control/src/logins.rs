@@ -46,9 +46,9 @@ pub struct LoginLine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginPurpose {
-    /// To send mail.
+    /// Login to send mail.
     Send,
-    /// To read it.
+    /// Login to read mail.
     Read,
 }
 

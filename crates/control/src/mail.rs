@@ -60,7 +60,7 @@ pub enum MailCommand {
     Rows {
         /// From this UID on.
         from: u32,
-        /// With digests, for which all of them are read.
+        /// Adds digests, which requires reading all messages.
         #[serde(default)]
         digests: bool,
     },
@@ -118,7 +118,7 @@ pub struct MailRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MailAnswer {
-    /// It is done.
+    /// The command succeeded.
     Done(MailDone),
     /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about these messages alone.
     Refused(String),

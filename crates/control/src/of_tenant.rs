@@ -5,9 +5,9 @@ use crate::Request;
 /// Why a request is not answered to a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotOfTenant {
-    /// It names another tenant.
+    /// The request names another tenant.
     Other,
-    /// It is about the whole server.
+    /// The request concerns the whole server.
     WholeServer,
 }
 

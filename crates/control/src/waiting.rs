@@ -19,7 +19,7 @@ pub struct WaitingLine {
     pub recipient: String,
     /// Its domain.
     pub domain: Option<String>,
-    /// Whose mail it is.
+    /// Tenant of the mail.
     pub tenant: Option<String>,
     /// The mailing.
     pub campaign: Option<String>,
@@ -30,9 +30,9 @@ pub struct WaitingLine {
     pub transport: Option<String>,
     /// Bytes of its message.
     pub bytes: u64,
-    /// When it was received, in seconds since 1970.
+    /// Time of reception, in seconds since 1970.
     pub received: i64,
-    /// When it is given up, in seconds since 1970.
+    /// Time of expiry, in seconds since 1970.
     pub expires: Option<i64>,
     /// Attempts so far.
     pub attempts: u32,
@@ -60,7 +60,7 @@ pub struct WaitingLine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitState {
-    /// The next attempt is at a time.
+    /// Scheduled for its next attempt.
     Scheduled,
     /// The next attempt is now.
     Due,
@@ -91,11 +91,11 @@ impl fmt::Display for WaitState {
 pub enum HeldBy {
     /// An operator.
     Operator,
-    /// It was at work in several crashes.
+    /// Held: it was in flight in several crashes.
     Quarantine,
     /// A rule.
     Policy,
-    /// It may have had its mail: the record of that is lost.
+    /// Held: its outcome is unknown, because the record is lost.
     Uncertain,
     /// The transport has refused it for good.
     Transport,
@@ -139,7 +139,7 @@ pub struct CountLine {
     site: Option<String>,
     /// All of them.
     pub recipients: u64,
-    /// When the oldest was received, in seconds since 1970.
+    /// Reception time of the oldest, in seconds since 1970.
     pub oldest: i64,
     /// Recipients with a failed attempt.
     pub deferred: u64,

@@ -16,16 +16,16 @@ pub struct Which {
     /// From this sender; empty for notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
-    /// To this address.
+    /// Recipient address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipient: Option<String>,
-    /// To this domain.
+    /// Recipient domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Of this tenant.
+    /// Tenant of the mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Of this campaign.
+    /// Campaign of the mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
     /// Held ones, or those that are not.
@@ -55,17 +55,17 @@ pub struct Named {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doing {
-    /// They are not tried, and do not expire.
+    /// Hold: no attempts, no expiry.
     Hold,
     /// Held ones are tried again.
     Release,
-    /// They are tried now.
+    /// Try now.
     Flush,
-    /// They are tried now, as if for the first time.
+    /// Try now, with the attempts reset.
     Requeue,
-    /// They are removed without a word.
+    /// Remove without a notice.
     Delete,
-    /// They are given up, and their senders are told.
+    /// Give up, with a notice to the sender.
     Bounce,
 }
 
@@ -76,7 +76,7 @@ pub enum By {
     /// Their domain.
     #[default]
     Domain,
-    /// Whose mail it is.
+    /// Group by tenant.
     Tenant,
     /// The mailing.
     Campaign,

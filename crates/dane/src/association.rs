@@ -43,7 +43,7 @@ pub struct SentCertificate<'a> {
     whole: &'a [u8],
     /// `None`: it has none that can be read.
     key: Option<&'a [u8]>,
-    /// By selector.
+    /// SHA-256 digests by selector.
     sha256: [OnceCell<Digest>; 2],
     sha512: [OnceCell<Digest>; 2],
 }

@@ -11,7 +11,7 @@ use crate::{Association, Verifier};
 /// The demand of a host's TLSA records on connections to it (RFC 7672 section 2.2).
 #[derive(Debug, Clone)]
 pub enum Demand {
-    /// There are no records that DNSSEC authenticates.
+    /// No authenticated TLSA records.
     Nothing,
     /// TLS with any certificate: none of the records is usable.
     Encrypted,

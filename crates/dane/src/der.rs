@@ -53,7 +53,7 @@ const VERSION: u8 = 0xa0;
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
-    /// With tag and length.
+    /// The element with tag and length.
     whole: &'a [u8],
 }
 

@@ -16,7 +16,7 @@ use crate::{Association, PublicKeyInfo, SentCertificate};
 #[derive(Debug)]
 pub struct Verifier {
     associations: Arc<[Association]>,
-    /// For DANE-TA, any of them.
+    /// Names accepted for DANE-TA.
     names: Vec<ServerName<'static>>,
     is_misnamed: Arc<AtomicBool>,
     provider: Arc<CryptoProvider>,

@@ -10,7 +10,7 @@ pub(crate) type AliasId = u32;
 /// The action of an alias.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// At least one target.
+    /// Targets, at least one.
     To(Box<[Target]>),
     Discard,
     Refuse(Refusal),
@@ -159,7 +159,7 @@ struct Search<'a, N> {
 
 #[derive(Clone, Default)]
 struct Node {
-    /// When it was visited, from 1 on; 0: not yet.
+    /// Order of its visit, from 1 on; 0: not visited.
     order: u32,
     /// The first in `order` that it leads back to.
     low: u32,

@@ -277,7 +277,7 @@ impl Directory {
     }
 }
 
-/// Where an alias comes from.
+/// The origin of an alias.
 struct Origin<'a> {
     domain: usize,
     at: At<'a>,

@@ -167,7 +167,7 @@ impl Default for Users {
     }
 }
 
-/// Where an alias leads.
+/// Target of an alias.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Targets {

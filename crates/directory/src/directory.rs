@@ -17,7 +17,7 @@ use crate::transport::Transport;
 #[derive(Debug)]
 pub struct Directory {
     pub(crate) domains: Vec<Table>,
-    /// By name in its one form, domain aliases among them.
+    /// Domains by normalised name, including domain aliases.
     pub(crate) by_name: HashMap<Box<str>, u32>,
     pub(crate) aliases: Aliases,
     /// The last part of each mailbox's path.
@@ -38,18 +38,18 @@ pub(crate) struct Table {
     pub separator: Option<char>,
     /// Mail with a detail is for a folder.
     pub detail_folders: bool,
-    /// Where mail for its users goes instead of Maildirs.
+    /// Transport for its users' mail, instead of Maildirs.
     pub transport: Option<Arc<Transport>>,
     /// The same for some of them.
     pub transports: HashMap<Box<str>, Arc<Transport>>,
 }
 
-/// Where the matches of a pattern go.
+/// Targets of a pattern's matches.
 #[derive(Debug)]
 pub(crate) enum PatternTarget {
     /// All to the same.
     Alias(AliasId),
-    /// To local parts of these domains.
+    /// Templates of local parts, each with its domain.
     Filled(Vec<(Template, u32)>),
 }
 
@@ -66,7 +66,7 @@ impl Directory {
         self.of_path(path, &mut ())
     }
 
-    /// As [`Directory::recipient`], with each step of the look-up.
+    /// Like [`Directory::recipient`], with each step of the look-up.
     pub fn explain(&self, path: &ForwardPath) -> (Vec<Step>, Route) {
         let mut steps = Vec::new();
         let route = self.of_path(path, &mut steps);

@@ -13,29 +13,29 @@ use crate::transport::{Transport, TransportKind};
 pub enum Route {
     /// It goes into these mailboxes, or to the transports that stand for some of them.
     Local(Mailboxes),
-    /// It is accepted and goes nowhere.
+    /// Accepted and discarded.
     Discard,
-    /// It is not accepted.
+    /// Refused.
     Refused(Refusal),
 }
 
 /// One mailbox that a recipient stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
-    /// Where its mail goes.
+    /// Place of its mail.
     pub place: Place,
     /// The address for Delivered-To and for an LMTP server.
     pub address: Arc<str>,
 }
 
-/// Where mail for a mailbox goes.
+/// Place of a mailbox's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// Into a Maildir: `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
     Maildir(Arc<str>),
-    /// To a program, a file or a server of our own choice.
+    /// A program, a file or a configured server.
     Transport(Arc<Transport>),
-    /// To the host that is responsible for the address.
+    /// The host responsible for the address.
     Remote,
 }
 

@@ -1,4 +1,4 @@
-//! How an address was looked up, for people.
+//! Steps of an address look-up, for people.
 
 use crate::aliases::AliasId;
 
@@ -17,11 +17,11 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// It has no domain, so the first one.
+    /// No domain given: the first one.
     FirstDomain,
-    /// There is one way to write it.
+    /// The normalised form.
     OneForm,
-    /// Its domain is another name of ours.
+    /// The domain is an alias of ours.
     DomainAlias,
     /// The address without its detail.
     Detail,

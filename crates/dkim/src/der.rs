@@ -1,4 +1,4 @@
-//! As much of DER (ITU-T X.690) as keys need.
+//! The subset of DER (ITU-T X.690) that keys need.
 
 pub const SEQUENCE: u8 = 0x30;
 pub const INTEGER: u8 = 0x02;

@@ -9,9 +9,9 @@ use crate::canon::{BodyHasher, relaxed_field};
 enum Signed {
     /// Once more than it is there, so that nobody can add one (RFC 6376 section 8.15).
     Always,
-    /// As `Always`, but only if it is there: a list may add its own.
+    /// Oversigned only if present: a list may add its own.
     OnceMoreIfThere,
-    /// As often as it is there.
+    /// Signed once for each occurrence.
     IfThere,
 }
 

@@ -11,9 +11,9 @@ use crate::key::{KeyError, SigningKey};
 /// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyState {
-    /// It signs once its record is published.
+    /// Signs once its record is published.
     Next,
-    /// It signs.
+    /// Signs mail.
     Active,
     /// It signs no more; its record is needed until all mail that it has signed was read.
     Old,
@@ -54,7 +54,7 @@ pub enum KeyFileError {
     /// The lines in between are not base64.
     #[error("its key is not base64")]
     Encoding,
-    /// It is not as it was written.
+    /// The checksum is wrong.
     #[error("it is damaged: its checksum is another")]
     Damaged,
     /// A line in front of the key.

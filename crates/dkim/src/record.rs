@@ -24,7 +24,7 @@ pub struct KeyRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Not a list of tags, or a tag twice.
+    /// The text is no list of tags, or has a tag twice.
     #[error("it is no list of tags")]
     Syntax,
     /// `v=` is another, or not the first tag.
@@ -36,7 +36,7 @@ pub enum RecordError {
     /// `h=` leaves SHA-256 out, or `s=` mail.
     #[error("it is not for SHA-256, or not for mail")]
     Use,
-    /// There is no `p=`, or it is not base64.
+    /// `p=` is missing, or not base64.
     #[error("it has no public key")]
     Public,
 }

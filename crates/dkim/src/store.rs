@@ -24,7 +24,7 @@ pub struct KeyDirectory {
 pub struct DomainKeys {
     /// Its name in lower-case A-labels.
     pub domain: String,
-    /// At least one, of which some may be unreadable.
+    /// Keys, at least one; some may be unreadable.
     pub keys: Vec<StoredKey>,
 }
 

@@ -26,7 +26,7 @@ pub struct Identity<'a> {
     pub domain: &'a str,
     /// The method that has given pass for it.
     pub method: Method,
-    /// DNS has not answered the method: with an answer it may give pass.
+    /// True if DNS did not answer: with an answer the method might pass.
     pub is_open: bool,
 }
 
@@ -37,7 +37,7 @@ pub enum DmarcResult {
     None,
     /// The domain answers for the message.
     Pass,
-    /// It does not.
+    /// The message does not pass.
     Fail,
     /// DNS did not answer.
     TempError,

@@ -1,9 +1,9 @@
 /// The treatment that a domain asks for mail that is not its own (RFC 9989 section 4.7), the mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Policy {
-    /// As any other mail.
+    /// No special treatment.
     None,
-    /// With suspicion.
+    /// Treat as suspicious.
     Quarantine,
     /// Refused.
     Reject,

@@ -38,7 +38,7 @@ pub enum ForwardEffect {
     Send(Lsn, Bytes),
     /// The stream needs nothing up to this batch any more.
     Advance(Lsn),
-    /// There is room again: show entries from this batch on.
+    /// There is room again: read entries from this batch on.
     Read(Lsn),
 }
 
@@ -106,7 +106,7 @@ impl ControlForwarder {
 /// Entries without an answer at a time.
 const FORWARDS_MAX: usize = 64;
 const FORWARD_BYTES_MAX: usize = 1 << 20;
-/// Until an entry without an answer is sent again.
+/// Time until an unanswered entry is sent again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ struct Waiting {
 /// The end of the wait for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpreadOutcome {
-    /// As it was given.
+    /// Number of the change.
     pub change: u64,
     /// Nodes on the list that do not have it, as far as is known; empty: all have it.
     pub missing: Vec<NodeName>,

@@ -82,7 +82,7 @@ pub struct NodeDriver {
     world: DriverWorld,
     report: Duration,
     release: Duration,
-    /// Of log ids.
+    /// Random source of log ids.
     random: Random,
     tell: Box<dyn FnMut(NodeNews) + Send>,
     /// Told once this node holds nothing.

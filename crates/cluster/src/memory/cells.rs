@@ -18,7 +18,7 @@ pub enum CellFault {
     None,
     /// Done if the revision is right, and the answer is lost.
     UnknownDone,
-    /// Not done, and the answer is lost.
+    /// The write is not done, and its answer is lost.
     UnknownLost,
 }
 

@@ -72,7 +72,7 @@ struct State {
     /// The fates of the next appends, before faults are drawn.
     script: VecDeque<Fault>,
     is_away: bool,
-    /// It goes away once it has this record.
+    /// The log fails once it has this record.
     away_at: Option<u64>,
     limit: u64,
     wrong: Vec<String>,
@@ -140,7 +140,7 @@ impl MemoryLog {
         self.state().script.extend(fates);
     }
 
-    /// Other faults from now on.
+    /// Sets the faults of later calls.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }

@@ -20,7 +20,7 @@ use crate::{Cells, LogError};
 pub struct NatsCells {
     engine: NatsEngine,
     stream: String,
-    /// By key.
+    /// Highest revisions seen, by key.
     seen: Arc<Mutex<BTreeMap<String, Highest>>>,
 }
 

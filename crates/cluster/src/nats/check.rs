@@ -106,7 +106,7 @@ fn ask(server: &str, path: &str) -> io::Result<Value> {
 
 /// Settings of a stream that are compared otherwise, or not at all.
 const FREE: [&str; 4] = ["name", "subjects", "max_bytes", "max_consumers"];
-/// The first that keeps all of what was tested.
+/// The oldest server version that passed all tests.
 const OLDEST: (u32, u32, u32) = (2, 15, 3);
 const PAYLOAD_MIN: u64 = 8 << 20;
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(3);

@@ -33,7 +33,7 @@ pub struct NatsConfig {
     pub monitors: Vec<String>,
     /// Without it, servers must be on a loopback address.
     pub tls: Option<NatsTls>,
-    /// As for TLS.
+    /// Login at the servers. Without it, servers must be on a loopback address.
     pub login: Option<NatsLogin>,
     /// Begins the names of all streams: letters, digits and `-`.
     pub prefix: String,
@@ -296,9 +296,9 @@ fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64,
 const CELLS_BYTES_MAX: u64 = 256 << 20;
 /// Before the answer to a request that failed at once.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Another message has the expected place.
+/// Error code: the last sequence is not the expected one.
 const WRONG_LAST_SEQUENCE: u64 = 10071;
 /// A stream of that name has other settings.
 const NAME_IN_USE: u64 = 10058;
-/// There is no such message.
+/// Error code: no such message.
 const NO_MESSAGE: u64 = 10037;

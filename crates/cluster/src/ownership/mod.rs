@@ -67,7 +67,7 @@ pub enum OwnershipEffect {
         shard: u16,
         /// The epoch.
         epoch: u64,
-        /// Of the `open`.
+        /// Nonce of the `open` record.
         nonce: u64,
     },
     /// The shard is this node's: begin to act.
@@ -104,7 +104,7 @@ pub enum OwnershipEffect {
         /// The cause.
         why: StopReason,
     },
-    /// Another process has this node's name: end this one.
+    /// Another process uses this node's name: end this one.
     NameTaken,
 }
 

@@ -26,17 +26,17 @@ enum Phase {
     /// Reads the cell for the first time.
     #[default]
     Starting,
-    /// Another process may still write the cell: it is read again.
+    /// Reads the cell again: another process may still write it.
     Looking,
     Writing,
     /// A write was not answered, or refused: the cell is read.
     Deciding,
-    /// Another process writes it.
+    /// Another process writes the cell.
     Taken,
 }
 
 impl OwnNode {
-    /// Of a process of this release.
+    /// A node of a process of this release.
     pub fn new(version: &str) -> Self {
         OwnNode { cell: NodeCell { version: version.to_owned(), ..NodeCell::default() }, ..OwnNode::default() }
     }

@@ -13,7 +13,7 @@ pub struct OwnershipConfig {
     pub incarnation: u64,
     /// Times and sizes.
     pub times: OwnershipTimes,
-    /// For tests.
+    /// Rules that tests switch off.
     pub rules: OwnershipRules,
 }
 
@@ -30,7 +30,7 @@ pub struct OwnershipTimes {
     pub report: Duration,
     /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
     pub silent_writes: u32,
-    /// As many, if the shard was freed for another member.
+    /// The same number for a shard that was freed for another member.
     pub free_writes: u32,
     /// A standby waits for one more write for so much of lag.
     pub lag_of_write: Duration,
@@ -42,13 +42,13 @@ pub struct OwnershipTimes {
     pub fresh: Duration,
     /// A start waits for this time, while another process of the same name would write.
     pub name: Duration,
-    /// A log that ends below a report for so long was rolled back. Before, the server that answers may be behind.
+    /// Time after which a log that ends below a report counts as rolled back. Before, the answering server may lag.
     pub short: Duration,
     /// Records stay in the log for this time, or for as many bytes, whichever is less.
     pub keep: (Duration, u64),
-    /// A member that is so far behind leaves the set of members in sync.
+    /// Lag at which a member leaves the set of members in sync.
     pub behind_most: (Duration, u64),
-    /// A member that is less far behind comes back.
+    /// Lag below which a member returns.
     pub behind_least: u64,
     /// Between two digests.
     pub digest: Duration,
@@ -93,7 +93,7 @@ pub struct OwnershipRules {
     pub unknown_by_reading: bool,
     /// A log that ends below a member's report stops the shard.
     pub end_check: bool,
-    /// Only members in sync take over.
+    /// Allows a takeover by members in sync only.
     pub in_sync_only: bool,
     /// A cut waits for two members and all that are in sync. Broken: for the owner.
     pub cut_by_two: bool,

@@ -19,7 +19,7 @@ pub(crate) struct ShardState {
     number: u16,
     is_home: bool,
     cell: ShardCell,
-    /// Of the cell; 0 before it was read.
+    /// Revision of the cell; 0 before it was read.
     revision: u64,
     /// The cell is not there, by a read.
     is_absent: bool,
@@ -317,7 +317,7 @@ impl ShardState {
         }
     }
 
-    /// Another owns it, or nobody.
+    /// Ends the ownership: another node owns the shard, or none.
     fn lose(&mut self, out: &mut Outbox) {
         if !matches!(self.role, Role::Standby | Role::Stopped) {
             self.role = Role::Standby;

@@ -30,13 +30,13 @@ pub(crate) type Job = Taken<Held>;
 /// Result of a thread's work on a target.
 #[derive(Debug, Clone)]
 pub(crate) enum Done {
-    /// Its file was written now.
+    /// The file was written now.
     Written,
-    /// Its file was there, or its owner has removed it.
+    /// The file existed, or its owner has removed it.
     Found,
-    /// It is given up for good.
+    /// The target is given up for good.
     GivenUp(Lost),
-    /// It gets no file: its mailbox was removed.
+    /// No file: the mailbox was removed.
     Removed,
 }
 

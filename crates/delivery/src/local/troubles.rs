@@ -158,7 +158,7 @@ impl Troubles {
         }
     }
 
-    /// Has each mailbox tried now, as a common obstacle is gone.
+    /// Makes each mailbox due now, because a common obstacle is gone.
     pub fn try_all(&mut self, now: Instant) {
         self.mailboxes.values_mut().for_each(|broken| broken.due = broken.due.min(now));
     }
