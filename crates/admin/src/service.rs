@@ -56,7 +56,7 @@ pub(crate) struct Shared<V> {
     /// Turns of requests to the queue.
     pub asks: Arc<Semaphore>,
     pub streams: LiveStreams,
-    /// A request has asked for the server's drain.
+    /// Set once a request has asked for a drain.
     pub is_drained: AtomicBool,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,

@@ -33,7 +33,7 @@ pub struct DomainKeys {
 pub struct StoredKey {
     /// The selector under which it is published.
     pub selector: String,
-    /// Where it is.
+    /// File of the key.
     pub path: PathBuf,
     /// The contents, or why they cannot be used.
     pub file: Result<KeyFile, String>,
@@ -81,7 +81,7 @@ pub enum StoreError {
     /// A key of the domain cannot be read, so nothing of it is changed.
     #[error("{}: {why}", path.display())]
     Unreadable {
-        /// Its file.
+        /// File of the key.
         path: PathBuf,
         /// Why.
         why: String,

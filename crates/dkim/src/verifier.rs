@@ -14,7 +14,7 @@ pub const HEADER_FIELDS_MAX: usize = 1000;
 /// Takes the fields of a header, [`begin_body`](Self::begin_body), then the body in pieces. Keeps the header, up to [`HEADER_BYTES_MAX`] octets, and two hashes at most.
 #[derive(Default)]
 pub struct Verifier {
-    /// As they came.
+    /// Header fields as received.
     fields: Vec<Vec<u8>>,
     bytes: usize,
     is_too_large: bool,

@@ -21,7 +21,7 @@ pub enum UnprovenAd {
     /// On the way to it anybody can set the bit.
     #[error("the resolver {0} is not on this machine: its answers can be forged on the way")]
     Far(IpAddr),
-    /// It passes on what others say, if it is so told.
+    /// A forwarder, which may pass on the bit AD of its upstream.
     #[error("the resolver {0} is {1}: it may pass on what others say")]
     Forwarder(IpAddr, &'static str),
     /// A name that is signed, without the bit AD.
@@ -37,7 +37,7 @@ pub enum UnprovenAd {
         server: IpAddr,
         /// The name that it was asked for.
         name: &'static str,
-        /// Its error.
+        /// Error of the probe.
         why: String,
     },
 }
@@ -101,7 +101,7 @@ fn forwarder_at(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// True if it calls itself so. Others answer otherwise, or not at all.
+/// True if the server identifies itself as dnsmasq. Others give another answer, or none.
 async fn is_dnsmasq(server: SocketAddr, time: Duration) -> bool {
     let mut question = Query::query(Name::from_ascii("version.bind.").expect("a name"), RecordType::TXT);
     question.set_query_class(DNSClass::CH);

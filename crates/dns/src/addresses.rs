@@ -12,7 +12,7 @@ use super::own::OwnPort;
 pub struct Addresses {
     /// Sorted: by family as the strategy has it, then by address.
     ordered: Arc<[IpAddr]>,
-    /// Of any family, also of one that is not used.
+    /// Our own ports, of all address families.
     ours: Arc<[OwnPort]>,
     valid_until: Instant,
     is_secure: bool,

@@ -9,7 +9,7 @@ use super::{Addresses, Destination, DnsError, Host, Resolver};
 #[derive(Debug)]
 pub struct Attempt {
     destination: Arc<Destination>,
-    /// At which its hosts are connected to.
+    /// Port of its hosts.
     port: u16,
     order: VecDeque<Host>,
     /// The worst preference whose hosts are known not to be ours.

@@ -44,7 +44,7 @@ impl Site {
         &self.0
     }
 
-    /// These hosts without those that are not permitted.
+    /// The site with its permitted hosts only.
     fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Site {
         Site(self.0.iter().filter(|host| is_permitted(&host.name)).cloned().collect())
     }
@@ -57,7 +57,7 @@ impl Site {
     }
 }
 
-/// Where mail for a domain goes.
+/// The destination of mail for a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// The domain in lower case and A-labels, without a final dot; or an address literal.

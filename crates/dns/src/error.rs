@@ -60,7 +60,7 @@ pub enum SetupError {
     /// The hosts file cannot be read.
     #[error("{path}: {error}")]
     HostsFile {
-        /// Its path.
+        /// Path of the file.
         path: std::path::PathBuf,
         /// The system's error.
         error: std::io::Error,
@@ -68,7 +68,7 @@ pub enum SetupError {
     /// A line of the hosts file is not an address and names.
     #[error("{path}, line {line}: not an address with names behind it")]
     HostsLine {
-        /// Its path.
+        /// Path of the file.
         path: std::path::PathBuf,
         /// From 1.
         line: usize,

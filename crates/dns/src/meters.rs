@@ -44,7 +44,7 @@ pub struct DnsStats {
     pub took_us: HistogramRead,
     /// Look-ups of a domain's mail hosts, or of a host's addresses, that the cache knew.
     pub hits: u64,
-    /// Other look-ups.
+    /// Look-ups that were not in the cache.
     pub misses: u64,
     /// Questions that are asked now.
     pub asked: u64,

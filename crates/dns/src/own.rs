@@ -1,7 +1,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Where this server listens.
+/// Addresses that this server listens on.
 #[derive(Debug, Default)]
 pub(super) struct OwnListeners(Vec<SocketAddr>);
 

@@ -21,7 +21,7 @@ use crate::{DnsError, Resolver, names};
 pub struct OwnServers<'a> {
     resolver: &'a Resolver,
     port: u16,
-    /// For one question with all that it takes.
+    /// Time limit of one question, including all referrals.
     time: Duration,
     zones: Mutex<HashMap<String, Arc<Zone>>>,
     /// A server has answered for its zone.

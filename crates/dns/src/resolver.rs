@@ -32,7 +32,7 @@ pub struct Resolver {
     own_listeners: OwnListeners,
     destinations: Cache<Result<Arc<Destination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
-    /// By type and name.
+    /// Cached records by type and name.
     pub(super) plain: Cache<Result<Arc<[String]>, DnsError>>,
     pub(super) tlsa: Cache<Result<Arc<[TlsaRecord]>, DnsError>>,
 }
@@ -140,7 +140,8 @@ impl Resolver {
         self.fixed_in_order(&[host.to_owned()])
     }
 
-    /// [`fixed`](Self::fixed) of several hosts: the first is tried first. Our own names, and what is behind them, are left out.
+    /// [`fixed`](Self::fixed) of several hosts: the first is tried first. Our own names, and the names after them,
+    /// are left out.
     ///
     /// # Errors
     /// As of `fixed`, for any of them.
@@ -195,8 +196,8 @@ impl Resolver {
         self.hosts.get(domain).is_some()
     }
 
-    /// Resolvers beyond this machine whose bit AD is to be believed: on the way anybody can set it. Where they come from
-    /// resolv.conf, none is.
+    /// Trusted resolvers on other machines. Their bit AD can be forged on the network, so the server warns of them.
+    /// Empty if the resolvers are from resolv.conf.
     pub fn believed_from_afar(&self) -> impl Iterator<Item = IpAddr> {
         let servers = self.client.servers.iter().map(|server| server.ip().to_canonical());
         servers.filter(move |ip| self.settings.trust_ad && !ip.is_loopback())

@@ -22,10 +22,10 @@ pub struct Slots {
     slow_most: usize,
 }
 
-/// How soon a question is answered, as far as that is known.
+/// Expected pace of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// At once, or nothing is known of its name.
+    /// Answered at once so far, or unknown.
     Quick,
     /// Late, or never.
     Slow,
@@ -84,7 +84,7 @@ struct Line {
 }
 
 impl Slots {
-    /// At least one.
+    /// Makes `most` slots, at least one.
     pub fn new(most: usize) -> Arc<Slots> {
         let most = most.max(1);
         Arc::new(Slots { state: Mutex::default(), most, slow_most: (most / 2).max(1) })
@@ -261,7 +261,7 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// Of [`Asker`].
+/// Number of kinds of [`Asker`].
 const KINDS: usize = 3;
 /// A question without an answer for so long is slow.
 const QUICK: Duration = Duration::from_secs(2);

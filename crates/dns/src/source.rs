@@ -6,7 +6,7 @@ use crate::resolver::{address, text};
 use crate::zone_reply::host_text;
 use crate::{DnsError, OwnServers, Resolver, names};
 
-/// Where the records of a domain are asked for.
+/// The source of a domain's records.
 #[derive(Debug, Clone, Copy)]
 pub enum RecordSource<'a> {
     /// A caching resolver: what was changed a moment ago may not show yet.

@@ -32,11 +32,11 @@ pub const WEB_NAMES: [&str; 2] = ["mta-sts", "autoconfig"];
 /// A record that the domain needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedRecord {
-    /// Its owner, without a final dot.
+    /// Owner name, without a final dot.
     pub name: String,
-    /// Its type.
+    /// Record type.
     pub kind: &'static str,
-    /// Its data as a zone has them; of TXT the text, without quotes.
+    /// Data in zone form; of TXT the text, without quotes.
     pub value: String,
     /// The record that is there.
     pub found: FoundRecord,
@@ -49,9 +49,9 @@ pub enum FoundRecord {
     Same,
     /// No record.
     Nothing,
-    /// Another one, which it replaces.
+    /// A different record, to be replaced.
     Other(String),
-    /// Not known: it was not asked for, or there was no answer.
+    /// Unknown: not asked for, or no answer.
     Unknown(String),
 }
 
@@ -187,7 +187,7 @@ async fn text(
     WantedRecord { name, kind: "TXT", value, found }
 }
 
-/// As [`text`]; one of this version that is there stays.
+/// Like [`text`], but keeps an existing record of this version.
 async fn kept(source: RecordSource<'_>, name: String, value: String, version: &str) -> WantedRecord {
     let first = |texts: &[String]| texts.first().cloned().unwrap_or_default();
     let mut texts = source.texts(&name).await;

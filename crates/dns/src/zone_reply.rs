@@ -12,7 +12,7 @@ pub(crate) enum ZoneReply {
     Records(Vec<RData>),
     /// The name is an alias of this one.
     Alias(String),
-    /// Other servers know.
+    /// A referral to other servers.
     Referral(Referral),
     /// NXDOMAIN.
     NoSuchName,

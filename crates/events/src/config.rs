@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the log is written, and its bounds.
+/// Directory and bounds of the log.
 #[derive(Clone)]
 pub struct Config {
     /// The directory of its files: this log's alone.
@@ -69,7 +69,7 @@ pub enum Notice {
         /// Why.
         error: String,
     },
-    /// They can be written again.
+    /// The files can be written again.
     Working,
     /// The file that was written last is missing, or is not as it was written: events in it may be lost. Another file is begun.
     Changed {

@@ -149,7 +149,7 @@ fn fate_number(fate: Fate) -> u8 {
     }
 }
 
-/// As much of a text as an entry holds.
+/// Cuts a text to the length that an entry holds.
 pub(crate) fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }

@@ -9,14 +9,14 @@ use posthaste_spool::Lsn;
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When, in microseconds since 1970.
+    /// Time, in microseconds since 1970.
     pub at_us: u64,
     /// The kind.
     pub kind: Kind,
 }
 
 impl Event {
-    /// It has happened now.
+    /// An event at the present time.
     pub fn now(kind: Kind) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), kind }
@@ -66,7 +66,7 @@ pub enum Kind {
     Refused(Refused),
     /// A client has logged in, or was refused.
     Login(Login),
-    /// TLS with another host was lacking or wrong.
+    /// TLS with another host was missing or failed.
     TlsFailed(TlsFailed),
     /// Events are missing here.
     LeftOut(LeftOut),
@@ -130,11 +130,11 @@ pub struct OfTransport {
 pub enum Fate {
     /// The transport has it.
     Delivered,
-    /// It is tried again.
+    /// Waiting for a retry.
     Waiting,
     /// The transport does not want it, or has failed for too long: somebody has to look at it.
     Held,
-    /// Its body is lost.
+    /// Given up: the body is lost.
     GivenUp,
 }
 
@@ -164,7 +164,7 @@ pub struct OfRelay {
     pub attempts: u8,
     /// Seconds since the message was received.
     pub age_secs: u32,
-    /// When it is tried again, in Unix seconds; 0 if it is not.
+    /// Time of the next attempt, in Unix seconds; 0 for none.
     pub next: u32,
     /// The reply's code.
     pub code: u16,
@@ -196,17 +196,17 @@ pub enum RelayFate {
     /// The next hop has it.
     #[default]
     Delivered,
-    /// It is tried again.
+    /// Waiting for a retry.
     Deferred,
     /// The connection broke when all was written: the next hop may have it. It is tried again.
     Unknown,
     /// A host has ended the session with a reply, before it has decided on the message. It is tried again at once.
     Interrupted,
-    /// It is given up: refused for good.
+    /// Given up: refused for good.
     Bounced,
-    /// It is given up: too old.
+    /// Given up: too old.
     Expired,
-    /// It is given up: its address is on a suppression list.
+    /// Given up: the address is on a suppression list.
     Suppressed,
     /// It was given up, as another event says, and has no sender that could be told.
     DoubleBounced,
@@ -225,11 +225,11 @@ pub struct Admin {
     pub reason: Arc<str>,
     /// The kind of [`name`](Self::name), such as `domain`; empty if it was done to recipients.
     pub scope: Arc<str>,
-    /// To what it was done.
+    /// Object of the action.
     pub name: Arc<str>,
-    /// Until when, in Unix seconds; 0 without an end.
+    /// End, in Unix seconds; 0 without an end.
     pub until: u32,
-    /// To which recipients.
+    /// Recipients affected.
     pub targets: Vec<AdminTarget>,
 }
 
@@ -276,7 +276,7 @@ pub struct Feedback {
 /// A client that was refused something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Where in the session.
+    /// Stage of the session.
     pub stage: Stage,
     /// The message's id in the server's log, if it got one.
     pub id: Arc<str>,
@@ -354,7 +354,7 @@ pub struct TlsFailed {
 pub struct LeftOut {
     /// Refusals.
     pub refused: u64,
-    /// Others.
+    /// Other events.
     pub others: u64,
 }
 

@@ -85,7 +85,7 @@ impl Files {
         Ok(Files { dir: dir.to_owned(), file_bytes, number, file, offset, buffer: Vec::new(), _lock: lock })
     }
 
-    /// Where the next line goes.
+    /// Position of the next line.
     pub fn cursor(&self) -> Cursor {
         Cursor { file: self.number, offset: self.offset + self.buffer.len() as u64 }
     }

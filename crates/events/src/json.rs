@@ -265,7 +265,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// As [`Lsn`] does it.
+    /// Writes an LSN as [`Lsn`] is serialised.
     fn lsn(mut self, key: &str, lsn: Lsn) -> Self {
         self.key(key);
         let _ = write!(self.0, "\"{lsn}\"");

@@ -37,7 +37,7 @@ pub enum Missing {
     /// Older files are gone.
     #[error("the event log does not reach back that far")]
     Gone,
-    /// There are more lines than are read.
+    /// Not found within the limit of lines read.
     #[error("it is not in the newest {} GiB of the event log", BYTES_MAX >> 30)]
     TooFar,
     /// The files cannot be read, or one of them is damaged.

@@ -116,7 +116,7 @@ impl EventLog {
         Ok(log)
     }
 
-    /// For code that has events.
+    /// A handle to record events.
     pub fn recorder(&self) -> EventRecorder {
         self.recorder.clone()
     }

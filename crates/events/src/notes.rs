@@ -22,7 +22,7 @@ pub(crate) struct Notes {
     pub is_over: AtomicBool,
     /// A thread of the log has panicked: nobody bounds what waits.
     pub has_failed: AtomicBool,
-    /// Since the opening.
+    /// Events left out since the opening.
     pub left_out: AtomicU64,
 }
 

@@ -108,7 +108,7 @@ fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<
     Ok(Some(packed))
 }
 
-/// Not a name of a log's file.
+/// A temporary name that is no log file's.
 const PARTIAL: &str = "packing";
 const BLOCK_BYTES: usize = 256 << 10;
 /// Time between two looks for files that have become too old.

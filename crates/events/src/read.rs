@@ -20,9 +20,9 @@ pub enum Next {
     End,
     /// Files that were not read to their end are gone: from this number on.
     Gap {
-        /// The first that is gone.
+        /// Number of the first missing file.
         from: u64,
-        /// The first that is there.
+        /// Number of the first existing file.
         to: u64,
     },
     /// The rest of a closed file cannot be read, because it is damaged. The next file comes next.
@@ -100,7 +100,7 @@ impl Reader {
         Ok(Reader::new(dir, Cursor { file, offset }))
     }
 
-    /// Where the next line begins.
+    /// Position of the next line.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }

@@ -27,9 +27,9 @@ pub enum Wanted {
 /// Bounds of a search.
 #[derive(Debug, Clone)]
 pub struct Within {
-    /// Only what happened then or later.
+    /// Earliest time, inclusive.
     pub since: Option<Timestamp>,
-    /// Only what happened before.
+    /// Latest time, exclusive.
     pub until: Option<Timestamp>,
     /// The newest messages that fit.
     pub messages_max: usize,
@@ -55,7 +55,7 @@ impl Within {
 pub struct Found {
     /// Events by the number of their message; events of no message by their LSN.
     pub stories: BTreeMap<Lsn, Vec<Value>>,
-    /// There were more messages, or more events of one.
+    /// True if messages, or events of one, were cut off.
     pub is_cut: bool,
     /// The deadline came first: newer lines were not read.
     pub is_late: bool,
@@ -81,7 +81,7 @@ pub fn search(dir: &Path, wanted: &Wanted, within: &Within) -> io::Result<Found>
     Ok(search.found)
 }
 
-/// Of the end of a log, for its newest lines.
+/// Bytes read at the end of a log for its newest lines.
 const TAIL_BYTES: u64 = 4 << 20;
 /// Lines between two looks at the clock.
 const LINES_PER_LOOK: u32 = 1000;

@@ -23,7 +23,7 @@ pub(crate) struct Writer {
     pub figures: Arc<Figures>,
     /// Told below which number files are closed for good.
     pub closed: Sender<u64>,
-    /// For its [`STEPS`].
+    /// Reports progress in [`STEPS`].
     pub pulse: Pulse,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Figures {
     pub is_behind: AtomicBool,
 }
 
-/// Files that are being written, and what of them the spool was told.
+/// Files being written, and the part of them that the spool has released.
 struct Session {
     files: Files,
     /// The last entry that was added.
@@ -213,5 +213,5 @@ impl Writer {
 
 /// After a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// The one that is written and the one before.
+/// Minimum files kept: the current one and the previous one.
 const FILES_MIN: u64 = 2;

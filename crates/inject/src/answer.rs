@@ -8,14 +8,14 @@ use serde::Serialize;
 /// The reason why a request failed as a whole. The last counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Remedy {
-    /// Another request.
+    /// A different request.
     #[default]
     None,
     /// A smaller message.
     Smaller,
     /// Fewer requests.
     Slower,
-    /// Another attempt.
+    /// A later attempt.
     Later,
 }
 

@@ -26,7 +26,7 @@ pub struct InjectRequest {
     recipients: Vec<Recipient>,
     content: Content,
     templates: Templates,
-    /// Of the request: one value that all messages look into.
+    /// Substitutions of the request, shared by all messages.
     substitutions: Variable,
     names_client: bool,
     schedule: Schedule,
@@ -311,7 +311,7 @@ impl InjectRequest {
 }
 
 impl Recipient {
-    /// With the memory of its substitutions.
+    /// Checks a recipient; returns it with the memory of its substitutions.
     fn new(index: usize, body: RecipientBody) -> Result<(Self, usize), InvalidRequest> {
         let RecipientBody { email, name, substitutions } = body;
         let wrong = |why: String| InvalidRequest(format!("recipients[{index}].email: {why}"));

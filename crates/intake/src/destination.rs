@@ -96,9 +96,9 @@ impl<T: Send + Sync> Held for T {}
 
 /// A reservation: most complete at once, without an allocation.
 pub enum Reserving<'a> {
-    /// It is complete.
+    /// The check is complete.
     Done(Result<(), NotTaken>),
-    /// It is in progress.
+    /// The check is in progress.
     Waiting(Pin<Box<dyn Future<Output = Result<(), NotTaken>> + Send + 'a>>),
 }
 

@@ -119,7 +119,7 @@ pub struct HeldSpace {
 }
 
 impl HeldSpace {
-    /// As [`SpoolShares::found_free`].
+    /// Like [`SpoolShares::found_free`].
     pub fn found_free(&self, bytes: u64) {
         self.shares.found_free(bytes);
     }

@@ -145,7 +145,7 @@ mod tests {
 
     type Change = fn(Draft<'_>) -> Draft<'_>;
 
-    /// As if a nameless file could not be linked.
+    /// Simulates that a nameless file cannot be linked.
     fn copied(draft: Draft<'_>) -> Draft<'_> {
         let copy = Draft::copy_of(draft.file().try_clone().expect("cloned"), draft.maildir, draft.name);
         copy.expect("copied")

@@ -73,7 +73,7 @@ pub struct FlagUpdate {
 pub enum FlagUpdateMode {
     /// The message has these alone.
     Replace,
-    /// The message has these, too.
+    /// Adds these flags.
     Add,
     /// The message has these no more.
     Remove,

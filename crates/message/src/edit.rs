@@ -68,7 +68,7 @@ pub struct HeaderEditor {
 /// Position of the next octet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// At the start of a line.
+    /// The next octet starts a line.
     #[default]
     Start,
     /// After a CR that began the line.

@@ -52,7 +52,7 @@ impl Fetcher {
         Ok(Self { authorities: Arc::new(certificates), port: HTTPS, is_allowed: is_public, time: DEADLINE })
     }
 
-    /// At a host of ours, which is where the operator says.
+    /// Fetches from our own host, at a port that the operator sets.
     pub fn of_own_host(self, port: u16) -> Self {
         Self { port, is_allowed: |_| true, time: OWN_DEADLINE, ..self }
     }
@@ -122,11 +122,11 @@ impl Resolver for Pinned {
 }
 
 const HTTPS: u16 = 443;
-/// For all addresses together.
+/// Deadline for all addresses together.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// For all addresses of a host of ours.
+/// Deadline for all addresses of our own host.
 const OWN_DEADLINE: Duration = Duration::from_secs(10);
-/// For one address: a silent one leaves time for others.
+/// Timeout of one address, so that a silent one leaves time for others.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ADDRESSES_MAX: usize = 8;
 /// A sender may stop there (section 3.3).

@@ -24,7 +24,7 @@ pub struct Policies(Arc<Inner>);
 struct Inner {
     fetcher: Fetcher,
     kept: KeptPolicies,
-    /// By domain and id: of callers that want the same, one fetches.
+    /// Policies by domain and id; of concurrent callers one fetches.
     found: Cache<FoundPolicy>,
     turns: Semaphore,
     fetched: AtomicU64,

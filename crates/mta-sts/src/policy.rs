@@ -18,7 +18,7 @@ pub enum Mode {
     Enforce,
     /// Failures may be reported. Mail goes as without a policy.
     Testing,
-    /// As without a policy.
+    /// `none`: no policy.
     None,
 }
 
@@ -34,7 +34,7 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// Reads a policy. Unknown fields are passed over; of a field that may stand once the first counts.
+    /// Reads a policy. Unknown fields are ignored. Of a field that may occur once, the first is used.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -66,7 +66,7 @@ impl Policy {
         Ok(Self { mode, hosts, max_age_secs })
     }
 
-    /// Its text, without what it does not need.
+    /// The policy's text, without unknown fields.
     pub fn text(&self) -> String {
         let mode = match self.mode {
             Mode::Enforce => "enforce",

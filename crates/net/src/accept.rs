@@ -52,7 +52,7 @@ pub struct Goodbye {
 }
 
 impl Goodbye {
-    /// These bytes, with a linger time of one second.
+    /// A goodbye of these bytes, with a linger time of one second.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), linger: Duration::from_secs(1) }
     }

@@ -33,7 +33,7 @@ pub enum ProxyError {
     /// It is longer than [`HEADER_BYTES_MAX`], or of version 1 and longer than 107 octets.
     #[error("the PROXY header is too long")]
     TooLong,
-    /// It did not arrive in time.
+    /// The header did not arrive in time.
     #[error("no PROXY header came in time")]
     TimedOut,
     /// The connection was closed before the header was complete.

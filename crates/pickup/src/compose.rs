@@ -12,9 +12,9 @@ pub(crate) struct Missing<'a> {
     pub sender: &'a str,
     /// The name for From.
     pub full_name: Option<&'a str>,
-    /// For Date.
+    /// Value for Date.
     pub date: DateTime,
-    /// For Message-ID, without its brackets.
+    /// Value for Message-ID, without brackets.
     pub message_id: &'a str,
 }
 

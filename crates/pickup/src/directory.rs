@@ -79,7 +79,7 @@ impl Directory {
         Self::of(&self.path.join(name), fd, true)
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,7 +155,7 @@ impl Directory {
         }
     }
 
-    /// `name` if no file has it, else that name with a number behind it.
+    /// `name` if no file has it, else the name with a number appended.
     pub fn free_name(&self, name: &OsStr) -> OsString {
         let is_free =
             |name: &OsString| rustix::fs::statat(&self.fd, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_err();

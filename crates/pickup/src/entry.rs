@@ -38,13 +38,13 @@ pub struct Entry<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// It is larger than the server takes.
+    /// The message is larger than the server's limit.
     #[error("the message is larger than {limit} bytes")]
     TooLarge {
         /// The server's limit, in octets.
         limit: u64,
     },
-    /// Its envelope is.
+    /// The envelope is larger than the server's limit.
     #[error("too many recipients for one message")]
     TooManyRecipients,
     /// The file cannot be written.

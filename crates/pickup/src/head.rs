@@ -42,7 +42,7 @@ pub enum HeadError {
 /// The promises of the first line about all that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// Octets behind the first line.
+    /// Octets after the first line.
     pub bytes: u64,
     /// Their checksum, if there is one.
     pub crc: Option<u32>,
@@ -63,7 +63,8 @@ impl Head {
         Self { mail, recipients, uid: None }
     }
 
-    /// The lines behind the first, with the empty one. The length does not depend on `mail.body`, so that it may be known later.
+    /// The lines after the first, with the empty one. The length does not depend on `mail.body`, so that it may be
+    /// known later.
     pub(crate) fn lines(&self) -> String {
         let mut text = self.mail.to_string();
         if self.mail.body == BodyType::SevenBit {
@@ -80,7 +81,7 @@ impl Head {
         text
     }
 
-    /// Reads the lines behind the first one, without the empty one.
+    /// Parses the lines after the first one, without the empty one.
     pub(crate) fn parse(lines: &[u8]) -> Result<Self, HeadError> {
         let (mut mail, mut uid, mut recipients) = (None, None, Vec::new());
         for (number, line) in lines.split(|&octet| octet == b'\n').enumerate() {

@@ -27,7 +27,7 @@ pub struct Message {
     left: u64,
     expected: Option<u32>,
     crc: u32,
-    /// Of the message, read together with the head.
+    /// Octets of the message read together with the head.
     first: Vec<u8>,
 }
 
@@ -35,10 +35,10 @@ pub struct Message {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// There is no such file any more.
+    /// The file is gone.
     #[error("it is gone")]
     Gone,
-    /// Not a file of one name.
+    /// The file is no regular file, or has several names.
     #[error("it is not a file, or has a second name")]
     NotAFile,
     /// We may not read it.
@@ -47,12 +47,12 @@ pub enum ReadError {
     /// Shorter or longer than its first line says.
     #[error("it has {found} bytes and not {promised}: it is torn, or was not written to its end")]
     Length {
-        /// Octets behind the first line.
+        /// Octets after the first line.
         found: u64,
         /// The length that the first line promises.
         promised: u64,
     },
-    /// Not what was written.
+    /// The checksum is wrong.
     #[error("its checksum is wrong")]
     Checksum,
     /// The head cannot be read.
@@ -128,7 +128,7 @@ impl Message {
         self.bytes
     }
 
-    /// The next piece of the message; `None` behind the last, if all of it is what was promised.
+    /// The next piece of the message; `None` after the last, if length and checksum are right.
     ///
     /// # Errors
     /// See [`ReadError`]; what was read before must be thrown away.

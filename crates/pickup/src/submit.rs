@@ -30,7 +30,7 @@ pub struct Submission {
     pub dot_is_text: bool,
     /// True if octets above 127 are announced, even if there are none.
     pub is_8bit: bool,
-    /// Of what each recipient's sender is to be told.
+    /// Notices that the sender asks for, for all recipients.
     pub notify: Option<Notify>,
     /// The part of the message that a notification returns.
     pub ret: Option<Ret>,
@@ -38,7 +38,7 @@ pub struct Submission {
     pub envid: Option<String>,
     /// It leaves for other hosts at this time at the earliest, in seconds since 1970.
     pub not_before: Option<i64>,
-    /// It is given up then.
+    /// Time of expiry, in seconds since 1970.
     pub expires: Option<i64>,
 }
 
@@ -70,7 +70,7 @@ pub struct Completed {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// There is nobody to send it to.
+    /// The message has no recipients.
     #[error("no recipient: name one on the command line, or use -t and a field To")]
     NoRecipients,
     /// An address cannot be one.
@@ -174,7 +174,7 @@ impl<R: BufRead> Reading<R> {
         Ok((header, reading))
     }
 
-    /// The input behind the header.
+    /// The input after the header.
     ///
     /// # Errors
     /// The header has ended with a line that belongs to the body.

@@ -62,7 +62,7 @@ impl std::fmt::Debug for Pop3Command {
 /// The reason why a line is no command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Pop3CommandError {
-    /// There is no command of that name here.
+    /// An unknown command.
     #[error("Unknown command")]
     Unknown,
     /// The command has other arguments; it says which.

@@ -103,7 +103,7 @@ impl<A: Pop3Authenticator> Pop3Service<A> {
         }
     }
 
-    /// With other time limits.
+    /// Sets the time limits.
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: Pop3Timeouts) -> Self {
         self.timeouts = timeouts;

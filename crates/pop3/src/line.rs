@@ -20,7 +20,7 @@ pub(crate) enum LineFrame {
     Line(Bytes),
     /// A line over the limit was passed over.
     TooLong,
-    /// A line over the limit does not end.
+    /// A line is longer than the limit.
     Endless,
 }
 

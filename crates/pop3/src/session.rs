@@ -86,7 +86,7 @@ pub enum Pop3Event {
 /// Credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pop3Credentials {
-    /// Whose password it is.
+    /// Login that the password is for.
     pub user: String,
     /// The password.
     pub password: String,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Pop3Credentials {
 /// Why somebody is not logged in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pop3LoginRefusal {
-    /// Another password, or no such name: `-ERR [AUTH]` (RFC 3206).
+    /// Wrong name or password: `-ERR [AUTH]` (RFC 3206).
     Wrong,
     /// Passwords cannot be checked now: `-ERR [SYS/TEMP]`, upon which clients do not ask for another password.
     Busy,
@@ -119,9 +119,9 @@ pub enum Pop3LoginRefusal {
 pub enum Pop3Refusal {
     /// Another session has removed it.
     Gone,
-    /// It may work later: `-ERR [SYS/TEMP]`.
+    /// A temporary failure: `-ERR [SYS/TEMP]`.
     Unavailable,
-    /// It will not work without the operator: `-ERR [SYS/PERM]`.
+    /// A failure that needs the operator: `-ERR [SYS/PERM]`.
     Impossible,
 }
 
@@ -130,7 +130,7 @@ pub enum Pop3Refusal {
 pub struct Pop3Row {
     /// Its number.
     pub message: u32,
-    /// Its octets, if they were asked for and are known.
+    /// Size in octets, if asked for and known.
     pub size: Option<u64>,
     /// Its unique-id (RFC 1939 section 7): 1 to 70 characters from 0x21 to 0x7E.
     pub unique_id: String,

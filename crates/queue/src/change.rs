@@ -42,7 +42,7 @@ pub enum What {
     Failed(Status),
     /// Given up, or accepted by the next hop, with a notice owed to the sender.
     Owed(OwedNotice, Status),
-    /// The owed notice is in this batch, or nobody wants it.
+    /// The owed notice is in this batch, or not wanted.
     Told,
     /// Given up: its address is on a suppression list.
     Suppressed,

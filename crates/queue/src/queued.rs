@@ -60,7 +60,7 @@ impl Forwarded {
 pub enum Ret {
     /// The whole message.
     Full,
-    /// Its header.
+    /// The header only.
     Headers,
 }
 

@@ -37,7 +37,7 @@ pub enum IndexError {
     Away {
         /// The tree.
         root: PathBuf,
-        /// How it differs from the tree that was indexed.
+        /// Difference from the indexed tree.
         why: String,
     },
     /// The named tree contains one that is already in the index: its messages would be indexed twice. Use another
@@ -67,7 +67,7 @@ pub enum IndexError {
         /// Headers that the index has, separated by commas; may be empty.
         known: String,
     },
-    /// There is nothing to index: no tree was named, now or earlier.
+    /// No tree to index: none was named, now or earlier.
     #[error("no Maildir to index: give one")]
     NoRoot,
 }

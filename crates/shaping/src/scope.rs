@@ -30,9 +30,9 @@ pub enum Label {
 /// The target of mail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// To a domain, in lower case.
+    /// A domain, in lower case.
     Domain(Arc<str>),
-    /// To a set of MX hosts.
+    /// A set of MX hosts.
     Site(Arc<str>),
 }
 

@@ -66,9 +66,9 @@ pub struct Timeouts {
     pub command: Duration,
     /// Between two reads of a message body. Default 3 minutes (RFC 5321 section 4.5.3.2.5).
     pub body_read: Duration,
-    /// For a whole message body. Default 1 hour.
+    /// Timeout of a whole message body. Default 1 hour.
     pub body_total: Duration,
-    /// For the client to take our replies. Default 5 minutes.
+    /// Timeout of the client reading our replies. Default 5 minutes.
     pub write: Duration,
     /// Time for which a closed connection keeps reading, so that the last reply is not lost to a reset. Default 1 s.
     pub linger: Duration,

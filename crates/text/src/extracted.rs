@@ -8,11 +8,11 @@ pub(super) const ITEMS_MAX: usize = 4096;
 pub struct Extracted {
     /// `Name <address>, ...`, decoded.
     pub from: String,
-    /// As `from`.
+    /// Same form as `from`.
     pub to: String,
-    /// As `from`.
+    /// Same form as `from`.
     pub cc: String,
-    /// As `from`; copies of one's own sent mail have it.
+    /// Same form as `from`; copies of one's own sent mail have it.
     pub bcc: String,
     /// Decoded and unfolded.
     pub subject: String,

@@ -52,7 +52,7 @@ impl BackOff {
     }
 }
 
-/// Of a second, this makes 68 years.
+/// Maximum doublings: from one second this makes 68 years.
 const DOUBLINGS_MAX: u32 = 31;
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where `span`, in bytes, stands in a file's text.
+    /// Position of `span`, in bytes, in a file's text.
     pub fn of(text: &str, span: Range<usize>) -> Self {
         let start = span.start.min(text.len());
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);

@@ -141,11 +141,11 @@ pub struct Found {
 /// Change of a worker's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Became {
-    /// It is stuck: reported once.
+    /// The worker is stuck; reported once.
     Stuck,
-    /// It was stuck and has made progress.
+    /// The worker was stuck and has made progress.
     WentOn,
-    /// It was stuck and has ended.
+    /// The worker was stuck and has ended.
     Ended,
 }
 

@@ -110,11 +110,11 @@ impl FromIterator<u32> for Indexes {
 pub struct Settled {
     /// The key.
     pub id: KeyId,
-    /// Of the body that the key came with.
+    /// Digest of the request's body.
     pub digest: BodyDigest,
     /// When the first request with the key came, in seconds since 1970: the same key and body mean another request once the first was forgotten.
     pub begun: u32,
-    /// When this was settled, in seconds since 1970.
+    /// Time of settling, in seconds since 1970.
     pub at: u32,
     /// Recipients of the request.
     pub total: u32,
@@ -124,7 +124,7 @@ pub struct Settled {
     pub failed: BTreeMap<u32, Refusal>,
 }
 
-/// Of the format.
+/// Version of the format.
 const VERSION: u8 = 1;
 
 impl Settled {

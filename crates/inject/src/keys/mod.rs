@@ -1,6 +1,7 @@
 //! Keys of requests, by which a request that is repeated is received once.
 //!
-//! What a batch settles of a request stands in the batch itself, so mail is never durable without its key, and no key says more than what is durable.
+//! A batch carries the entry of its key, so mail is never durable without its key, and a key never claims mail that
+//! is not durable.
 
 mod entry;
 mod log;

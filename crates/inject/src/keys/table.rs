@@ -58,7 +58,7 @@ pub struct KeyOutcome {
 pub enum FoundKey {
     /// All recipients are settled.
     Complete(KeyOutcome),
-    /// Some are not, or it is new: the request may go on with them.
+    /// New, or with unsettled recipients: the request may continue.
     Open(RunningKey),
 }
 

@@ -15,7 +15,7 @@ pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// The content of a file.
 #[derive(Debug)]
 pub struct Contents<'a> {
-    /// Up to [`BODY_BYTES_MAX`] bytes.
+    /// The first [`BODY_BYTES_MAX`] bytes.
     pub bytes: &'a [u8],
     /// Size and time at the moment of reading.
     pub facts: FileFacts,

@@ -14,7 +14,7 @@ use super::mailbox::lock;
 const KEEP_TIME: Duration = Duration::from_secs(35 * 60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// The directories, and those that have been used in this opening.
+/// The directories, with a note of those used in this opening.
 #[derive(Debug)]
 pub(super) struct GoneDirs {
     root: Arc<MailRoot>,

@@ -83,7 +83,7 @@ struct Raw<'a> {
 struct Parameters<'a> {
     value: &'a [u8],
     at: usize,
-    /// As in [`skip_blanks`].
+    /// An unclosed comment was found, as in [`skip_blanks`].
     unclosed: bool,
 }
 

@@ -25,7 +25,7 @@ pub struct Pop3Machine {
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
-    /// Of a connection with TLS 1.3.
+    /// The exporter of a TLS 1.3 connection, for channel binding.
     pub(super) exporter: Option<TlsExporter>,
     /// The name of USER, until the next command.
     pub(super) user: Option<Vec<u8>>,

@@ -142,11 +142,11 @@ struct SearchedFields {
 
 /// Role of the fields that are not indexed by themselves.
 enum Others {
-    /// They are not searched.
+    /// None of them is searched.
     None,
     /// One of them is searched, but the index does not have its name.
     Name,
-    /// They are to be searched, but are not indexed.
+    /// Some are searched, but not indexed.
     NotIndexed,
 }
 

@@ -57,13 +57,13 @@ pub mod bits {
     pub const GONE: u64 = 1 << 53;
     /// See [`Traits`](crate::text::Traits).
     pub const ATTACHMENT: u64 = 1 << 54;
-    /// As above.
+    /// See [`Traits`](crate::text::Traits).
     pub const SIGNED: u64 = 1 << 55;
-    /// As above.
+    /// See [`Traits`](crate::text::Traits).
     pub const ENCRYPTED: u64 = 1 << 56;
-    /// As above.
+    /// See [`Traits`](crate::text::Traits).
     pub const LIST: u64 = 1 << 57;
-    /// As above.
+    /// See [`Traits`](crate::text::Traits).
     pub const CALENDAR: u64 = 1 << 58;
     /// [`Priority::Low`](crate::text::Priority::Low).
     pub const PRIORITY_LOW: u64 = 1 << 59;

@@ -68,7 +68,7 @@ pub struct FolderState {
     pub present: bool,
     /// `None` if it must be listed again.
     pub new: Option<Seen>,
-    /// As `new`.
+    /// Same as `new`, for `cur/`.
     pub cur: Option<Seen>,
     /// Keywords of the letters from `a` on, while [`Directory::keywords_are_tags`]. Empty for letters without a keyword
     /// that can be a tag.

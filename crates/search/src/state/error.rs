@@ -9,7 +9,7 @@ use super::current::FORMAT;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// There is no index in the directory: make one.
+    /// No index in the directory: make one.
     #[error("{}: no index here", .0.display())]
     Missing(PathBuf),
     /// Written by another version: rebuild.

@@ -111,7 +111,7 @@ fn ring(turn: &mut File) -> io::Result<()> {
 pub struct WaitingWriter(PathBuf);
 
 impl WaitingWriter {
-    /// Of the index in `dir`.
+    /// The lock of the index in `dir`.
     pub fn of(dir: &Path) -> Self {
         Self(dir.to_owned())
     }

@@ -18,7 +18,7 @@ pub struct Snapshot {
     file: File,
     pub(super) directory: Directory,
     pub(super) current: Current,
-    /// By chunk.
+    /// Ends of file names, by chunk.
     name_ends: Vec<NameEnds>,
 }
 

@@ -20,7 +20,7 @@ pub struct Dump {
     pub queries: SavedQueries,
 }
 
-/// How a dump is restored.
+/// Options of a restore.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Restore {
     /// Messages keep the tags that they have.

@@ -25,7 +25,7 @@ use crate::disk::{self, Output};
 pub(super) const META: &str = "meta.json";
 const ENGINES_LIST: &str = ".managed.json";
 
-/// By name.
+/// Open files by name.
 type Parts = Mutex<HashMap<PathBuf, Weak<Part>>>;
 
 /// The engine's view of the directory.
@@ -38,7 +38,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// For writing, or for reading it whole.
+    /// Opens for writing, or for reading whole files.
     pub fn in_dir(dir: &Path) -> Result<Self, OpenDirectoryError> {
         Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into(), parts: None })
     }

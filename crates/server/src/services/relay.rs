@@ -38,7 +38,7 @@ pub(crate) struct RelayService {
     receiver: WeakReceiver,
     /// Resolver and its limits.
     dns: DnsSettings,
-    /// There while it runs: found by a start, the last run has crashed.
+    /// Marker file that exists while the relay runs. If a start finds it, the last run has crashed.
     running: PathBuf,
 }
 

@@ -338,7 +338,7 @@ impl RecipientOutcome {
 /// The outcome of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// For each recipient, in the order given to [`Machine::send`].
+    /// Outcomes of recipients, in the order given to [`Machine::send`].
     pub recipients: Vec<RecipientOutcome>,
 }
 

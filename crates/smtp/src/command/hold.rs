@@ -5,9 +5,9 @@ use std::fmt;
 /// HOLDFOR= or HOLDUNTIL= (RFC 4865 section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// For this many seconds from now.
+    /// Hold for this many seconds from now.
     For(u32),
-    /// Until this time, in seconds since 1970.
+    /// Hold until this time, in seconds since 1970.
     Until(i64),
 }
 

@@ -32,7 +32,7 @@ enum State {
     Failed(BodyError, Option<Stop>),
 }
 
-/// How a body ended.
+/// The end of a body.
 #[derive(Debug)]
 pub(super) enum End {
     Complete,

@@ -77,7 +77,7 @@ pub struct RunningServer {
     /// Protocols of the listeners.
     protocols: Vec<Protocol>,
     backlog: Backlog,
-    /// For listeners without a certificate of their own.
+    /// Certificate of listeners without their own.
     certificate: Certificate,
     entrances: Vec<Arc<Entrance>>,
     listeners: Listeners,
