@@ -162,7 +162,7 @@ mod tests {
         }
         let AllRates { minute, hour, day } = history.all();
         assert_eq!((minute.received, hour.received), (vec![10.0; 60], vec![10.0; 60]));
-        // The day ends an hour behind the second half.
+        // The day ends an hour after the second half.
         assert_eq!(day.received, [vec![1.0; 44], vec![10.0; 52]].concat());
         assert_eq!(history.rates().received.len(), 60);
     }

@@ -117,7 +117,7 @@ fn window_of(frame: &[u8]) -> u64 {
         let base = 1_u64 << (10 + (window >> 3));
         return base + base / 8 * u64::from(window & 7);
     }
-    // The window is the whole content, whose size stands behind the number of a dictionary.
+    // The window is the whole content, whose size follows the number of a dictionary.
     let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
     let size = rest.get(dictionary..dictionary + size_bytes).unwrap_or_default();

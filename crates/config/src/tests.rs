@@ -376,7 +376,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     first("allow = []", "3:9: nobody could connect; leave it out to allow everybody");
     first(
         "allow = \"10.0.0.1/8\"",
-        "3:9: `10.0.0.1/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.0.0.1 for the one address",
+        "3:9: `10.0.0.1/8` has bits after its prefix: write 10.0.0.0/8 for the network, or 10.0.0.1 for the one address",
     );
     first("proxies = \"127.0.0.1\"", "3:11: only with `proxy_protocol = true`, or with HTTP");
     first("proxy_protocol = true", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]");

@@ -79,7 +79,7 @@ impl Template {
             };
             if name.is_empty() {
                 return Err(
-                    "behind `$` stands the number of a group, as in $1 or ${name}; write $$ for a dollar".to_owned()
+                    "after `$` comes the number of a group, as in $1 or ${name}; write $$ for a dollar".to_owned()
                 );
             }
             let number = match name.parse() {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(said("$4"), "the pattern has no group `4`");
         assert_eq!(said("${last}"), "the pattern has no group `last`");
         assert_eq!(said("${first"), "`${` without `}`; write $$ for a dollar");
-        assert_eq!(said("a$"), "behind `$` stands the number of a group, as in $1 or ${name}; write $$ for a dollar");
+        assert_eq!(said("a$"), "after `$` comes the number of a group, as in $1 or ${name}; write $$ for a dollar");
         assert_eq!(said("$99999999999999999999999"), "the pattern has no group `99999999999999999999999`");
     }
 

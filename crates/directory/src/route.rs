@@ -145,7 +145,7 @@ impl Refusal {
         if class != code / 100 || rest.trim().is_empty() {
             let class = code / 100;
             return Err(format!(
-                "behind {code} stand an enhanced code {class}.x.x and a text: \"{code} {class}.1.1 No longer here\""
+                "after {code} come an enhanced code {class}.x.x and a text: \"{code} {class}.1.1 No longer here\""
             ));
         }
         Ok(Self::Configured(Box::new(Reply::new(code, enhanced, rest.to_owned()))))
@@ -175,9 +175,9 @@ mod tests {
             ("f\u{fc}r", "a reply is one line of ASCII"),
             ("250 2.1.5 ok", "250 does not refuse"),
             ("421 4.3.2 bye", "421 does not refuse"),
-            ("550 gone", "behind 550 stand an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
-            ("550 4.1.1 gone", "behind 550 stand"),
-            ("450 4.2.1", "behind 450 stand an enhanced code 4.x.x"),
+            ("550 gone", "after 550 come an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
+            ("550 4.1.1 gone", "after 550 come"),
+            ("450 4.2.1", "after 450 come an enhanced code 4.x.x"),
         ] {
             let said = Refusal::configured(text).unwrap_err();
             assert!(said.starts_with(expected), "{text}: {said}");

@@ -101,7 +101,7 @@ fn program(command: &str) -> Result<TransportKind, String> {
     let arguments = arguments(command)?;
     match arguments.first() {
         Some(first) => path(first).map(|_| TransportKind::Program(arguments)),
-        None => Err("behind `|` stands the path of a program".to_owned()),
+        None => Err("after `|` comes the path of a program".to_owned()),
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let said = |text: &str| Transport::parse(text).expect("a transport").expect_err(text);
         for (text, expected) in [
-            ("|", "behind `|`"),
+            ("|", "after `|`"),
             ("|list", "`list` is not an absolute path"),
             ("|/a/../b", "`/a/../b` is not an absolute path"),
             ("|/a \"b", "a quote is not closed"),

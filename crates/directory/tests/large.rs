@@ -110,7 +110,7 @@ fn tables_that_grow_without_end_are_refused() {
     assert_eq!(message(domain(ring)), "leads through more than 100 aliases");
     let list: Vec<String> = (0..1001).map(|user| format!("user{}", user % 1000)).collect();
     assert_eq!(message(domain([("a".to_owned(), list)])), "`a` leads to more than 1000 mailboxes");
-    // A hundred one behind another are not too many.
+    // A chain of a hundred is not too long.
     let chain = (0..100).map(|number| {
         (format!("a{number}"), vec![if number == 99 { "user1".to_owned() } else { format!("a{}", number + 1) }])
     });

@@ -110,7 +110,7 @@ fn a_mistake_is_found_at_its_place() {
     check("catch_all = \"lmtp:here\"", "catch_all.0", "write lmtp:unix:");
     check("transport = \"ann\"", "transport", "write \"|/program argument\"");
     check("transport = \"lmtp:a:b\"", "transport", "`b` is not a port");
-    check("accounts = { ann = { transport = \"|\" } }", "accounts.ann.transport", "behind `|`");
+    check("accounts = { ann = { transport = \"|\" } }", "accounts.ann.transport", "after `|`");
     // What a client says must not get into a command.
     let pattern = "[[domain.pattern]]\nmatch = \"a(.)\"\nto = [\"ann\", \"|/bin/x $1\"]";
     check(pattern, "pattern.0.to.1", "make an alias for this");

@@ -66,7 +66,7 @@ pub enum SetupError {
         error: std::io::Error,
     },
     /// A line of the hosts file is not an address and names.
-    #[error("{path}, line {line}: not an address with names behind it")]
+    #[error("{path}, line {line}: not an address followed by names")]
     HostsLine {
         /// Path of the file.
         path: std::path::PathBuf,

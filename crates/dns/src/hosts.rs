@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_with_its_line() {
-        assert_eq!(read("\nmx.example 192.0.2.1").unwrap_err(), "hosts, line 2: not an address with names behind it");
-        assert_eq!(read("192.0.2.1 # mx").unwrap_err(), "hosts, line 1: not an address with names behind it");
+        assert_eq!(read("\nmx.example 192.0.2.1").unwrap_err(), "hosts, line 2: not an address followed by names");
+        assert_eq!(read("192.0.2.1 # mx").unwrap_err(), "hosts, line 1: not an address followed by names");
         assert_eq!(read("192.0.2.1 a..b").unwrap_err(), "`a..b` is not a host name");
     }
 }

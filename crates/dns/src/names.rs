@@ -15,7 +15,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Reads the part of an address behind the `@`. `None`: neither domain nor address literal.
+    /// Reads the part of an address after the `@`. `None`: neither domain nor address literal.
     pub(super) fn read(text: &str) -> Option<Target> {
         match text.strip_prefix('[') {
             Some(rest) => literal(rest.strip_suffix(']')?).map(Target::Literal),

@@ -204,7 +204,7 @@ impl EventRecorder {
 pub fn give_up(spool: &dyn Spool) -> u64 {
     let all = spool.streams();
     let Some(stats) = all.into_iter().find(|stats| stats.name == STREAM && stats.entries > 0) else { return 0 };
-    // The files go on behind the cursor if it is written again.
+    // The files go on after the cursor if it is written again.
     let (_, cursor) = spool.position(stats.id);
     spool.advance(stats.id, spool.stats().published, cursor, Released::default());
     stats.entries

@@ -184,7 +184,7 @@ mod tests {
             }
         }
         let mut bare = LineEndScan::default();
-        assert!(bare.push(b"a\r", |_| ()) && !bare.push(b"b\r\n", |run| panic!("{run:?} behind a bare CR")));
+        assert!(bare.push(b"a\r", |_| ()) && !bare.push(b"b\r\n", |run| panic!("{run:?} after a bare CR")));
         assert!(!bare.are_lossless() && bare.lone_lfs() == 0);
     }
 

@@ -320,7 +320,7 @@ async fn long_headers_are_given_a_few_at_a_time() {
     let dir = place.make("");
     let long = format!("Subject: {}\n\n", "x".repeat(100_000));
     (1..=9).for_each(|n| fs::write(dir.join(format!("cur/{n}.a.h:2,S")), &long).unwrap());
-    // Later, and behind the others if they have the same time.
+    // Later, and after the others if they have the same time.
     (1..=40).for_each(|n| fs::write(dir.join(format!("cur/z{n}.b.h:2,S")), &long[90_000..]).unwrap());
     let account = place.account().await;
     let view = select(&*account, "INBOX").await;

@@ -14,9 +14,7 @@ pub enum NetworkError {
     )]
     NotANetwork(String),
     /// Address bits after the prefix are set, so either the address or the prefix may be wrong.
-    #[error(
-        "`{written}` has bits behind its prefix: write {network} for the network, or {address} for the one address"
-    )]
+    #[error("`{written}` has bits after its prefix: write {network} for the network, or {address} for the one address")]
     HostBits {
         /// The network as written.
         written: String,
@@ -185,7 +183,7 @@ mod tests {
         let error = |text: &str| network(text).unwrap_err().to_string();
         assert_eq!(
             error("10.1.2.3/8"),
-            "`10.1.2.3/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.1.2.3 for the one address"
+            "`10.1.2.3/8` has bits after its prefix: write 10.0.0.0/8 for the network, or 10.1.2.3 for the one address"
         );
         for text in ["", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.0/ 8", "2001:db8::/129"] {
             assert!(error(text).contains("is not a network: "), "{text}");

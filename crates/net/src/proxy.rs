@@ -201,7 +201,7 @@ mod tests {
 
     fn check(bytes: &[u8], expected: Result<Option<(&str, &str)>, ProxyError>) {
         let found = ProxyHeader::parse(bytes).map(|header| {
-            let header = header.unwrap_or_else(|| panic!("more needed behind {}", bytes.escape_ascii()));
+            let header = header.unwrap_or_else(|| panic!("more needed after {}", bytes.escape_ascii()));
             assert_eq!(header.bytes, bytes.len());
             header.addresses
         });

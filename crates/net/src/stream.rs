@@ -346,6 +346,6 @@ mod tests {
         let end = client.read_to_end(&mut said).await;
         assert_eq!(said, b"bye\n");
         // As the other side was closed with something left to read (unix(7)).
-        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "it was read behind its time");
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "it was read after its time");
     }
 }

@@ -35,7 +35,7 @@ const COMMANDS: [(&[&str], &str); 12] = [
 /// Options of commands that read the index.
 const OPTIONS: [(&[&str], &str); 15] = [
     (&["--nocolor", "--no-color"], "NO_COLOR=1 in front of the command turns colours off"),
-    (&["--muhome", "--config"], "--index DIR behind the command, or POSTHASTE_INDEX, says where the index is"),
+    (&["--muhome", "--config"], "--index DIR after the command, or POSTHASTE_INDEX, says where the index is"),
     (
         &["--duplicate"],
         "each file is a hit of its own, and `posthaste find --skip-dups --output files QUERY` prints one for each message",

@@ -147,7 +147,7 @@ impl Table {
     fn page_for(&mut self, lsn: u64, recipients: usize) -> u32 {
         if let Some(&last) = self.order.last() {
             let page = &self.pages[last as usize];
-            assert!(lsn >= page.last_lsn(), "LSNs ascend: {lsn} behind {}", page.last_lsn());
+            assert!(lsn >= page.last_lsn(), "LSNs ascend: {lsn} after {}", page.last_lsn());
             let room = PAGE - page.recipients.len();
             let fits = room > 0 && (recipients <= room || recipients > UNDIVIDED);
             if fits && lsn - page.base <= u64::from(u32::MAX) {

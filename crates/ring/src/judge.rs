@@ -328,7 +328,7 @@ mod tests {
         // Damage at the beginning of a segment gets its name from the segment before it.
         let second = || with_gap(segment(2, 1, (23, 30), 29, 0), None);
         check(1, [first(), second()], &[("2", Some((21, 22)), true)], 30);
-        // Without one before it, what was freed tells; without a whole record behind it nothing does.
+        // Without one before it, what was freed tells; without a whole record after it nothing does.
         check(2, [second()], &[("2", Some((10, 22)), true)], 30);
         let spoiled = || with_gap(segment(1, 1, (0, 0), 5, 0), None);
         check(1, [spoiled()], &[("1", None, true)], 5);
@@ -370,7 +370,7 @@ mod tests {
         check(&[1, 2], vec![], &[("", Some((10, END)), true)], 0);
         let (number, read) = one();
         check(&[], vec![(number, Read { is_cut: true, ..read })], &[("1", Some((21, END)), true)], 20);
-        // One that was cut off behind its last record has lost nothing, as the next one tells.
+        // One that was cut off after its last record has lost nothing, as the next one tells.
         let (number, read) = one();
         check(&[], vec![(number, Read { is_cut: true, ..read }), segment(2, 1, (21, 30), 29, 0)], &[], 30);
     }

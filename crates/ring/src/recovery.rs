@@ -329,7 +329,7 @@ impl Read {
         Ok(())
     }
 
-    /// The blocks from the first record after `mark` on.
+    /// Blocks from the first record after `mark` on.
     fn blocks_behind(&self, mark: Lsn) -> io::Result<Option<Range<u64>>> {
         let mut first = None;
         self.behind(mark, &mut |offset, _| {

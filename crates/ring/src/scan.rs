@@ -160,7 +160,7 @@ pub(crate) fn scan(
         at = found.end;
         let one = Some((header.lsn, header.lsn));
         if end > to {
-            found.gaps.push(Gap { range: next..to, lsns: one, what: "the record ends behind its segment" });
+            found.gaps.push(Gap { range: next..to, lsns: one, what: "the record ends beyond its segment" });
             break;
         }
         window.set_ahead(if header.body_len >= LARGE_BODY { READ_AHEAD_SMALL } else { READ_AHEAD });

@@ -135,7 +135,7 @@ impl Handler for Show {
 
     fn aborted(&self, session: &mut Session<Seen>, _: Mail, aborted: Aborted) {
         session.state.aborted += 1;
-        say(session, format_args!("no message behind {:?}: {:?}", aborted.stage, aborted.cause));
+        say(session, format_args!("no message after {:?}: {:?}", aborted.stage, aborted.cause));
     }
 
     fn ended(&self, session: Session<Seen>, end: SessionEnd) {

@@ -189,7 +189,7 @@ impl Bodies {
         let mut table = vec![0; body.len.div_ceil(CHUNK) as usize * 4];
         read_at(&file, &mut table, body.len)?;
         if crc32c::crc32c(&table) != body.table_crc {
-            return Err(BodyError::Damaged("the checksums behind the body are damaged"));
+            return Err(BodyError::Damaged("the checksums after the body are damaged"));
         }
         Ok((file, table))
     }

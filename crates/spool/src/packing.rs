@@ -187,7 +187,7 @@ impl Shared {
         };
         let row = self.packed(id, copied)?;
         let last = segments[done - 1].last.get();
-        // All of the segments is packed, also behind the last batch that was copied: none of them is kept to be packed once more.
+        // All of the segments is packed, also after the last batch that was copied: none of them is kept to be packed once more.
         self.enter_pack(row.map(|row| PackRow { first, last, ..row }), last);
         Ok(done)
     }

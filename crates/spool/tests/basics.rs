@@ -444,7 +444,7 @@ fn a_damaged_pack_is_merged_only_once_unneeded() {
     for _ in 0..2 {
         spool.clean_packs().unwrap();
         spool.checkpoint().unwrap();
-        assert_eq!(spool.file_stats().packs, 3, "the first, the damaged one, and the two behind it as one");
+        assert_eq!(spool.file_stats().packs, 3, "the first, the damaged one, and the two after it as one");
     }
     assert_eq!(damaged(&told), [lsns[bad]]);
     for at in (0..lsns.len()).filter(stays) {

@@ -90,7 +90,7 @@ fn it_shows_what_is_where_and_gives_out_what_is_needed() {
     assert_eq!((shown.last, shown.large.len()), (lsns[30], 1));
     assert!(!shown.packs.is_empty() && !shown.segments.is_empty());
     let needed: u64 = shown.packs.iter().chain(&shown.segments).map(|place| place.needed).sum();
-    assert_eq!(needed, 20, "18 that wait, the one behind the checkpoint and the large one");
+    assert_eq!(needed, 20, "18 that wait, the one after the checkpoint and the large one");
     let all = exported(&closed);
     let expected: Vec<_> = lsns.iter().enumerate().skip(12).map(|(n, lsn)| (*lsn, n)).collect();
     let small: Vec<_> = all.iter().filter(|(lsn, ..)| *lsn != large).collect();

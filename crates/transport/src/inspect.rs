@@ -51,7 +51,7 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
         match TransportEntry::decode(payload.clone()) {
             Some(TransportEntry::Deliver(deliver)) => {
                 let (body, bytes) = deliver.body.unwrap_or((lsn, body_len));
-                // Those that are held are named behind it.
+                // Those that are held are named after it.
                 held.retain(|(of, _)| *of != body);
                 messages.insert(body, (deliver, bytes));
             }

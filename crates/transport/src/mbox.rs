@@ -316,10 +316,10 @@ mod tests {
                 std::fs::write(world.path(), [&whole[..len], &vec![0; zeros]].concat()).unwrap();
                 world.append(Some(begun)).unwrap();
                 let found = std::fs::read(world.path()).unwrap();
-                // Zeros behind a whole message are somebody else's.
+                // Zeros after a whole message are somebody else's.
                 assert_eq!(found, [&whole[..], &vec![0; if is_whole { zeros } else { 0 }]].concat(), "{len} {zeros}");
             }
-            // Another program has appended meanwhile: that must not go, and ours comes behind it unless it is whole.
+            // Another program has appended meanwhile: that must not go, and ours comes after it unless it is whole.
             std::fs::write(world.path(), [&whole[..len], AFTER].concat()).unwrap();
             world.append(Some(begun)).unwrap();
             let again: &[u8] = if len == whole.len() { b"" } else { &whole[BEFORE.len()..] };

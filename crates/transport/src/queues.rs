@@ -234,7 +234,7 @@ impl Queues {
             }
             if self.done.is_some() {
                 gone.into_iter().for_each(|number| self.remove((body, number)));
-                // The others were open then; of those that were held it is said behind this.
+                // The others were open then; of those that were held it is said after this.
                 targets.iter().for_each(|(number, _)| self.release((body, *number)));
             }
             return done;

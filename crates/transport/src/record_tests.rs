@@ -1,4 +1,4 @@
-//! A spool that takes no records: only so much is delivered meanwhile, and nothing else again behind a restart.
+//! A spool that takes no records: a bounded number is delivered meanwhile, and nothing else again after a restart.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;

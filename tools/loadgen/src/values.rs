@@ -118,7 +118,7 @@ fn split_weight(text: &str) -> Result<(&str, u32), ValueError> {
         None => Ok((text, 1)),
         Some((name, weight)) => match weight.parse() {
             Ok(weight) if weight > 0 => Ok((name, weight)),
-            _ => Err(ValueError::new(format!("`{text}`: the weight behind the colon must be a number from 1"))),
+            _ => Err(ValueError::new(format!("`{text}`: the weight after the colon must be a number from 1"))),
         },
     }
 }

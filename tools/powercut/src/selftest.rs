@@ -214,7 +214,7 @@ fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
             missing.push(format!("a write of {length} bytes {how} came through as {covered}"));
         }
         if !matches!(recorded.events.last(), Some(Event::Flush)) {
-            missing.push(format!("a write {how} came through without a flush behind it"));
+            missing.push(format!("a write {how} came through without a flush after it"));
         }
     }
     if !discarded.events.iter().any(|event| matches!(event, Event::Discard { offset: 2_097_152, len: 65_536 })) {

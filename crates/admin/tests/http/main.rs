@@ -170,7 +170,7 @@ fn requests_that_are_read_in_two_ways_are_refused() {
         assert!(status(&answer) == 400 && answer.matches("HTTP/1.1 ").count() == 1, "{text:?}: {answer}");
         assert!(answer.contains("content-security-policy: ") && answer.contains("{\"error\":\""), "{text:?}: {answer}");
     }
-    // Nothing behind a refused head is answered, and nothing behind chunks that are none.
+    // Nothing after a refused head is answered, and nothing after invalid chunks.
     let second = "GET / HTTP/1.1\nHost: localhost\n\nGET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let answer = world.raw(format!("GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n{second}").as_bytes());
     assert!(!answer.contains("full"), "{answer}");

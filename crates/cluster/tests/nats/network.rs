@@ -154,7 +154,7 @@ fn an_append_whose_answer_is_late_is_stored_once() {
     cut.check(&lsns);
 }
 
-/// Requests are lost with the connection: before the engine has them, or behind it.
+/// Requests are lost with the connection: before the engine has them, or after.
 #[test]
 fn an_append_that_a_reset_loses_is_sent_again() {
     let Some(cut) = Cut::new() else { return };

@@ -579,7 +579,7 @@ fn waiting_mail_does_not_keep_later_mail_in_the_spool() {
     let (entries, bodies) = world.held("");
     assert!(
         entries > 200 && bodies == 201,
-        "{entries} entries, {bodies} bodies: nothing is forgotten behind what waits"
+        "{entries} entries, {bodies} bodies: nothing is forgotten after what waits"
     );
     // The spool needs the space.
     let mount = world.delivery.core().mounts[0].clone();

@@ -134,7 +134,7 @@ impl Settled {
     /// | 8, 16 | token, key |
     /// | 16 | digest of the body |
     /// | 4, 4, 4 | begun, at, total |
-    /// | 4, then 8 each | ranges: first index, and the one behind the last |
+    /// | 4, then 8 each | ranges: first index, and the one after the last |
     /// | 2, then each | refusals: code (2), text |
     /// | 4, then 6 each | failed recipients: index (4), refusal (2) |
     pub fn encode(&self) -> Bytes {

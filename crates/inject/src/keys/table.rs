@@ -307,7 +307,8 @@ pub(super) struct KeyClock {
 }
 
 impl KeyClock {
-    /// The clock of an opening, at which the wall's says `wall`. It goes on behind `latest`. Time without the server counts, but not all that a key has.
+    /// The clock of an opening at wall time `wall`. It continues after `latest`. Time while the server was down
+    /// counts, but never ends a key by itself.
     pub fn start(latest: u32, wall: u32, opened: Instant) -> Self {
         let at_opening = match latest {
             0 => wall,

@@ -31,7 +31,7 @@ pub(super) const PYTHON_KINDS: [KindOf; 13] = [
                 .filter(|one| !one.starts_with('@'))
                 .all(|address| case.ours.addresses.iter().any(|one| bare(one) == bare(address)))
     }),
-    ("a word behind quotes", "the quotes are a name; theirs makes one address of both", |case| {
+    ("a word after quotes", "the quotes are a name; theirs makes one address of both", |case| {
         case.what == "addresses" && case.theirs.addresses.iter().any(|address| address.starts_with('"'))
     }),
     ("a date in another form", "read; theirs has none", |case| case.what == "date" && case.theirs.date.is_none()),

@@ -123,7 +123,7 @@ pub enum QueueCommand {
     Route {
         #[command(flatten)]
         scope: ScopeArgs,
-        /// A host or an address in brackets, with a port behind a colon if it is not 25
+        /// A host or an address in brackets, followed by a colon and the port if it is not 25
         #[arg(long, value_name = "HOST")]
         to: String,
         /// For how long, such as 2h; default: until `queue unroute`

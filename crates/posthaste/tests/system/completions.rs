@@ -50,7 +50,7 @@ fn bash_completes_what_the_index_knows() {
         ask(place.path(), "bash", &script)
     };
     let Some(tags) = complete("posthaste find tag:i", "posthaste find tag : i") else { return };
-    assert_eq!(tags, ["important", "inbox"], "bash replaces what stands behind the colon");
+    assert_eq!(tags, ["important", "inbox"], "bash replaces the part after the colon");
     assert_eq!(complete("posthaste tag +im", "posthaste tag +im").unwrap(), ["+important"]);
     assert_eq!(complete("posthaste find query:", "posthaste find query :").unwrap(), ["boss"]);
     assert_eq!(complete("posthaste find sub", "posthaste find sub").unwrap(), ["subject:"]);

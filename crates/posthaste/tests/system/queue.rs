@@ -97,10 +97,10 @@ fn a_hold_with_an_end_survives_a_kill_and_an_export() {
     server.wait();
     let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
     let server = Server::start_as_it_is(dir);
-    assert_eq!(ends(dir), before, "behind a kill");
+    assert_eq!(ends(dir), before, "after a kill");
     server.stop();
     let server = Server::start_as_it_is(dir);
-    assert_eq!(ends(dir), before, "behind an end, which wrote a snapshot");
+    assert_eq!(ends(dir), before, "after an end, which wrote a snapshot");
     assert_eq!(hold("1s"), (0, "3 held\n".into()), "an end can be changed");
     next.wait_for_mail("there.example", "ann", 2);
     next.wait_for_mail("there.example", "bob", 1);

@@ -137,10 +137,10 @@ fn the_reason_of_a_wait_survives_kills_and_orderly_ends() {
     server.signal(Signal::KILL);
     server.wait();
     let server = Server::start_as_it_is(dir);
-    check("behind a kill");
+    check("after a kill");
     server.stop();
     let server = Server::start_as_it_is(dir);
-    check("behind an end, which wrote a snapshot");
+    check("after an end, which wrote a snapshot");
     server.stop();
 }
 
@@ -203,14 +203,14 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
     let before = times();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
-    assert_eq!(times(), before, "behind a reload");
+    assert_eq!(times(), before, "after a reload");
     for (action, count) in [("flush", 0), ("requeue", 0), ("hold", 2), ("release", 2)] {
         let (status, said) = queue(dir, &[action, "--all"]);
         assert!(status == i32::from(count == 0) && said.starts_with(&format!("{count} ")), "{action}: {said}");
         // An action is applied after its answer.
         wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));
     }
-    assert_eq!(times(), before, "behind what an operator did");
+    assert_eq!(times(), before, "after what an operator did");
     server.stop();
 }
 

@@ -75,10 +75,10 @@ fn a_queue_moves_with_its_schedule_and_no_import_doubles() {
     server_to.signal(Signal::KILL);
     server_to.wait();
     let server_to = Server::start_as_it_is(to);
-    assert_eq!(counts(&import(to, &[path])), of(0, 0, 3), "behind a kill");
+    assert_eq!(counts(&import(to, &[path])), of(0, 0, 3), "after a kill");
     server_to.stop();
     let server_to = Server::start_as_it_is(to);
-    assert_eq!(counts(&import(to, &[path])), of(0, 0, 3), "behind an end, which wrote a snapshot");
+    assert_eq!(counts(&import(to, &[path])), of(0, 0, 3), "after an end, which wrote a snapshot");
     assert_eq!(kept(to), before.0);
 
     // What was changed, cut short or is something else.
@@ -156,7 +156,7 @@ fn a_queue_moves_while_neither_server_runs() {
     assert!(!to.join("posthaste-data").exists());
     Server::start_as_it_is(to).stop();
     assert_eq!(counts(&import(to, &[path])), of(1, 2, 0));
-    assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "behind an end, which wrote a snapshot");
+    assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "after an end, which wrote a snapshot");
 
     let (server, server_to) = (Server::start_as_it_is(from), Server::start_as_it_is(to));
     assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "with a server");

@@ -131,8 +131,8 @@ impl Srs {
         Ok(ReversePath::Address(rewritten))
     }
 
-    /// Restores the address behind a recipient in our domain: the sender, or the first forwarder. Use it only for
-    /// possible bounces: an accepted address is open to everybody.
+    /// Restores the address that a recipient in our domain stands for: the sender, or the first forwarder. Use it
+    /// only for possible bounces: an accepted address is open to everybody.
     ///
     /// Other hosts may have changed the case of letters; the result has the case received.
     ///

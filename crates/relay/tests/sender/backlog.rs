@@ -23,7 +23,7 @@ impl Rig {
 
 #[test]
 fn intake_waits_while_sent_mail_is_late_and_no_longer() {
-    // The pause lasts for two seconds behind the last message. A thread that stands still for longer looks again.
+    // The pause lasts for two seconds after the last message. A thread that stands still for longer looks again.
     wait("intake is to wait", || {
         let sink = Sink::start();
         let rig = rig_with(zone(), sink.port(), |_| ());

@@ -228,7 +228,7 @@ fn poison_ends_a_session_before_its_next_octet() {
         is_held.recv_timeout(Duration::from_secs(60)).expect(command);
         disk.is_poisoned.store(true, Ordering::Relaxed);
         release.send(()).unwrap();
-        assert_eq!(rest.recv_timeout(Duration::from_secs(60)).expect(command), "", "behind {command}");
+        assert_eq!(rest.recv_timeout(Duration::from_secs(60)).expect(command), "", "after {command}");
         wait("the connections end", || rig.relay.stats().connections == 0);
         assert_eq!(rig.relay.stats().recipients, 1, "{command}");
     }

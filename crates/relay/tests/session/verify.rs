@@ -57,7 +57,7 @@ async fn only_the_reply_to_rcpt_speaks_of_the_recipient() {
             let (answers, _) = ask(Script { extensions: vec![extension], odd, ..Script::default() }).await;
             let code = if expected == "taken" { 0 } else { code };
             assert_eq!(is(&answers[0]), (expected, code), "{at:?} {code}");
-            assert_eq!(is(&answers[1]).0, "taken", "the session goes on behind {code} to {at:?}");
+            assert_eq!(is(&answers[1]).0, "taken", "the session goes on after {code} to {at:?}");
         }
     }
 }

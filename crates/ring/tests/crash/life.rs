@@ -97,7 +97,7 @@ impl Expectation {
             } else if found.insert(record, shown.lsn).is_some() {
                 wrong = Some(format!("record {record} is there twice"));
             } else if last.insert(record % APPENDERS, record).is_some_and(|before| before > record) {
-                wrong = Some(format!("record {record} lies behind a later one of its appender"));
+                wrong = Some(format!("record {record} lies after a later one of its appender"));
             } else if self.never.contains(&record) {
                 wrong = Some(format!("record {record} was cancelled before it was written"));
             }

@@ -9,7 +9,7 @@ use crate::query::SavedQueries;
 pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
 /// notmuch keeps saved queries among its settings.
 const QUERY_KEY: &str = "query.";
-const NOT_HEX: &str = "a `%` without two hexadecimal digits behind it";
+const NOT_HEX: &str = "a `%` without two hexadecimal digits after it";
 
 /// Content of a dump.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub fn restore(text: &str) -> Result<Dump, TagError> {
             None => line.split_once(" -- ").ok_or(error("no ` -- id:...`"))?,
         };
         let id = query.trim().strip_prefix("id:").ok_or(error("only id: can be restored"))?;
-        let id = unquoted(id).ok_or(error("a `\"` that is never closed, or something behind it"))?;
+        let id = unquoted(id).ok_or(error("a `\"` that is never closed, or something after it"))?;
         let mut set = Tags::new();
         for tag in tags.split_ascii_whitespace() {
             let tag = tag.strip_prefix('+').ok_or(error("a tag without `+`"))?;

@@ -376,7 +376,7 @@ impl Receiver {
     /// The addressee of a notification for `sender`; `None` if there is none.
     fn addressee(&self, sender: &str) -> Option<Addressee> {
         let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
-        // A sender that we have rewritten is the sender behind it.
+        // A sender that we have rewritten stands for the original sender.
         let (path, is_rewritten) = match self.remote().back(&path) {
             Back::Ordinary => (path, false),
             Back::Sender(back) => (back, true),

@@ -69,7 +69,7 @@ fn what_comes_behind_a_refusal_is_bounded() {
             let text = format!("a: b\r\n\r\nsome text\n{}\r\n.\r\nNOOP\r\n", "x".repeat(behind));
             let wire = format!("{OPEN}DATA\r\n{text}");
             at_every_cut(&refused(message_bytes), wire.as_bytes(), |host, cut| {
-                assert_eq!(codes(host)[4..], *expected, "{behind} octets behind, cut at {cut}");
+                assert_eq!(codes(host)[4..], *expected, "{behind} octets after, cut at {cut}");
                 assert_eq!(host.closed, expected.len() == 2);
             });
         }

@@ -60,7 +60,7 @@ impl Running for Opens {
         rest();
         let before = anonymous_octets(pid).unwrap_or_default();
         let answer = client.command("SELECT INBOX").map_err(SideError::failed("SELECT"))?;
-        // With the listing behind the answer.
+        // With the listing after the answer.
         rest();
         let octets = anonymous_octets(pid).unwrap_or_default().saturating_sub(before) as f64;
         let (messages, expected) = (answer.exists.unwrap_or_default(), self.servers.messages());

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(lost(&[Event::Mark(number)], &taken), 0);
         assert_eq!(lost(&taken, &[]), 0);
         let part = [vec![Event::Mark(number)], taken[..1].to_vec()].concat();
-        assert_eq!(lost(&part, &taken[1..]), 0, "one before and the others behind");
+        assert_eq!(lost(&part, &taken[1..]), 0, "one before and the others after");
         assert_eq!(lost(&taken[..1], &[]), taken.len() - 1, "never acknowledged, and yet durable");
         assert_eq!(lost(&[], &taken[..1]), taken.len() - 1);
     }

@@ -106,7 +106,7 @@ async fn mail_held_by_a_hanging_disk_is_refused_and_later_comes_once() {
     }
     assert!(server.shutdown(LONG).await);
     Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
-    // Everything that was accepted is visible behind that.
+    // Everything that was accepted is visible after that.
     store.shutdown().await;
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         assert_eq!(messages(&mail, protocol), 1, "{protocol:?}");

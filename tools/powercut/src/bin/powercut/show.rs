@@ -113,7 +113,7 @@ impl Show {
         }
         if o.sent_again > 0 {
             println!(
-                "{}: {} sent twice, as the power went between the other host's 250 and the record: {} flushes behind it at most",
+                "{}: {} sent twice, as the power went between the other host's 250 and the record: {} flushes after it at most",
                 o.file_system.name(),
                 o.sent_again,
                 o.sent_again_flushes_max
