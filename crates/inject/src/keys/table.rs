@@ -308,7 +308,7 @@ pub(super) struct KeyClock {
 
 impl KeyClock {
     /// The clock of an opening at wall time `wall`. It continues after `latest`. Time while the server was down
-    /// counts, but never ends a key by itself.
+    /// counts, but leaves each key [`KEPT_MIN_SECS`] at least.
     pub fn start(latest: u32, wall: u32, opened: Instant) -> Self {
         let at_opening = match latest {
             0 => wall,
