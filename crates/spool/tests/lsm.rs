@@ -112,6 +112,33 @@ fn a_released_message_leaves_the_tree_after_two_checkpoints() {
 }
 
 #[test]
+fn a_tree_that_was_cut_while_it_was_made_is_made_anew() {
+    for kind in kinds() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = dir.path().join(kind.to_string());
+        // Nothing but the first checkpoint can be made.
+        std::fs::write(&records, "").unwrap();
+        assert!(try_open(dir.path(), kind).is_err());
+        std::fs::remove_file(&records).unwrap();
+        // A file of `fjall` and one of RocksDB.
+        for name in ["version", "CURRENT"] {
+            std::fs::create_dir_all(records.join("database")).unwrap();
+            std::fs::write(records.join("database").join(name), "").unwrap();
+        }
+        let spool = open(dir.path(), kind);
+        let stream = spool.stream("a").unwrap();
+        let lsn = append(&spool, stream, vec![1]);
+        spool.abandon();
+        assert_eq!(replayed(&open(dir.path(), kind), stream), [lsn], "{kind}");
+        // From then on it has accepted mail.
+        std::fs::write(records.join("database/version"), "").unwrap();
+        std::fs::write(records.join("database/CURRENT"), "").unwrap();
+        assert!(matches!(try_open(dir.path(), kind), Err(OpenError::Log(_))), "{kind}");
+        assert!(records.join("database/version").exists());
+    }
+}
+
+#[test]
 fn a_tree_that_is_away_is_not_made_anew() {
     for kind in kinds() {
         let dir = tempfile::tempdir().unwrap();

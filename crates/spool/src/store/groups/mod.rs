@@ -59,7 +59,7 @@ impl GroupStore {
         config: &Config,
         core: &Arc<Core>,
         checkpoint: &Checkpoint,
-        open_medium: impl FnOnce(&Path, u64) -> Result<OpenedMedium, OpenError>,
+        open_medium: impl Fn(&Path, u64) -> Result<OpenedMedium, OpenError>,
     ) -> Result<(Arc<dyn Store>, Reopened), OpenError> {
         let dir = dir.join(config.kind.dir());
         // Its disk may be away: mail after the checkpoint would leave no trace, and its numbers would be given again.
@@ -68,7 +68,15 @@ impl GroupStore {
             return Err(OpenError::NoRecords { dir });
         }
         posthaste_fsops::make_dir(&dir)?;
-        let (medium, held) = open_medium(&dir, checkpoint.through)?;
+        let (medium, held) = match open_medium(&dir, checkpoint.through) {
+            // A cut while the spool was made may leave a database that cannot be opened. It has accepted nothing.
+            Err(OpenError::Log(_)) if checkpoint.kind.is_none() => {
+                std::fs::remove_dir_all(&dir)?;
+                posthaste_fsops::make_dir(&dir)?;
+                open_medium(&dir, checkpoint.through)?
+            }
+            opened => opened?,
+        };
         let last = held.last().unwrap_or(0);
         let known = last.max(checkpoint.through).max(checkpoint.freed);
         let lost_through = if is_lost { known + LOST_MAX } else { 0 };
