@@ -20,6 +20,8 @@ pub struct Exporter {
     manifest: Manifest,
     /// The manifest's file, empty and locked until the end.
     unfinished: File,
+    /// Files whose bytes are not durable yet.
+    unsynced: Vec<File>,
     stream: Option<String>,
     exported: Exported,
 }
@@ -41,7 +43,8 @@ impl Exporter {
         let unfinished =
             begin(dir).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
         let (manifest, stream) = (Manifest::default(), stream.map(str::to_owned));
-        Ok(Exporter { dir: dir.to_owned(), manifest, unfinished, stream, exported: Exported::default() })
+        let exported = Exported::default();
+        Ok(Exporter { dir: dir.to_owned(), manifest, unfinished, unsynced: Vec::new(), stream, exported })
     }
 
     pub fn write(&mut self, batch: &ExportedBatch) -> io::Result<()> {
@@ -116,8 +119,9 @@ impl Exporter {
     }
 
     /// Writes the manifest and makes everything durable, so that the caller may drop the exported data.
-    pub fn finish(self) -> io::Result<Exported> {
+    pub fn finish(mut self) -> io::Result<Exported> {
         // A power cut keeps no manifest without the files.
+        self.sync()?;
         File::open(&self.dir)?.sync_all()?;
         let manifest = self.dir.join(MANIFEST);
         posthaste_fsops::write_all(&self.unfinished, self.manifest.text().as_bytes())?;
@@ -134,10 +138,17 @@ impl Exporter {
     fn put_file(&mut self, name: String, content: &mut dyn io::Read) -> io::Result<()> {
         let mut file = new_file(&self.dir.join(&name))?;
         self.manifest.copy(name, content, &mut file)?;
-        file.sync_all()
+        self.unsynced.push(file);
+        if self.unsynced.len() < UNSYNCED_MAX { Ok(()) } else { self.sync() }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.unsynced.drain(..).try_for_each(|file| file.sync_all())
     }
 }
 
+/// Open files: where a sync writes a journal, the first of so many writes that of the others, too.
+const UNSYNCED_MAX: usize = 256;
 /// The streams of an export.
 pub const STREAMS: &str = "streams.json";
 /// Their snapshots.
