@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::channel;
 
-use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool};
+use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StoreKind};
 use serde_json::Value;
 
 use crate::spool::{append, json, open, run};
@@ -38,7 +38,8 @@ fn an_import_that_finds_no_room_names_the_new_spool() {
 
 /// Batches that a stream is shown at an opening, and up to where the content of its entries is unknown.
 fn shown(dir: &Path, stream: &str) -> (Vec<Lsn>, Option<Lsn>) {
-    let mut config = Config { keeper: false, ..Config::default() };
+    let kind = StoreKind::of(dir).unwrap();
+    let mut config = Config { kind, keeper: false, ..Config::default() };
     config.ring.segment_bytes = 64 << 10;
     let (spool, report) = FileSpool::open(dir, config).unwrap();
     let stream = spool.stream(stream).unwrap();
@@ -108,6 +109,39 @@ fn after_a_lost_segment_a_spool_is_repaired_and_moved() {
             assert_eq!(batches, left, "{what}: {place}");
             let last_said = all.iter().skip(1).step_by(2).rfind(|lsn| lost.contains(&lsn.get()));
             assert!(uncertain.as_ref() >= last_said, "{what}: {place}: {uncertain:?}");
+        }
+    }
+}
+
+#[test]
+fn after_the_loss_of_all_records_a_spool_is_repaired_and_moved() {
+    for has_checkpoint in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
+        let (spool, _) = FileSpool::open(&dir.path().join("spool"), config).unwrap();
+        let one = spool.stream("local:one").unwrap();
+        let all: Vec<Lsn> = (0..3).map(|_| append(&spool, &[one], Body::inline(vec!["x".into()]))).collect();
+        if has_checkpoint {
+            spool.checkpoint().unwrap();
+        }
+        spool.abandon();
+        std::fs::remove_dir_all(dir.path().join("spool/files")).unwrap();
+
+        let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+        let is_told = text.starts_with("kind: files\n") && text.contains("DAMAGED: files: ");
+        assert!(code == 1 && is_told && text.contains("holds no records"), "{has_checkpoint}: {text}");
+        assert_eq!(run(dir.path(), &["export", "spool", "--to", "damaged"]).0, 1, "{has_checkpoint}");
+        let (code, text, _) = run(dir.path(), &["repair", "spool", "--give-up-damaged"]);
+        assert!(code == 0 && text.contains("holds no records"), "{has_checkpoint}: {text}");
+        assert_eq!(text.matches("GIVEN UP: batch ").count(), if has_checkpoint { 3 } else { 0 }, "{text}");
+        let (code, text, _) = run(dir.path(), &["repair", "spool", "--give-up-damaged"]);
+        assert_eq!((code, &*text), (0, "sound: nothing had to be repaired\n"), "{has_checkpoint}");
+        assert_eq!(json(dir.path(), &["export", "spool", "--to", "whole"]).0, 0, "{has_checkpoint}");
+        let (code, _, error) = run(dir.path(), &["import", "new", "--from", "whole"]);
+        assert_eq!(code, 0, "{has_checkpoint}: {error}");
+        for place in ["spool", "new"] {
+            let (batches, uncertain) = shown(&dir.path().join(place), "local:one");
+            assert!(batches.is_empty() && uncertain.as_ref() > all.last(), "{has_checkpoint}: {place}: {uncertain:?}");
         }
     }
 }
