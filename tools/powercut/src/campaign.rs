@@ -263,13 +263,17 @@ impl Outcome {
     }
 
     /// True if some mail was expected, and none is lost, duplicated, half or misplaced, and nothing is broken. A file
-    /// system that does not survive torn sectors below the atomic size of real disks is no fault of the server.
+    /// system that does not survive torn sectors below the atomic size of real disks is no fault of the server. Nor is a journal that fjall refuses to
+    /// open for a hole in its last entry: nothing in it is lost, and docs/spool.md says so.
     pub fn is_clean(&self) -> bool {
-        let its_own = if self.sector < 4096 { self.unmountable } else { 0 };
-        self.looked_for > 0 && self.findings.len() as u64 == its_own
+        let of_file_system = if self.sector < 4096 { self.unmountable } else { 0 };
+        let refused = self.findings.iter().filter(|finding| finding.what.contains(REFUSED_JOURNAL)).count() as u64;
+        self.looked_for > 0 && self.findings.len() as u64 == of_file_system + refused
     }
 }
 
+/// In the last words of a server.
+const REFUSED_JOURNAL: &str = "FjallError: JournalRecovery(";
 /// Limit on kept recordings of recoveries: each holds its writes in memory.
 const RECOVERIES_KEPT: usize = 3;
 
@@ -309,7 +313,10 @@ mod tests {
         assert!(!of(512, 200, &[]).is_clean(), "nothing was looked at");
         assert!(!of(4096, 0, &[]).is_clean(), "nothing was looked at");
         assert!(!of_entries(0, 4096, 0, std::slice::from_ref(&whole)).is_clean(), "nothing was looked for");
-        assert!(!of(512, 1, &[whole, loss.clone()]).is_clean());
+        assert!(!of(512, 1, &[whole.clone(), loss.clone()]).is_clean());
+        let mut refused = of(4096, 1, std::slice::from_ref(&whole));
+        refused.findings[0].what = format!("the server ended: {REFUSED_JOURNAL}ChecksumMismatch)");
+        assert!(refused.is_clean());
         let lossy = of(4096, 0, &[loss]);
         assert_eq!((lossy.looked_for, lossy.lost, lossy.accounted), (2, 1, 1));
     }

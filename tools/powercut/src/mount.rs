@@ -1,6 +1,7 @@
 //! File systems on a [`Served`](crate::fuse::Served) disk: made, mounted through a loop device, and always unmounted
 //! again.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -198,27 +199,24 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts the mounts left by killed rigs. Until then `mkfs.btrfs` fails for everybody on this machine: it opens each
-/// mount's source and finds a file system without a server.
+/// Starts this program again in a mount namespace of its own, unless it is in one. A copy that another program makes of the machine's namespace, as a container does
+/// at its start, would keep our disks in use. The mounts of a killed rig go with its last process.
 ///
 /// # Errors
-/// Errors of reading the table of mounts or of unmounting.
-pub fn clear_dead() -> std::io::Result<()> {
-    let table = std::fs::read_to_string("/proc/self/mounts")?;
-    let mounts: Vec<(&str, &Path)> = table
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter_map(|(source, rest)| Some((source, Path::new(rest.split(' ').next()?))))
-        .collect();
-    for &(_, served) in mounts.iter().filter(|(source, _)| *source == SOURCE) {
-        let is_dead = std::fs::metadata(served).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN));
-        // What was mounted from the dead disk lies beside it.
-        let Some(dir) = served.parent().filter(|_| is_dead) else { continue };
-        for (_, on) in mounts.iter().rev().filter(|(_, on)| on.starts_with(dir)) {
-            rustix::mount::unmount(*on, UnmountFlags::DETACH)?;
-        }
+/// An error of `unshare`, or of starting again.
+pub fn need_own_namespace() -> Result<(), ToolError> {
+    if std::env::var_os(OWN_NAMESPACE).is_some() {
+        return Ok(());
     }
-    Ok(())
+    let own = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "--"]).env(OWN_NAMESPACE, "1");
+        command
+    };
+    // Tried first: once it has begun, its failures would be ours.
+    run(own().arg("true"))?;
+    let program = std::env::current_exe().map_err(ToolError::Start)?;
+    Err(ToolError::Start(own().arg(program).args(std::env::args_os().skip(1)).exec()))
 }
 
 pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
@@ -233,8 +231,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
 
 /// Source of a [`Served`](crate::fuse::Served) disk in the table of mounts.
 pub(crate) const SOURCE: &str = "powercut";
-/// The errno of a FUSE file system whose program is gone.
-const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
+/// In the environment of a rig in a namespace of its own.
+const OWN_NAMESPACE: &str = "POWERCUT_OWN_NAMESPACE";
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

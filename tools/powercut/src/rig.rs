@@ -73,7 +73,7 @@ impl Environment {
     /// [`RigError::Unavailable`] with the reason; [`RigError::Io`] if there is no server.
     pub fn check(&self, file_systems: &[FileSystem]) -> Result<(), RigError> {
         let lacks = |what: String| Err(RigError::Unavailable(what));
-        if !rustix::process::geteuid().is_root() {
+        if !is_root() {
             return lacks("mounting needs root".to_owned());
         }
         for device in ["/dev/fuse", "/dev/loop-control"] {
@@ -124,6 +124,11 @@ impl Environment {
     pub fn go_on(&self) -> Result<(), RigError> {
         if self.interrupted.load(Ordering::Relaxed) { Err(RigError::Interrupted) } else { Ok(()) }
     }
+}
+
+/// True if this process may mount.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// True if a program is in the directories of the system's tools.

@@ -49,66 +49,38 @@ impl Rigged {
             sector: cuts.sector,
             is_relayed: cuts.relay,
         };
-        self.cut_all(file_systems.into_iter().map(plan), cuts.keep.as_deref())
+        self.cut_all(&self.environment, file_systems.into_iter().map(plan), cuts.keep.as_deref())
     }
 
-    fn cut_all(&self, plans: impl IntoIterator<Item = Plan>, keep: Option<&Path>) -> Result<bool, RigError> {
+    fn cut_all(
+        &self,
+        environment: &Environment,
+        plans: impl IntoIterator<Item = Plan>,
+        keep: Option<&Path>,
+    ) -> Result<bool, RigError> {
         self.show.heading();
         self.each(plans, |plan| {
-            let outcome = self.cut(&plan, keep)?;
+            let outcome = self.cut(environment, &plan, keep)?;
             self.show.outcome(&outcome);
             Ok(outcome.is_clean())
         })
     }
 
-    fn cut(&self, plan: &Plan, keep: Option<&Path>) -> Result<Outcome, RigError> {
-        let rig = Rig::new(&self.environment, plan.file_system, DISK_BYTES)?;
-        let recorded = campaign::record(&rig, plan, &self.environment)?;
+    fn cut(&self, environment: &Environment, plan: &Plan, keep: Option<&Path>) -> Result<Outcome, RigError> {
+        let rig = Rig::new(environment, plan.file_system, DISK_BYTES)?;
+        let recorded = campaign::record(&rig, plan, environment)?;
         let bar = ProgressBar::new(plan.cuts).with_prefix(plan.file_system.name());
         let style = "{prefix:>22} {bar:40} {pos}/{len} {msg} {eta}";
         bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
-        let outcome = campaign::cut(&rig, plan, &recorded, &self.environment, |outcome| {
+        let outcome = campaign::cut(&rig, plan, &recorded, environment, |outcome| {
             bar.set_message(format!("{} findings", outcome.findings.len()));
             bar.inc(1);
         });
         bar.finish_and_clear();
         if let Some(dir) = keep.filter(|_| !outcome.findings.is_empty()) {
-            self.keep(dir, plan, &recorded, &outcome)?;
+            keep_findings(dir, environment, plan, &recorded, &outcome)?;
         }
         Ok(outcome)
-    }
-
-    /// Keeps recording and outcome, so that `replay` can repeat each cut with findings.
-    fn keep(&self, dir: &Path, plan: &Plan, recorded: &Recorded, outcome: &Outcome) -> Result<(), RigError> {
-        std::fs::create_dir_all(dir)?;
-        let kind = if plan.is_relayed { "relay-" } else { "" };
-        let name = format!("{kind}{:?}-{}", plan.file_system, plan.seed).to_lowercase();
-        let file = dir.join(format!("{name}.powercut"));
-        recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
-        for (number, finding) in outcome.findings.iter().enumerate() {
-            let recovery = finding.recovery.as_ref();
-            let (file, position) = match recovery {
-                None => (file.clone(), finding.position),
-                // What a recovery writes when differs from one to the next: it is kept as a run of its own.
-                Some(recovery) => {
-                    let file = dir.join(format!("{name}-recovery-{number}.powercut"));
-                    recovery.recording.save(&mut BufWriter::new(File::create(&file)?))?;
-                    (file, recovery.position)
-                }
-            };
-            if finding.again.is_some() && recovery.is_none() {
-                continue;
-            }
-            eprintln!(
-                "powercut: again: powercut replay {} --fs {} --seed {} --position {position} --cut-seed {} --sector {}",
-                file.display(),
-                plan.file_system.argument(),
-                plan.seed,
-                finding.seed,
-                plan.sector
-            );
-        }
-        Ok(())
     }
 
     pub fn replay(&self, recording: &Path, at: &At) -> Result<bool, RigError> {
@@ -145,15 +117,19 @@ impl Rigged {
         self.kill_in(&self.environment, times, seed)
     }
 
-    /// Kills a server whose spool is in an LSM tree, if the program was built with it.
-    fn kill_fjall(&self, times: u64, seed: u64, must_run: bool) -> Result<bool, RigError> {
+    /// Runs a step on a server whose spool is in an LSM tree, if the program was built with it.
+    fn with_fjall(
+        &self,
+        must_run: bool,
+        step: impl FnOnce(&Environment) -> Result<bool, RigError>,
+    ) -> Result<bool, RigError> {
         let environment = Environment { spool_kind: "fjall".to_owned(), ..self.environment.clone() };
         match environment.check_kind() {
             Err(RigError::Unavailable(why)) if !must_run => {
-                eprintln!("skipped: kills with a spool of the kind fjall: {why}");
+                eprintln!("skipped: spools of the kind fjall: {why}");
                 Ok(true)
             }
-            checked => checked.and_then(|()| self.kill_in(&environment, times, seed)),
+            checked => checked.and_then(|()| step(&environment)),
         }
     }
 
@@ -294,13 +270,19 @@ impl Rigged {
             sector: 4096,
             is_relayed: false,
         };
-        let relayed = |file_system| Plan { cuts: 6, is_relayed: true, ..plan(file_system) };
-        let steps: [&dyn Fn() -> Result<bool, RigError>; 8] = [
+        let short = |file_system| Plan { cuts: 6, ..plan(file_system) };
+        let relayed = |file_system| Plan { is_relayed: true, ..short(file_system) };
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 9] = [
             &|| self.self_test(1),
-            &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
-            &|| self.cut_all(file_systems.clone().take(1).map(relayed), Some(keep)),
+            &|| self.cut_all(&self.environment, file_systems.clone().map(plan), Some(keep)),
+            &|| self.cut_all(&self.environment, file_systems.clone().take(1).map(relayed), Some(keep)),
+            &|| {
+                self.with_fjall(require_all, |of_fjall| {
+                    self.cut_all(of_fjall, file_systems.clone().take(1).map(short), Some(keep))
+                })
+            },
             &|| self.kill(20, 1),
-            &|| self.kill_fjall(10, 1, require_all),
+            &|| self.with_fjall(require_all, |of_fjall| self.kill_in(of_fjall, 10, 1)),
             &|| self.kill_relay(6, 1, SnapshotCare::Whole),
             &|| self.kill_relay(6, 2, SnapshotCare::Spoiled),
             &|| self.faults_where(|_| true, require_all),
@@ -339,6 +321,46 @@ impl Rigged {
         }
         Ok(is_clean)
     }
+}
+
+/// Keeps recording and outcome, so that `replay` can repeat each cut with findings.
+fn keep_findings(
+    dir: &Path,
+    environment: &Environment,
+    plan: &Plan,
+    recorded: &Recorded,
+    outcome: &Outcome,
+) -> Result<(), RigError> {
+    std::fs::create_dir_all(dir)?;
+    let kind = &environment.spool_kind;
+    let relay = if plan.is_relayed { "relay-" } else { "" };
+    let name = format!("{kind}-{relay}{:?}-{}", plan.file_system, plan.seed).to_lowercase();
+    let file = dir.join(format!("{name}.powercut"));
+    recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
+    for (number, finding) in outcome.findings.iter().enumerate() {
+        let recovery = finding.recovery.as_ref();
+        let (file, position) = match recovery {
+            None => (file.clone(), finding.position),
+            // What a recovery writes when differs from one to the next: it is kept as a run of its own.
+            Some(recovery) => {
+                let file = dir.join(format!("{name}-recovery-{number}.powercut"));
+                recovery.recording.save(&mut BufWriter::new(File::create(&file)?))?;
+                (file, recovery.position)
+            }
+        };
+        if finding.again.is_some() && recovery.is_none() {
+            continue;
+        }
+        eprintln!(
+            "powercut: again: powercut replay {} --kind {kind} --fs {} --seed {} --position {position} --cut-seed {} --sector {}",
+            file.display(),
+            plan.file_system.argument(),
+            plan.seed,
+            finding.seed,
+            plan.sector
+        );
+    }
+    Ok(())
 }
 
 fn all_unless(chosen: &[FileSystem]) -> Vec<FileSystem> {

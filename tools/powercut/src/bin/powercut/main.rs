@@ -16,7 +16,7 @@ use posthaste_powercut::hostile::Size;
 use posthaste_powercut::mount::{self, FileSystem};
 use posthaste_powercut::peers::Peer;
 use posthaste_powercut::relay::kills::SnapshotCare;
-use posthaste_powercut::rig::{Environment, RigError};
+use posthaste_powercut::rig::{Environment, RigError, is_root};
 use posthaste_powercut::server::DEFAULT_KIND;
 use show::Show;
 
@@ -217,7 +217,11 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         scratch: cli.common.scratch.clone(),
         interrupted,
     };
-    mount::clear_dead()?;
+    // Without root the command says what it lacks.
+    if !matches!(cli.command, Command::Hostile { .. }) && is_root() {
+        let lacks = |error| RigError::Unavailable(format!("a mount namespace of its own: {error}"));
+        mount::need_own_namespace().map_err(lacks)?;
+    }
     if environment.spool_kind != DEFAULT_KIND {
         environment.check_kind()?;
     }
