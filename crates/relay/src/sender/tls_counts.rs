@@ -24,9 +24,9 @@ impl TlsCounts {
                 Channel::Encrypted => "encrypted",
                 Channel::Verified => "verified",
             },
-            Err(OpenError::NoStartTls) => "not_offered",
             Err(OpenError::Handshake { error, .. }) if is_of_certificate(error) => "certificate",
             Err(OpenError::Handshake { .. } | OpenError::TlsLost(_)) => "handshake",
+            Err(error) if error.has_no_starttls() => "not_offered",
             Err(_) => return None,
         };
         let demand = policy(manner, settings);

@@ -121,6 +121,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// True if TLS is demanded, and STARTTLS is not offered, or refused.
+    pub fn has_no_starttls(&self) -> bool {
+        let is_refused = || self.last_words().is_some_and(|(step, _)| step == Step::StartTls);
+        matches!(self, Self::NoStartTls) || is_refused()
+    }
+
     /// True if the caller may connect once more, to the same address without TLS.
     pub fn may_retry_in_clear(&self) -> bool {
         matches!(self, Self::Handshake { may_retry_in_clear: true, .. } | Self::TlsLost(_))

@@ -9,7 +9,7 @@ use posthaste_mta_sts::Policies;
 use posthaste_net::tls::{TlsTrust, client_config};
 use posthaste_relay::sender::{MtaSts, Section, opportunistic_tls};
 
-use super::policies::{Came, Files, TlsSink};
+use super::policies::{Came, Files, Odd, TlsSink};
 use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 
 /// Stores a policy as fetched just now.
@@ -84,31 +84,60 @@ fn enforce_takes_permitted_hosts_and_other_modes_all() {
     assert!(counts.len() == 2 && of("mta-sts", "verified") && of("opportunistic", "encrypted"), "{counts:?}");
 }
 
-#[test]
-fn enforce_never_takes_a_certificate_that_is_not_trusted() {
-    let (dir, host, other) = (tempfile::tempdir().unwrap(), Files::new("mx.example"), Files::new("mx.example"));
-    let sink = TlsSink::start(Some(host.server(&host)));
-    let rig = rig(&sink, dir.path(), &other, "");
+/// Sends to all domains: those without a policy in force get their mail, encrypted or not; the others wait. Returns the
+/// relay's log.
+fn only_enforce_minds(sink: &TlsSink, authority: &Files, is_encrypted: bool, fault: &str) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(sink, dir.path(), authority, "");
     send_to_all(&rig);
-    assert_eq!(who(&sink.wait(3)), FREE);
+    let came = sink.wait(3);
+    assert_eq!(who(&came), FREE, "{fault}");
+    assert!(came.iter().all(|one| one.is_encrypted == is_encrypted), "{fault}: {came:?}");
     let is_told = |line: &String| line.starts_with("unreachable") && line.contains("mta-sts");
     wait("the site of the policy", || rig.log().iter().any(is_told));
     wait("both wait", || rig.relay.stats().recipients == 2);
-    let is_counted = |(policy, result, _): &(&str, &str, u64)| (*policy, *result) == ("mta-sts", "certificate");
-    assert!(rig.relay.tls_counts().iter().any(is_counted), "{:?}", rig.relay.tls_counts());
+    let is_failure = |(policy, result, _): &(&str, &str, u64)| *policy == "mta-sts" && *result != "verified";
+    assert!(rig.relay.tls_counts().iter().any(is_failure), "{fault}: {:?}", rig.relay.tls_counts());
+    assert_eq!(sink.all().len(), 3, "{fault}");
+    rig.log()
+}
+
+#[test]
+fn certificate_faults_hold_up_mail_under_enforce_alone() {
+    let mx = || Files::new("mx.example");
+    let dated = |from: i32, to: i32| {
+        Files::with("mx.example", |params| {
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(to, 1, 1);
+        })
+    };
+    let is_client_only = |params: &mut rcgen::CertificateParams| {
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    };
+    for (fault, host, is_trusted) in [
+        ("not trusted", mx(), false),
+        ("another name", Files::new("mx2.example"), true),
+        ("a name below", Files::new("mx.mx.example"), true),
+        ("a star above", Files::new("*.mx.example"), true),
+        ("expired", dated(2000, 2001), true),
+        ("not valid yet", dated(4000, 4001), true),
+        ("for clients", Files::with("mx.example", is_client_only), true),
+    ] {
+        let (sink, other) = (TlsSink::start(Some(host.server(&mx()))), mx());
+        let log = only_enforce_minds(&sink, if is_trusted { &host } else { &other }, true, fault);
+        assert!(log.iter().any(|line| line.starts_with("TLS mta-sts certificate ")), "{fault}: {log:?}");
+    }
 }
 
 #[test]
 fn enforce_never_goes_on_in_the_clear() {
-    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
-    let sink = TlsSink::start(None);
-    let rig = rig(&sink, dir.path(), &host, "");
-    send_to_all(&rig);
-    let came = sink.wait(3);
-    assert_eq!((who(&came), came.iter().any(|one| one.is_encrypted)), (FREE.to_vec(), false));
-    let is_told = |line: &String| line.starts_with("unreachable") && line.contains("mta-sts");
-    wait("the site of the policy", || rig.log().iter().any(is_told));
-    wait("both wait", || rig.relay.stats().recipients == 2);
+    let host = Files::new("mx.example");
+    only_enforce_minds(&TlsSink::start(None), &host, false, "broken handshakes");
+    for (command, reply) in [("STARTTLS", "454 4.7.0 not now\r\n"), ("EHLO", "250 mx.example\r\n")] {
+        let odd = Odd { is_encrypted: false, command, reply };
+        let sink = TlsSink::odd("127.0.0.1:0".parse().unwrap(), Some(host.server(&host)), Some(odd));
+        only_enforce_minds(&sink, &host, false, command);
+    }
 }
 
 #[test]

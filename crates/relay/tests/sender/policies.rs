@@ -11,6 +11,7 @@ use posthaste_dns_stub::Zone;
 use posthaste_relay::sender::{Route, RouteTls, Section, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::sasl::Credentials;
+use rcgen::CertificateParams;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -57,7 +58,15 @@ fn pem(kind: &str, der: &[u8]) -> String {
 
 impl Files {
     pub fn new(name: &str) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        Self::with(name, |_| {})
+    }
+
+    /// A certificate with something else than usual.
+    pub fn with(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        change(&mut params);
+        let signing_key = rcgen::KeyPair::generate().unwrap();
+        let made = rcgen::CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key };
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cert.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
         std::fs::write(dir.path().join("key.pem"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
