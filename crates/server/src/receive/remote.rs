@@ -181,3 +181,32 @@ impl RemoteHosts {
         self.relay().map_or_else(Default::default, |relay| relay.wording())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use posthaste_intake::MailRecipient;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_not_open_defers_its_own_mail_alone() {
+        let door = RelayDoor::default();
+        let facts = BodyFacts { len: 1, large: None };
+        let is_taken = |place: MailPlace| {
+            let mail = Mail { recipients: vec![MailRecipient::to(place.clone())], ..Mail::default() };
+            let mut reserved = Reserved::default();
+            let Reserving::Done(taken) = door.reserve(&mail, facts, &mut reserved) else { panic!("it waits") };
+            assert_eq!(taken.is_ok(), door.check(&place, 1).is_ok());
+            taken.is_ok()
+        };
+        assert!(!is_taken(MailPlace::Remote) && is_taken(MailPlace::Maildir("ann".into())));
+    }
+
+    #[test]
+    fn a_queue_that_comes_and_goes_refuses_nobody_for_good() {
+        let remote = RemoteHosts::default();
+        assert!(!remote.is_open());
+        remote.comes_and_goes.store(true, Ordering::Relaxed);
+        assert!(remote.is_open() && remote.relay().is_none());
+    }
+}

@@ -23,7 +23,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::door::{DoorShard, NodeDoor, Roles};
-use super::shard::{RelaySettings, ShardParts, ShardRelay, ShardSenders};
+use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::start_files::RelayFiles;
@@ -101,6 +101,8 @@ impl OpenShards {
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
         let Self { node, cells, shards, home } = self;
+        let (alive, ended) = Ended::new();
+        let alarm = Alarm::new(alive);
         let (mut members, mut relays, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         for OpenShard { config, dir, log, spool, intake } in shards {
             let is_home = config.home == node;
@@ -108,17 +110,16 @@ impl OpenShards {
             let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake, door.clone()));
             let (shard, settings) = (config.number, settings.clone());
             let parts = ShardParts { shard, spool: spool.clone(), dir, settings, notifier, door };
-            let relay = Arc::new(ShardRelay::start(parts)?);
+            let relay = Arc::new(ShardRelay::start(parts, alarm.clone())?);
             seen.push(DoorShard { config, log, state: relay.state.clone() });
             members.push(NodeShard::new(spool, is_home, relay.clone()));
             relays.push(relay);
         }
-        let (alive, ended) = Ended::new();
-        let (mut alive, roles) = (Some(alive), Arc::<Roles>::default());
+        let roles = Arc::<Roles>::default();
         let noted = roles.clone();
         let tell = Box::new(move |news: NodeNews| {
             if noted.note(&news) {
-                drop(alive.take());
+                alarm.ring();
             }
         });
         let world =
@@ -237,7 +238,7 @@ impl Service for ClusterService {
         "cluster"
     }
 
-    /// Another process has its name.
+    /// Another process has its name, or a thread has panicked.
     fn on_failure(&self) -> OnFailure {
         OnFailure::Stop
     }

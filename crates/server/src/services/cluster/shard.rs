@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use posthaste_cluster::{BegunTransaction, Digest, Lease, Position, ShardService};
@@ -11,6 +12,7 @@ use posthaste_intake::{Destination, Intake};
 use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
 use posthaste_spool::{Spool, StreamError};
 
+use crate::lifecycle::Alive;
 use crate::receive::handler::WeakReceiver;
 use crate::receive::remote::RelayDoor;
 use crate::services::relay::tell_opened;
@@ -50,6 +52,28 @@ pub(super) struct ShardParts {
     pub door: Arc<RelayDoor>,
 }
 
+/// Has the server stop: dropped by a panic, or [rung](Self::ring). Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Alarm(Arc<Mutex<Option<Alive>>>);
+
+impl Alarm {
+    pub fn new(alive: Alive) -> Self {
+        Self(Arc::new(Mutex::new(Some(alive))))
+    }
+
+    pub fn ring(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.ring();
+        }
+    }
+}
+
 enum Order {
     Promote(Lease),
     Release(Box<dyn FnOnce() + Send>),
@@ -79,14 +103,14 @@ impl ShardState {
 }
 
 impl ShardRelay {
-    /// Opens the relay of a standby, on a thread of its own.
+    /// Opens the relay of a standby, on a thread of its own. A panic of that rings the alarm.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn start(parts: ShardParts) -> std::io::Result<Self> {
+    pub fn start(parts: ShardParts, alarm: Alarm) -> std::io::Result<Self> {
         let state = Arc::new(ShardState { door: parts.door.clone(), ..ShardState::default() });
         let (orders, received) = channel();
-        let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false };
+        let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false, alarm };
         std::thread::Builder::new().name("cluster-relay".to_owned()).spawn(move || worker.run(&received))?;
         Ok(Self { state, orders })
     }
@@ -139,16 +163,16 @@ struct Worker {
     role: Role,
     /// That it cannot be opened.
     is_told: bool,
+    alarm: Alarm,
 }
 
 impl Worker {
     fn run(mut self, orders: &Receiver<Order>) {
         loop {
-            let order = match self.is_open() || self.open() {
-                true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => orders.recv_timeout(AGAIN),
-            };
-            match order {
+            if !self.is_open() {
+                self.open();
+            }
+            match orders.recv_timeout(LOOK_EVERY) {
                 Ok(Order::Promote(lease)) => {
                     self.close(Instant::now());
                     self.role = Role::Owner(lease);
@@ -163,7 +187,7 @@ impl Worker {
                     self.role = Role::Standby;
                 }
                 Ok(Order::End(deadline, _told)) => return self.close(deadline),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.look(),
                 Err(RecvTimeoutError::Disconnected) => return self.close(Instant::now()),
             }
         }
@@ -173,15 +197,23 @@ impl Worker {
         matches!(self.role, Role::Released) || self.state.opened().is_some()
     }
 
-    /// Opens the relay of its role. False: it is to be tried again.
-    fn open(&mut self) -> bool {
+    /// A relay that has ended by itself has panicked.
+    fn look(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        if self.state.opened().is_some_and(|relay| relay.poll_failed(&mut cx).is_ready()) {
+            self.alarm.ring();
+        }
+    }
+
+    /// Opens the relay of its role, if it can be.
+    fn open(&mut self) {
         let (config, generic) = {
             let settings = self.parts.settings.lock().unwrap_or_else(PoisonError::into_inner);
             (settings.config.clone(), settings.section.maps.generic.map())
         };
         let spool = self.parts.spool.clone();
         let opened = match &self.role {
-            Role::Released => return true,
+            Role::Released => return,
             Role::Standby => {
                 let config = RelayConfig { memory_bytes: 0, observer: None, witnesses: None, ..config };
                 Relay::open_standby(spool, config)
@@ -205,12 +237,8 @@ impl Worker {
                 } else {
                     self.state.standby.set(Some(relay));
                 }
-                true
             }
-            Err(error) => {
-                self.tell(&error);
-                false
-            }
+            Err(error) => self.tell(&error),
         }
     }
 
@@ -265,7 +293,7 @@ impl Notifier for ShardSenders {
     }
 }
 
-/// Time between two attempts to open a relay.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Time between two attempts to open a relay, and between two looks at one that is open.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time for transactions under way at a planned hand-over.
 const RELEASE: Duration = Duration::from_secs(20);
