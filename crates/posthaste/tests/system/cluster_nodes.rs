@@ -4,15 +4,15 @@
 #[allow(dead_code, reason = "these tests use a part")]
 mod engine;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use posthaste_cluster::nats::{NatsCells, NatsEngine};
 use posthaste_cluster::{Cells, NodeName, ShardCell};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 use crate::relaying::{next_hop, unused_port};
-use crate::support::{Client, Server, configure};
+use crate::support::{Client, Server};
 
 /// The configuration of a node of two; each is the standby of the other. Mail is sent to a port of loopback.
 fn config(node: &str, engine: &engine::Server, port: u16) -> String {
@@ -81,46 +81,86 @@ fn deliver(client: &mut Client, count: usize) {
     }
 }
 
-fn start(dir: &Path, config: &str) -> Server {
-    configure(dir, config);
-    Server::start_as_it_is(dir)
+/// Two nodes of one engine, where 20 messages wait that nobody takes: all have been acknowledged by the first.
+struct Waiting {
+    first: Server,
+    second: Server,
+    cells: NatsCells,
+    port: u16,
+    one: TempDir,
+    _two: TempDir,
+    engine: engine::Server,
+}
+
+impl Waiting {
+    fn start() -> Option<Self> {
+        let engine = engine::Server::start(engine::SYNCED)?;
+        let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let port = unused_port();
+        let first = Server::start(one.path(), &config("n1", &engine, port));
+        let second = Server::start(two.path(), &config("n2", &engine, port));
+        let cells = cells(&engine);
+        wait_for_cell(&cells, "both are in sync", |cell| is_owner(cell, "n1") && cell.in_sync.len() == 2);
+        deliver(&mut taking(&first), 20);
+        Some(Self { first, second, cells, port, one, _two: two, engine })
+    }
+
+    /// The next hop, which has got each message once from the second node.
+    fn taken_over(&self, there: &TempDir) -> Server {
+        let next = next_hop(there.path(), &format!("127.0.0.1:{}", self.port));
+        wait_for_cell(&self.cells, "the standby takes over", |cell| is_owner(cell, "n2"));
+        let mails = next.wait_for_mail("there.example", "ann", 20);
+        let count =
+            |number: usize| mails.iter().filter(|mail| mail.text().contains(&format!("Subject: {number}\n"))).count();
+        assert_eq!((0..20).map(count).collect::<Vec<_>>(), [1; 20]);
+        next
+    }
+
+    /// A client of the first node, once that has its shard again and sends its mail.
+    fn is_back(&self, next: &Server) -> Client {
+        let mut client = taking(&self.first);
+        wait_for_cell(&self.cells, "its home has it again", |cell| is_owner(cell, "n1"));
+        deliver(&mut client, 1);
+        next.wait_for_mail("there.example", "ann", 21);
+        client
+    }
 }
 
 #[test]
 fn mail_of_a_killed_node_leaves_by_another() {
-    let Some(engine) = engine::Server::start(engine::SYNCED) else { return };
-    let [one, two, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let port = unused_port();
-    let first = start(one.path(), &config("n1", &engine, port));
-    let second = start(two.path(), &config("n2", &engine, port));
-    let cells = cells(&engine);
-    wait_for_cell(&cells, "both are in sync", |cell| is_owner(cell, "n1") && cell.in_sync.len() == 2);
-    // Nobody is there to take it: all of it waits when its node dies.
-    deliver(&mut taking(&first), 20);
-    first.signal(Signal::KILL);
-    drop(first);
-    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
-    wait_for_cell(&cells, "the standby takes over", |cell| is_owner(cell, "n2"));
-    let mails = next.wait_for_mail("there.example", "ann", 20);
-    let subjects =
-        |number: usize| mails.iter().filter(|mail| mail.text().contains(&format!("Subject: {number}\n"))).count();
-    assert_eq!((0..20).map(subjects).collect::<Vec<_>>(), [1; 20]);
+    let Some(mut nodes) = Waiting::start() else { return };
+    let there = tempfile::tempdir().unwrap();
+    nodes.first.signal(Signal::KILL);
+    nodes.first.wait();
+    let next = nodes.taken_over(&there);
     // It comes back as a standby, and takes no mail before it has its shard again.
-    let first = start(one.path(), &config("n1", &engine, port));
-    let mut early = first.hello();
-    early.expect("MAIL FROM:<ann@here.example>", 451);
-    let mut client = taking(&first);
-    wait_for_cell(&cells, "its home has it again", |cell| is_owner(cell, "n1"));
-    deliver(&mut client, 1);
-    next.wait_for_mail("there.example", "ann", 21);
-    drop(client);
+    nodes.first = Server::start(nodes.one.path(), &config("n1", &nodes.engine, nodes.port));
+    nodes.first.hello().expect("MAIL FROM:<ann@here.example>", 451);
+    drop(nodes.is_back(&next));
     // A stop hands it over at once: no lease is waited for.
+    let Waiting { first, second, cells, .. } = nodes;
     wait_for_cell(&cells, "both are in sync again", |cell| cell.in_sync.len() == 2);
     let begun = Instant::now();
     first.stop();
     wait_for_cell(&cells, "it is handed over", |cell| is_owner(cell, "n2"));
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     second.stop();
+    next.stop();
+}
+
+/// It wakes when its shard is another's, and knows nothing of that.
+#[test]
+fn a_stopped_node_that_goes_on_sends_nothing_more() {
+    let Some(nodes) = Waiting::start() else { return };
+    let there = tempfile::tempdir().unwrap();
+    nodes.first.signal(Signal::STOP);
+    let next = nodes.taken_over(&there);
+    nodes.first.signal(Signal::CONT);
+    nodes.first.wait_for_log("this node is a standby of the shard");
+    drop(nodes.is_back(&next));
+    assert_eq!(next.mailbox("there.example", "ann").len(), 21, "each once");
+    nodes.first.stop();
+    nodes.second.stop();
     next.stop();
 }
 
