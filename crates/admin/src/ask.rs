@@ -54,6 +54,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
         | Request::Trace { .. }
         | Request::Page { .. }
         | Request::Acme { .. }
+        | Request::Cluster { .. }
         | Request::Account { .. }
         | Request::Reload {}
         | Request::ForgetMailbox { .. }

@@ -70,7 +70,7 @@ mod tests {
             assert_eq!(keys, known, "{name}");
         }
         let of_the_socket =
-            ["acme", "export", "import", "trace", "page", "forget-mailbox", "forget-guesses", "reload", "account"];
+            ["acme", "cluster", "export", "import", "trace", "page", "forget-mailbox", "forget-guesses", "reload", "account"];
         let missing: BTreeSet<&str> =
             all.iter().map(String::as_str).filter(|name| !documented.contains(name)).collect();
         assert_eq!(missing, BTreeSet::from(of_the_socket));

@@ -72,3 +72,69 @@ pub struct MemberStatus {
     /// Position up to which the log is on its disk.
     pub applied: u64,
 }
+
+/// A closer look, or an act on the shards of the node that is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum ClusterOrder {
+    /// After the state, a second line has a [`ClusterCheck`].
+    Check,
+    /// Gives all shards away and takes none until the next start. The answer comes once they are gone.
+    Drain,
+    /// Gives one shard away, which this node owns.
+    Move {
+        /// Its number.
+        shard: u16,
+        /// A member in sync; not set: the one that has the most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+    },
+}
+
+/// The engine's settings, and the nodes by their cells. It takes some seconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterCheck {
+    /// Settings of the engine that do not keep the promise, a sentence each.
+    pub wrong: Vec<String>,
+    /// Why the engine could not be asked for some of it; empty: it was.
+    pub unanswered: Vec<String>,
+    /// Nodes of the configuration's list.
+    pub nodes: Vec<CheckedNode>,
+}
+
+/// A node by its cell, which it writes each second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckedNode {
+    /// Its name.
+    pub node: String,
+    /// The release that it ran at its last write; `None`: it has never written.
+    pub version: Option<String>,
+    /// Its clock less that of the node that answers, in milliseconds; `None`: it does not write.
+    pub clock_ms: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Request;
+
+    #[test]
+    fn orders_are_short() {
+        let of = |order| Request::Cluster { order };
+        let to_b = ClusterOrder::Move { shard: 3, to: Some("b".into()) };
+        let to_any = ClusterOrder::Move { shard: 3, to: None };
+        for (request, text) in [
+            (of(None), r#"{"ask":"cluster"}"#),
+            (of(Some(ClusterOrder::Check)), r#"{"ask":"cluster","order":"check"}"#),
+            (of(Some(ClusterOrder::Drain)), r#"{"ask":"cluster","order":"drain"}"#),
+            (of(Some(to_b)), r#"{"ask":"cluster","order":{"move":{"shard":3,"to":"b"}}}"#),
+            (of(Some(to_any)), r#"{"ask":"cluster","order":{"move":{"shard":3}}}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        }
+        for wrong in [r#"{"ask":"cluster","order":{"move":{"to":"b"}}}"#, r#"{"ask":"cluster","order":"stop"}"#] {
+            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ mod route;
 mod waiting;
 mod which;
 
-pub use cluster::{ClusterStatus, MemberStatus, ShardRole, ShardStatus};
+pub use cluster::{CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, ShardRole, ShardStatus};
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use of_tenant::NotOfTenant;
@@ -311,6 +311,12 @@ pub enum Request {
     ForgetGuesses {
         /// Addresses of clients and names of logins.
         of: Vec<String>,
+    },
+    /// The state of this node of a cluster, a [`ClusterStatus`] in one line; or an order about its shards. Answered also where nothing is relayed.
+    Cluster {
+        /// Not set: the state is told, and nothing else is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        order: Option<ClusterOrder>,
     },
     /// Adds entries to the suppression list.
     Suppress {

@@ -66,6 +66,7 @@ impl Request {
             | Self::Reload {}
             | Self::Account { .. }
             | Self::Acme { .. }
+            | Self::Cluster { .. }
             | Self::ForgetGuesses { .. } => return Err(NotOfTenant::WholeServer),
         }
         Ok(self)
@@ -142,6 +143,7 @@ mod tests {
             json!({ "ask": "domains" }),
             json!({ "ask": "records", "domain": "d" }),
             json!({ "ask": "forget-guesses", "of": [] }),
+            json!({ "ask": "cluster" }),
         ] {
             check(refused, Err(NotOfTenant::WholeServer));
         }

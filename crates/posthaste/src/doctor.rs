@@ -3,13 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use posthaste_loadgen::doctor::{Options, Severity, check};
 
 use crate::config_arg::ConfigArg;
+use crate::doctor_cluster;
+use crate::queue::ServerArgs;
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct DoctorArgs {
+    #[command(subcommand)]
+    part: Option<DoctorPart>,
     /// Directory for the mail or the measurements [default: the configuration's, or . where that is not there yet]
     #[arg(value_name = "DIR")]
     data: Option<PathBuf>,
@@ -26,8 +31,20 @@ pub struct DoctorArgs {
     json: bool,
 }
 
+#[derive(Subcommand)]
+enum DoctorPart {
+    /// Check the cluster that a running server is a node of: engine, shards, members, nodes; exit status 1 for a red line
+    Cluster {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
 /// Exit status 1 for a serious finding.
 pub fn run(args: DoctorArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    if let Some(DoctorPart::Cluster { server }) = args.part {
+        return doctor_cluster::run(&server);
+    }
     // The same that `serve` would read.
     let config = args.config.load()?.config;
     let configured = Some(config.storage.data).filter(|data| data.is_dir());

@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     (
         "Look after a server",
-        &["queue", "trace", "suppression", "logins", "token", "page", "acme", "mailbox", "import", "export", "spool"],
+        &["queue", "trace", "suppression", "cluster", "logins", "token", "page", "acme", "mailbox", "import", "export", "spool"],
     ),
     ("Find and read mail", &["index", "find", "threads", "view", "extract", "addresses", "tag", "query", "info"]),
     ("As in notmuch and mu", &["search", "show", "reply", "count", "new", "cfind"]),

@@ -11,6 +11,7 @@ mod alone;
 mod cfind;
 mod change;
 mod chosen;
+mod cluster;
 mod columns;
 mod complete;
 mod completions;
@@ -20,6 +21,7 @@ mod dkim;
 mod dns;
 mod dns_check;
 mod doctor;
+mod doctor_cluster;
 mod exclude;
 mod export;
 mod extract;
@@ -186,6 +188,9 @@ enum Command {
     /// Show and change the list of addresses to which nothing is sent, in a running server
     #[command(subcommand)]
     Suppression(suppression::SuppressionCommand),
+    /// Show and move the shards of a node of a cluster, in a running server
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Show the mailboxes of an account: messages, UIDs, keywords
     #[command(subcommand)]
     Mailbox(mailbox::MailboxCommand),
@@ -207,7 +212,7 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Account, Acme, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail,
+            Account, Acme, Cluster, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail,
             Serve, Suppression, Token, Trace,
         };
         matches!(
@@ -228,6 +233,7 @@ impl Command {
                 | Dns(_)
                 | Page(_)
                 | Acme(_)
+                | Cluster(_)
                 | Trace(_)
                 | Sendmail(_)
         )
@@ -445,6 +451,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
         Command::Suppression(command) => return suppression::run(command),
+        Command::Cluster(command) => return cluster::run(command),
         Command::Export(args) => return export::run(&args),
         Command::Import(args) => return import::run(&args),
         Command::Mailbox(command) => return mailbox::run(command),

@@ -164,6 +164,8 @@ fn the_examples_of_the_documents_are_valid() {
         vec![first(include_str!("../../../../README.md")), first(include_str!("../../../../docs/configuration.md"))];
     let guides = documents(&root().join("docs/guides"));
     examples.extend(guides.iter().flat_map(|guide| toml_blocks(&fs::read_to_string(guide).unwrap())));
+    let node = include_str!("../../../../examples/cluster/node.toml");
+    examples.extend((1..=3).map(|number| node.replace('%', &number.to_string())));
     for example in &examples {
         // A group that every system has: Postfix need not be installed for the tests.
         let example = example.replace("group = \"postfix\"", "group = \"mail\"");

@@ -9,6 +9,7 @@ mod bounces;
 mod bounds;
 mod certificates;
 mod cli;
+mod cluster;
 #[cfg(feature = "cluster")]
 mod cluster_nodes;
 mod compare;

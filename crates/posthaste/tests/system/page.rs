@@ -185,6 +185,7 @@ fn each_request_needs_its_scope() {
         json!({ "ask": "page", "secs": 1 }),
         json!({ "ask": "export", "of": {} }),
         json!({ "ask": "forget-guesses", "of": [] }),
+        json!({ "ask": "cluster" }),
     ] {
         check(refused, 403);
     }

@@ -1,12 +1,14 @@
 //! A node of a cluster, as reception and commands know it.
 
-use posthaste_control::ClusterStatus;
+use posthaste_control::{ClusterCheck, ClusterStatus};
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
-#[allow(dead_code, reason = "the commands are yet to come")]
 pub(crate) trait ClusterDoor: Send + Sync {
     /// Its shards, as it knows them and as the engine answers now. Blocks.
     fn status(&self) -> ClusterStatus;
+
+    /// The engine's settings, and the nodes by their cells. Takes some seconds. Blocks.
+    fn check(&self) -> ClusterCheck;
 
     /// Gives all shards away and takes none any more, until the process starts again. Returns once this node holds none, which may be never while no other
     /// member is in sync: the request stays in force when nobody waits any more. Blocks.

@@ -6,11 +6,13 @@
 //! Here are the socket and the dispatch; each group of requests has a file of its own.
 
 mod account;
+mod acme;
 mod act;
 mod asker;
 mod cat;
 pub(crate) mod closed;
 mod closed_mailboxes;
+mod cluster;
 mod divert;
 mod domains;
 mod explain;
@@ -41,7 +43,7 @@ pub(crate) use asker::Asker;
 pub use closed::{ClosedAnswer, ClosedError, open_closed};
 use posthaste_admin::{AskRefusal, Token};
 use posthaste_config::Config;
-use posthaste_control::{Doing, Request, SOCKET, SentRequest, Which};
+use posthaste_control::{ClusterOrder, Doing, Request, SOCKET, SentRequest, Which};
 use posthaste_directory::Directory;
 use posthaste_relay::sender::{OfMail, Relay};
 use posthaste_spool::Lsn;
@@ -226,17 +228,10 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
     if let Ok(SentRequest(Request::Acme { all })) = serde_json::from_str(&line) {
         // It holds nothing up at the server's end.
         drop(receiver);
-        tracing::info!(uid, all, "the operator has asked for certificates");
-        let renewed = tokio::select! {
-            renewed = acme.renew(all) => renewed,
-            _ = ended.changed() => Err("the server is stopping".to_owned()),
-        };
-        let lines = match renewed {
-            Ok(lines) => lines.into_iter().chain([json!({ "done": 1 })]).collect(),
-            Err(error) => vec![json!({ "error": error })],
-        };
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        return write.write_all(text.as_bytes()).await;
+        return acme::renew(write, &acme, all, ended, uid).await;
+    }
+    if let Ok(SentRequest(Request::Cluster { order: Some(ClusterOrder::Drain) })) = serde_json::from_str(&line) {
+        return cluster::drain(write, receiver, ended, uid).await;
     }
     if let Ok(SentRequest(Request::Account { account })) = serde_json::from_str(&line) {
         // It holds nothing up at the server's end.
@@ -354,6 +349,7 @@ fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answe
         Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
         Request::Logins { .. } => logins::list(receiver, answer),
         Request::Domains {} => domains::list(receiver, answer),
+        Request::Cluster { order } => cluster::perform(receiver, asker, order.as_ref(), answer),
         Request::Records { domain } => domains::records(receiver, domain, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
@@ -459,6 +455,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::ForgetMailbox { .. }
         | Request::Logins { .. }
         | Request::Domains {}
+        | Request::Cluster { .. }
         | Request::Records { .. }
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }

@@ -1,12 +1,15 @@
 //! The operator's view of a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use posthaste_cluster::{CellKey, Cells, ClusterNode, Log, NodeCell, NodeName, NodeNews, ShardCell};
+use posthaste_cluster::{
+    BootTime, CellKey, Cells, ClusterNode, LeaseClock, Log, NodeCell, NodeName, NodeNews, ShardCell, SurveyedNode,
+    survey,
+};
 use posthaste_config::ClusterShard;
-use posthaste_control::{ClusterStatus, MemberStatus, ShardRole, ShardStatus};
+use posthaste_control::{CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, ShardRole, ShardStatus};
 
 use super::shard::ShardState;
 use crate::receive::cluster::{Begun, ClusterDoor};
@@ -108,6 +111,11 @@ impl NodeDoor {
     }
 }
 
+fn checked(of: SurveyedNode) -> CheckedNode {
+    let version = of.cell.map(|cell| cell.version);
+    CheckedNode { node: of.node.to_string(), version, clock_ms: of.clock_ms }
+}
+
 impl ClusterDoor for NodeDoor {
     fn status(&self) -> ClusterStatus {
         ClusterStatus {
@@ -116,6 +124,29 @@ impl ClusterDoor for NodeDoor {
             is_draining: self.is_draining.load(Ordering::Relaxed),
             shards: self.shards.iter().map(|shard| self.status_of(shard)).collect(),
         }
+    }
+
+    fn check(&self) -> ClusterCheck {
+        let mut check = ClusterCheck::default();
+        for shard in &self.shards {
+            match shard.log.check() {
+                Ok(wrong) => check.wrong.extend(wrong),
+                Err(error) => check.unanswered.push(error.to_string()),
+            }
+        }
+        let members = self.shards.iter().flat_map(|shard| shard.config.members());
+        let nodes: BTreeSet<NodeName> = members.filter_map(NodeName::new).collect();
+        let nodes: Vec<NodeName> = nodes.into_iter().collect();
+        match survey(&*self.cells, &nodes, &|| BootTime.wall(), &std::thread::sleep) {
+            Ok(nodes) => check.nodes = nodes.into_iter().map(checked).collect(),
+            Err(error) => check.unanswered.push(error.to_string()),
+        }
+        // A server's settings are looked at for each shard.
+        for lines in [&mut check.wrong, &mut check.unanswered] {
+            lines.sort();
+            lines.dedup();
+        }
+        check
     }
 
     fn drain(&self) {

@@ -1,0 +1,200 @@
+//! `posthaste cluster …`: the shards of this node of a cluster, in a running server.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use posthaste_control::{ClusterOrder, ClusterStatus, MemberStatus, Request, ShardRole, ShardStatus};
+use serde_json::json;
+
+use crate::queue::{AnyError, ServerArgs, answer, columns};
+use crate::terminal::{harmless, print, print_json};
+
+#[derive(Subcommand)]
+pub enum ClusterCommand {
+    /// Show this node's shards with owner, members and queue; exit status 1 if one has no owner or has stopped
+    Status {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Give this node's shards to others and take none until the next start, before a stop or an upgrade
+    Drain {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Give a shard that this node owns to another node
+    Move {
+        /// The shard's number
+        shard: u16,
+        /// The node that gets it, one in sync; default: the one with the most of the log
+        #[arg(long, value_name = "NODE")]
+        to: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        ClusterCommand::Status { server } => {
+            let status = status(&server)?;
+            match server.json {
+                true => print_json(&format!("{}\n", json!(status)))?,
+                false => print(&table(&status))?,
+            }
+            Ok(ExitCode::from(u8::from(!status.shards.iter().all(is_well))))
+        }
+        ClusterCommand::Drain { server } => {
+            answer(&server, &Request::Cluster { order: Some(ClusterOrder::Drain) })?;
+            match server.json {
+                true => print_json("{\"drained\":true}\n")?,
+                false => print("this node owns no shard and takes none until its next start: it may be stopped\n")?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        ClusterCommand::Move { shard, to, server } => move_shard(&server, shard, to),
+    }
+}
+
+pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
+    let lines = answer(server, &Request::Cluster { order: None })?;
+    Ok(serde_json::from_value(lines.into_iter().next().unwrap_or_default())?)
+}
+
+/// Orders it, and waits until the shard has its new owner.
+fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<ExitCode, AnyError> {
+    let from = status(server)?.node;
+    let order = ClusterOrder::Move { shard, to: to.clone() };
+    answer(server, &Request::Cluster { order: Some(order) })?;
+    let deadline = Instant::now() + MOVE_PATIENCE;
+    while Instant::now() < deadline {
+        let status = status(server)?;
+        let owner = status.shards.iter().find(|it| it.shard == shard).and_then(|it| it.owner.as_deref());
+        if let Some(owner) = owner.filter(|owner| *owner != from) {
+            match server.json {
+                true => print_json(&format!("{}\n", json!({ "shard": shard, "from": from, "to": owner })))?,
+                false => print(&format!("shard {shard}: {from} -> {}\n", harmless(owner)))?,
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let other = to.as_deref().unwrap_or("a member in sync");
+    let secs = MOVE_PATIENCE.as_secs();
+    Err(format!(
+        "shard {shard} is still at {from} after {secs} s: does {other} run? See `posthaste cluster status` there"
+    )
+    .into())
+}
+
+/// True if somebody acts for it.
+pub fn is_well(shard: &ShardStatus) -> bool {
+    shard.role != ShardRole::Stopped && shard.owner.is_some()
+}
+
+fn table(status: &ClusterStatus) -> String {
+    let draining = if status.is_draining { ", draining: it takes no shard until its next start" } else { "" };
+    let mut out = format!("node {}, engine {}{draining}\n", harmless(&status.node), harmless(&status.engine));
+    let rows = status.shards.iter().map(|it| {
+        let role = match it.role {
+            ShardRole::Owner => "owner",
+            ShardRole::Standby => "standby",
+            ShardRole::Stopped => "stopped",
+        };
+        [
+            it.shard.to_string(),
+            it.home.clone(),
+            it.owner.clone().unwrap_or_else(|| "-".to_owned()),
+            it.epoch.to_string(),
+            role.to_owned(),
+            it.queued.map_or(String::new(), |queued| queued.to_string()),
+            used_percent(it).map_or(String::new(), |used| format!("{used} %")),
+            members(it),
+        ]
+    });
+    let heading = ["shard", "home", "owner", "epoch", "here", "queued", "log", "members"];
+    out += &columns(heading, rows, "no shards");
+    for shard in &status.shards {
+        for trouble in &shard.troubles {
+            out += &format!("shard {}: {}\n", shard.shard, harmless(trouble));
+        }
+    }
+    out
+}
+
+/// The part of the log's space that is used.
+pub fn used_percent(shard: &ShardStatus) -> Option<u64> {
+    let (used, limit) = (shard.used_bytes?, shard.limit_bytes?);
+    Some((u128::from(used) * 100 / u128::from(limit.max(1))) as u64)
+}
+
+/// Records that a member lacks.
+pub fn behind(shard: &ShardStatus, member: &MemberStatus) -> u64 {
+    shard.end.unwrap_or(member.applied).saturating_sub(member.applied)
+}
+
+fn members(shard: &ShardStatus) -> String {
+    let word = |member: &MemberStatus| {
+        let name = &member.node;
+        let behind = match behind(shard, member) {
+            0 => String::new(),
+            records => format!(" {records} behind"),
+        };
+        match name {
+            _ if shard.seeding.contains(name) => format!("{name} needs seeding"),
+            _ if shard.in_sync.contains(name) => format!("{name}{behind}"),
+            _ => format!("{name} not in sync{behind}"),
+        }
+    };
+    let silent = |name: &&String| !shard.members.iter().any(|member| member.node == **name);
+    let silent =
+        shard.in_sync.iter().chain(&shard.seeding).filter(silent).map(|name| format!("{name} has not reported"));
+    shard.members.iter().map(word).chain(silent).collect::<Vec<_>>().join(", ")
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Transactions that are under way have half a minute.
+const MOVE_PATIENCE: Duration = Duration::from_secs(40);
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn shard(number: u16) -> ShardStatus {
+        let member = |node: &str, applied| MemberStatus { node: node.into(), applied };
+        ShardStatus {
+            shard: number,
+            home: "a".into(),
+            role: ShardRole::Owner,
+            owner: Some("a".into()),
+            epoch: 7,
+            in_sync: vec!["a".into(), "b".into(), "d".into()],
+            seeding: Vec::new(),
+            members: vec![member("a", 900), member("b", 888), member("c", 12)],
+            end: Some(900),
+            used_bytes: Some(3 << 30),
+            limit_bytes: Some(16 << 30),
+            queued: Some(42),
+            troubles: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_row_for_each_shard_and_its_troubles() {
+        let mut stopped = shard(2);
+        (stopped.role, stopped.owner, stopped.queued) = (ShardRole::Stopped, None, None);
+        stopped.seeding = vec!["b".into()];
+        stopped.troubles = vec!["the log is shorter".into()];
+        assert!(is_well(&shard(1)) && !is_well(&stopped));
+        let (node, engine) = ("a".into(), "nats".into());
+        let status = ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped] };
+        let wanted = "\
+node a, engine nats, draining: it takes no shard until its next start
+shard  home  owner  epoch  here     queued  log   members
+1      a     a      7      owner    42      18 %  a, b 12 behind, c not in sync 888 behind, d has not reported
+2      a     -      7      stopped          18 %  a, b needs seeding, c not in sync 888 behind, d has not reported
+shard 2: the log is shorter
+";
+        assert_eq!(table(&status), wanted);
+    }
+}

@@ -1,0 +1,225 @@
+//! This node of a cluster: its state, and orders about its shards.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_control::{ClusterOrder, ClusterStatus, ShardRole};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::{Answer, Asker, Outcome, as_json};
+use crate::receive::cluster::ClusterDoor;
+use crate::receive::handler::Receiver;
+
+type Door = Arc<dyn ClusterDoor>;
+
+/// The node that this server is.
+///
+/// # Errors
+/// It is none.
+fn door(receiver: &Receiver) -> Result<&Door, String> {
+    receiver.cluster().ok_or_else(|| NO_CLUSTER.to_owned())
+}
+
+/// Tells the state, in a line, or moves a shard.
+pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&ClusterOrder>, answer: Answer<'_>) -> Outcome {
+    let door = door(receiver)?;
+    match order {
+        None => _ = answer(as_json(&door.status())),
+        Some(ClusterOrder::Check) => _ = answer(as_json(&door.status())) && answer(as_json(&door.check())),
+        Some(ClusterOrder::Move { shard, to }) => {
+            check_move(&door.status(), *shard, to.as_deref())?;
+            door.move_shard(*shard, to.as_deref())?;
+            tracing::info!(uid = asker.uid, shard, to, "the operator has a shard go to another node");
+        }
+        Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
+    }
+    Ok(json!({ "done": 1 }))
+}
+
+/// Gives all shards away, and answers.
+pub(super) async fn drain(
+    mut write: OwnedWriteHalf,
+    receiver: Receiver,
+    mut ended: watch::Receiver<()>,
+    uid: u32,
+) -> io::Result<()> {
+    let door = door(&receiver).cloned();
+    // It holds nothing up at the server's end.
+    drop(receiver);
+    tracing::info!(uid, "the operator has this node give its shards away");
+    let drained = tokio::select! {
+        drained = async { give_away(door?).await } => drained,
+        _ = ended.changed() => Err("the server is stopping".to_owned()),
+    };
+    let last = drained.unwrap_or_else(|error| json!({ "error": error }));
+    write.write_all(format!("{last}\n").as_bytes()).await
+}
+
+/// Waits until this node owns none, but not for ever.
+async fn give_away(door: Door) -> Outcome {
+    if !status(&door).await.is_draining {
+        let (draining, (tell, told)) = (door.clone(), oneshot::channel());
+        // It may never end, and a thread of the runtime would hold the server's end up.
+        let thread = std::thread::Builder::new().name("cluster-drain".to_owned());
+        let begun = thread.spawn(move || {
+            draining.drain();
+            let _ = tell.send(());
+        });
+        begun.map_err(|error| error.to_string())?;
+        if timeout(DRAIN_PATIENCE, told).await.is_ok() {
+            return Ok(json!({ "done": 1 }));
+        }
+    }
+    match left(&status(&door).await) {
+        left if left.is_empty() => Ok(json!({ "done": 1 })),
+        left => Err(format!(
+            "this node still owns {left}: no other member in sync takes it. It goes on to give it away, and takes no new shard"
+        )),
+    }
+}
+
+/// It may wait for the engine.
+async fn status(door: &Door) -> ClusterStatus {
+    let door = door.clone();
+    spawn_blocking(move || door.status()).await.expect("it does not panic")
+}
+
+/// The node's own thread would take no notice of an order that makes no sense.
+fn check_move(status: &ClusterStatus, number: u16, to: Option<&str>) -> Result<(), String> {
+    let node = &status.node;
+    let Some(shard) = status.shards.iter().find(|it| it.shard == number) else {
+        let numbers: Vec<String> = status.shards.iter().map(|it| it.shard.to_string()).collect();
+        return Err(format!("{node} is no member of shard {number}, but of {}", numbers.join(", ")));
+    };
+    if shard.role != ShardRole::Owner {
+        let owner = shard.owner.as_deref().map_or("nobody does".to_owned(), |owner| format!("{owner} does: ask there"));
+        return Err(format!("{node} does not own shard {number}; {owner}"));
+    }
+    let others: Vec<&str> = shard.in_sync.iter().map(String::as_str).filter(|it| it != node).collect();
+    match to {
+        Some(to) if to == node => Err(format!("{node} has shard {number} already")),
+        _ if others.is_empty() => Err(format!("no other member of shard {number} is in sync")),
+        Some(to) if !others.contains(&to) => {
+            Err(format!("{to} is not in sync with shard {number}: choose {}", others.join(" or ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The shards that this node owns, in words.
+fn left(status: &ClusterStatus) -> String {
+    let owned = status.shards.iter().filter(|it| it.role == ShardRole::Owner);
+    owned.map(|it| format!("shard {}", it.shard)).collect::<Vec<_>>().join(" and ")
+}
+
+const NO_CLUSTER: &str = "this server is no node of a cluster: its configuration has no [cluster]";
+/// A hand-over takes a second; transactions that are under way have half a minute.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(40);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver as Told, Sender, channel};
+
+    use posthaste_control::{ClusterCheck, ShardStatus};
+
+    use super::*;
+    use crate::receive::cluster::Begun;
+
+    fn in_state(roles: &[(u16, ShardRole)], is_draining: bool) -> ClusterStatus {
+        let shard = |(shard, role): &(u16, ShardRole)| ShardStatus {
+            shard: *shard,
+            home: "a".into(),
+            role: *role,
+            owner: None,
+            epoch: 1,
+            in_sync: Vec::new(),
+            seeding: Vec::new(),
+            members: Vec::new(),
+            end: None,
+            used_bytes: None,
+            limit_bytes: None,
+            queued: None,
+            troubles: Vec::new(),
+        };
+        let shards = roles.iter().map(shard).collect();
+        ClusterStatus { node: "a".into(), engine: "nats".into(), is_draining, shards }
+    }
+
+    /// A node whose drain ends when the test says so.
+    struct Node {
+        state: Mutex<ClusterStatus>,
+        drained: Mutex<Told<()>>,
+    }
+
+    impl Node {
+        fn new(state: ClusterStatus) -> (Arc<Self>, Sender<()>) {
+            let (tell, told) = channel();
+            (Arc::new(Node { state: Mutex::new(state), drained: Mutex::new(told) }), tell)
+        }
+    }
+
+    impl ClusterDoor for Node {
+        fn status(&self) -> ClusterStatus {
+            self.state.lock().unwrap().clone()
+        }
+
+        fn drain(&self) {
+            self.state.lock().unwrap().is_draining = true;
+            let _ = self.drained.lock().unwrap().recv();
+        }
+
+        fn check(&self) -> ClusterCheck {
+            ClusterCheck::default()
+        }
+
+        fn move_shard(&self, _: u16, _: Option<&str>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn begin(&self) -> Option<Begun> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_answers_though_nobody_takes_the_shards() {
+        let owns = [(1, ShardRole::Owner), (2, ShardRole::Standby), (7, ShardRole::Owner)];
+        let (node, _tell) = Node::new(in_state(&owns, false));
+        let why = give_away(node.clone()).await.unwrap_err();
+        assert!(why.contains("shard 1 and shard 7"), "{why}");
+        // It goes on: a second one does not wait, and ends well once the shards are gone.
+        assert!(give_away(node.clone()).await.is_err());
+        *node.state.lock().unwrap() = in_state(&[(1, ShardRole::Standby)], true);
+        assert_eq!(give_away(node).await.unwrap(), json!({ "done": 1 }));
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_until_the_shards_are_gone() {
+        let (node, tell) = Node::new(in_state(&[(1, ShardRole::Owner)], false));
+        tell.send(()).unwrap();
+        assert_eq!(give_away(node).await.unwrap(), json!({ "done": 1 }));
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_are_refused() {
+        let mut status = in_state(&[(1, ShardRole::Owner), (2, ShardRole::Standby)], false);
+        let refused = |status: &ClusterStatus, number, to| check_move(status, number, to).unwrap_err();
+        assert_eq!(refused(&status, 9, None), "a is no member of shard 9, but of 1, 2");
+        assert_eq!(refused(&status, 2, None), "a does not own shard 2; nobody does");
+        status.shards[1].owner = Some("b".into());
+        assert_eq!(refused(&status, 2, None), "a does not own shard 2; b does: ask there");
+        status.shards[0].in_sync = vec!["a".into()];
+        assert_eq!(refused(&status, 1, None), "no other member of shard 1 is in sync");
+        status.shards[0].in_sync = vec!["a".into(), "b".into(), "c".into()];
+        assert_eq!(refused(&status, 1, Some("a")), "a has shard 1 already");
+        assert_eq!(refused(&status, 1, Some("d")), "d is not in sync with shard 1: choose b or c");
+        assert_eq!((check_move(&status, 1, Some("c")), check_move(&status, 1, None)), (Ok(()), Ok(())));
+    }
+}
