@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Relay;
 use super::connection::settings_for;
-use super::router::Plan;
+use super::route_table::Plan;
 use super::shared::Shared;
 use super::source::Egress;
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
@@ -218,7 +218,7 @@ impl Shared {
 
     async fn ask(self: &Arc<Self>, domain: &str, address: &Address) -> Ahead {
         let name = QueueName { tenant: "".into(), campaign: "".into(), domain: domain.into(), pool: "".into() };
-        let plan = match Plan::usual(self, &name).await {
+        let plan = match Plan::usual(&self.routes, &name).await {
             Ok(plan) => plan,
             Err(error) => return Ahead::NotKnown(error.to_string().into()),
         };
@@ -259,7 +259,7 @@ impl Shared {
         let source = plan.members.iter().map(|(egress, _)| egress).find(|egress| egress.is_usable());
         let source = source.ok_or("no source can be used")?;
         let mut random = Random::new(mix(self.seed ^ mix(self.ahead.serial.fetch_add(1, Ordering::Relaxed))));
-        let resolver = self.resolver();
+        let resolver = self.routes.resolver();
         let mut attempt = Attempt::new(plan.destination.clone(), plan.manner.port, &mut random);
         let mut error = String::from("it has no host");
         while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {

@@ -183,7 +183,7 @@ impl Shared {
         let demand = match manner.has_dane {
             true => {
                 let next_hop = manner.next_hop.as_deref();
-                self.dane.demand(&self.resolver(), &host.name, manner.port, addresses, next_hop).await?
+                self.routes.dane.demand(&self.routes.resolver(), &host.name, manner.port, addresses, next_hop).await?
             }
             false => Demand::Nothing,
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Relay;
-use super::router::Plan;
+use super::route_table::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
@@ -44,14 +44,14 @@ impl Relay {
     pub fn explain(&self, of_mail: OfMail<'_>) -> Result<Explained, UnknownName> {
         let shared = &self.0.shared;
         let OfMail { domain, tenant, pool, source } = of_mail;
-        let routing = &shared.routes().routing;
+        let routing = &shared.routes.in_force().routing;
         if !pool.is_empty() && !routing.pools.iter().any(|other| other.name == pool) {
             return Err(UnknownName::Pool(pool.to_owned()));
         }
         let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into(), pool: pool.into() };
         let (mut hosts, mut name, mut problem): (Vec<String>, _, _) = (Vec::new(), String::new(), None);
         let mut sources = Vec::new();
-        match shared.runtime.block_on(Plan::usual(shared, &queue)) {
+        match shared.runtime.block_on(Plan::usual(&shared.routes, &queue)) {
             Ok(plan) => {
                 name = plan.name.to_string();
                 hosts.extend(plan.destination.site.hosts().iter().map(|host| host.name.to_string()));

@@ -45,6 +45,7 @@ mod room;
 mod round;
 mod route;
 mod route_section;
+mod route_table;
 mod router;
 mod routing;
 mod section;
@@ -334,7 +335,7 @@ impl Relay {
 
     /// The resolver in use.
     pub fn resolver(&self) -> Arc<Resolver> {
-        self.0.shared.resolver()
+        self.0.shared.routes.resolver()
     }
 
     /// Replaces the settings of notices to senders.

@@ -84,7 +84,7 @@ impl Round {
         let name = format!("site {} from {}", shortened(&site.name), site.source.name());
         Round {
             attempt: Attempt::new(destination, site.manner.port, &mut random),
-            resolver: shared.resolver(),
+            resolver: shared.routes.resolver(),
             worker: shared.watch.worker(name, STEPS, PATIENCE),
             random,
             tokens: Some(tokens),

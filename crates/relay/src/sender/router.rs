@@ -1,4 +1,4 @@
-//! From a queue to its sites: hosts, transport settings and sources.
+//! From a queue to its sites: look-ups in turn, and the sites of what they find.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use posthaste_consumer::BudgetWait;
 use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
-use super::mta_sts::MailHosts;
-use super::route::{Manner, Route};
-use super::routing::{Member, NextHop, Routes, Routing};
+use super::route::Manner;
+use super::route_table::Plan;
+use super::routing::{Member, Routes, Routing};
 use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use posthaste_dns::{Destination, DnsError, Host};
+use posthaste_dns::{DnsError, Host, Slot};
 use posthaste_queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
@@ -24,7 +24,7 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
         let Some((name, _)) = shared.queue().queue(id) else { return };
         let worker = shared.watch.worker(format!("routing of mail to {}", name.domain), STEPS, PATIENCE);
         worker.pulse().step(LOOKING_UP);
-        let routes = shared.routes();
+        let routes = shared.routes.in_force();
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
             let outcome = Outcome::Failed(status_of(&reply));
@@ -53,7 +53,7 @@ struct Plans {
 impl Plans {
     /// Uses a fallback while the hosts cannot be reached.
     async fn new(shared: &Shared, routes: &Routes, name: &QueueName) -> Result<Self, DnsError> {
-        let usual = Plan::new(shared, routes, name, routes.route(name)).await;
+        let usual = Plan::new(&shared.routes, routes, name, routes.route(name)).await;
         let Some(hop) = routes.fallback(name) else { return usual.map(|usual| Plans { usual, late: None }) };
         if usual.as_ref().is_err_and(DnsError::is_final) {
             return usual.map(|usual| Plans { usual, late: None });
@@ -63,59 +63,13 @@ impl Plans {
         if pause.is_none() && after == 0 {
             return usual.map(|usual| Plans { usual, late: None });
         }
-        match (usual, Plan::new(shared, routes, name, Some(hop)).await) {
+        match (usual, Plan::new(&shared.routes, routes, name, Some(hop)).await) {
             (usual, Err(_)) => usual.map(|usual| Plans { usual, late: None }),
             (Ok(usual), Ok(fallback)) if pause.is_none() => Ok(Plans { usual, late: Some((after, fallback)) }),
             (_, Ok(fallback)) => {
                 Ok(Plans { usual: Plan { until: pause.unwrap_or(fallback.until), ..fallback }, late: None })
             }
         }
-    }
-}
-
-/// A site, with the sources of its mail.
-pub(super) struct Plan {
-    domain: Arc<str>,
-    pub destination: Arc<Destination>,
-    pub manner: Arc<Manner>,
-    pub members: Vec<Member>,
-    /// The name of the site.
-    pub name: Arc<str>,
-    until: Instant,
-}
-
-impl Plan {
-    async fn new(shared: &Shared, routes: &Routes, name: &QueueName, hop: Option<&NextHop>) -> Result<Self, DnsError> {
-        let resolver = shared.resolver();
-        let (destination, manner) = match hop {
-            Some((route, manner)) => (hosts_of(shared, route).await?, Arc::clone(manner)),
-            None => {
-                let mta_sts = shared.config.mta_sts.as_ref();
-                let MailHosts { destination, manner, .. } =
-                    MailHosts::find(routes, mta_sts, &resolver, &name.domain).await?;
-                let manner = shared.with_next_hop(manner, &destination);
-                (destination, manner)
-            }
-        };
-        let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
-        let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
-        let site = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
-        let (domain, until) = (name.domain.clone(), destination.valid_until);
-        Ok(Plan { domain, destination, manner, members, name: site.into(), until })
-    }
-
-    /// The plan for mail of a queue if all hosts answer.
-    pub async fn usual(shared: &Shared, name: &QueueName) -> Result<Self, DnsError> {
-        let routes = shared.routes();
-        Plan::new(shared, &routes, name, routes.route(name)).await
-    }
-}
-
-async fn hosts_of(shared: &Shared, route: &Route) -> Result<Arc<Destination>, DnsError> {
-    let resolver = shared.resolver();
-    match route.domain_asked() {
-        Some(domain) => resolver.destination(domain).await,
-        None => resolver.fixed_in_order(&route.hosts),
     }
 }
 
@@ -181,7 +135,7 @@ impl Shared {
         let members = members.flat_map(|plan| plan.members.iter().map(move |member| (plan, member)));
         let routed: Vec<Arc<Site>> = {
             let mut sites = self.sites.lock().expect("the sites");
-            if !Arc::ptr_eq(routes, &self.routes()) {
+            if !Arc::ptr_eq(routes, &self.routes.in_force()) {
                 return false;
             }
             let is_of = |site: &Site, plan: &Plan, egress: &Arc<Egress>| {
@@ -245,12 +199,9 @@ impl Shared {
             // Locked so that nothing is routed by the old routes after this.
             let sites = self.sites.lock().expect("the sites");
             let diversions = self.queue().take_diversions();
-            let (manner, enforced) = (self.config.manner(), self.config.enforced());
-            self.set_routes(|before| {
-                Routes::new(manner, enforced, routing.unwrap_or(&before.routing), diversions, Some(before))
-            });
+            self.routes.replace(routing, diversions);
             self.queue().reroute_all();
-            let routes = self.routes();
+            let routes = self.routes.in_force();
             // No route leads to these any more.
             sites.values().filter(|site| !routes.has(&site.source)).for_each(|site| self.retire(site));
         }
@@ -268,7 +219,7 @@ impl Shared {
 
     /// Checks which sources can be used again. Call it every second.
     pub fn look_at_sources(self: &Arc<Self>, now: Secs) {
-        let routes = self.routes();
+        let routes = self.routes.in_force();
         // `count` visits each of them.
         if routes.sources.iter().filter(|egress| egress.look(now)).count() > 0 {
             self.reroute_all();
@@ -303,19 +254,10 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
-    fn with_next_hop(&self, manner: Arc<Manner>, destination: &Destination) -> Arc<Manner> {
-        let is_wanted = |host: &Host| self.dane.wants_next_hop(&host.name);
-        match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
-            true => Arc::new(manner.with_next_hop(&destination.domain)),
-            false => manner,
-        }
-    }
-
     /// Reroutes the mail of a site by domain, if the certificate of a host may be named for them.
     pub fn split_by_next_hop(&self, site: &Site, host: &Host) {
         let Manner { has_dane, next_hop, .. } = &*site.manner;
-        if *has_dane && next_hop.is_none() && self.dane.wants_next_hop(&host.name) {
+        if *has_dane && next_hop.is_none() && self.routes.dane.wants_next_hop(&host.name) {
             self.queue().reroute_site(&site.name);
             self.wake.notify_one();
         }
@@ -323,17 +265,63 @@ impl Shared {
 
     /// Reroutes the mail of a site whose hosts cannot be reached, if it has a fallback.
     pub fn fall_back(&self, site: &str) {
-        if self.routes().has_fallback() {
+        if self.routes.in_force().has_fallback() {
             self.queue().reroute_site(site);
             self.wake.notify_one();
         }
     }
 }
 
-pub(super) const STEPS: &[&str] = &["", "finding its hosts"];
-pub(super) const LOOKING_UP: u8 = 1;
+/// A query in flight. However it ends, the queues that wait for it are routed.
+struct Asking {
+    shared: Arc<Shared>,
+    domain: String,
+}
+
+impl Shared {
+    /// Routes a queue: now if its hosts are known, else after the look-up of its domain.
+    pub fn route_in_turn(self: &Arc<Self>, id: QueueId) {
+        let Some((name, _)) = self.queue().queue(id) else { return };
+        let Some((domain, pace)) = self.routes.question_of(&name) else {
+            self.runtime.spawn(route(self.clone(), id));
+            return;
+        };
+        if !self.routes.unrouted.add(&domain, &name.tenant, id) {
+            return;
+        }
+        // The slots may outlive the relay.
+        let shared = Arc::downgrade(self);
+        self.routes.resolver().when_free(pace, &name.tenant, move |slot| {
+            let Some(shared) = shared.upgrade() else { return Err(slot) };
+            if shared.is_ending() || !shared.routes.unrouted.begin(&domain) {
+                return Err(slot);
+            }
+            let runtime = shared.runtime.clone();
+            runtime.spawn(ask(Asking { shared, domain }, slot));
+            Ok(())
+        });
+    }
+}
+
+async fn ask(asking: Asking, slot: Slot) {
+    let worker = asking.shared.watch.worker(format!("routing of mail to {}", asking.domain), STEPS, PATIENCE);
+    worker.pulse().step(LOOKING_UP);
+    // The cache holds the answer for each of the queues.
+    let _ = asking.shared.routes.resolver().destination_in(Some(slot), &asking.domain).await;
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        for id in self.shared.routes.unrouted.end(&self.domain) {
+            self.shared.runtime.spawn(route(self.shared.clone(), id));
+        }
+    }
+}
+
+const STEPS: &[&str] = &["", "finding its hosts"];
+const LOOKING_UP: u8 = 1;
 /// Longest normal time of routing: look-ups time out earlier.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(300);
 const ENDED_AT_ONCE: usize = 100;
 /// Longest lifetime of a route.
 const ROUTE_SECS_MAX: Secs = 86_400;

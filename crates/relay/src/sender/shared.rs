@@ -28,13 +28,11 @@ use super::replies::Replies;
 use super::reuse::Reuse;
 use super::room::Room;
 use super::round::connect;
-use super::routing::Routes;
+use super::route_table::RouteTable;
 use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use super::tls_counts::TlsCounts;
-use super::unrouted::Unrouted;
-use posthaste_dane::Dane;
 use posthaste_dns::Resolver;
 use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 
@@ -60,11 +58,7 @@ pub(super) struct Shared {
     pub room_wanted: Notify,
     pub wanted: AtomicU64,
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
-    pub unrouted: Unrouted,
-    /// Replaced as a whole.
-    routes: Mutex<Arc<Routes>>,
-    /// The one in force; `config` has the first.
-    resolver: Mutex<Arc<Resolver>>,
+    pub routes: RouteTable,
     /// Addresses of mail that leaves; the flag says whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
     /// Settings of notices to senders.
@@ -82,8 +76,6 @@ pub(super) struct Shared {
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
     pub tls_counts: TlsCounts,
-    /// TLS by the TLSA records of hosts.
-    pub dane: Dane,
     /// Bounces that operators order for recipients in flight.
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: each first checks what was imported already.
@@ -115,9 +107,6 @@ impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed, gate } = parts;
         let recorder = OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch).gated(gate);
-        let routes =
-            Mutex::new(Arc::new(Routes::new(config.manner(), config.enforced(), &config.routing, Vec::new(), None)));
-        let resolver = Mutex::new(config.resolver.clone());
         let notices = NoticesInForce::new(config.notices.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
@@ -129,6 +118,7 @@ impl Shared {
             ahead: CallAhead::default(),
             recorder: Arc::new(recorder),
             room: Room::new(&config.room),
+            routes: RouteTable::new(&config),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
             stream,
@@ -140,9 +130,6 @@ impl Shared {
             room_wanted: Notify::new(),
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
-            unrouted: Unrouted::default(),
-            routes,
-            resolver,
             careful_through,
             notices,
             seed,
@@ -157,7 +144,6 @@ impl Shared {
             snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
             tls_counts: TlsCounts::default(),
-            dane: Dane::default(),
             bounces_to_follow: BouncesToFollow::default(),
             importing: Mutex::default(),
             delivered: AtomicU64::new(0),
@@ -209,22 +195,8 @@ impl Shared {
         self.queue.lock().expect("the queue")
     }
 
-    pub fn routes(&self) -> Arc<Routes> {
-        self.routes.lock().expect("the routes").clone()
-    }
-
-    pub fn set_routes(&self, change: impl FnOnce(&Routes) -> Routes) {
-        let mut routes = self.routes.lock().expect("the routes");
-        *routes = Arc::new(change(&routes));
-    }
-
-    /// The resolver of mail hosts.
-    pub fn resolver(&self) -> Arc<Resolver> {
-        self.resolver.lock().expect("the resolver").clone()
-    }
-
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
-        *self.resolver.lock().expect("the resolver") = resolver;
+        self.routes.set_resolver(resolver);
         self.ahead.forget();
         // New routes: queues being routed by the old ones are routed again.
         self.divert();

@@ -82,7 +82,7 @@ mod tests {
     fn add(shared: &Shared, name: &str) -> Arc<Site> {
         let source = Arc::new(Egress::new(Source::new("default")));
         let manner = Arc::new(shared.config.manner());
-        let destination = shared.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
+        let destination = shared.routes.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
         let limits = shared.shaper.unlimited("default", "");
         let site = Arc::new(Site::new(source, name.into(), manner, destination, ReadyId::default(), limits));
         let key = (site.source.name().clone(), site.name.clone());

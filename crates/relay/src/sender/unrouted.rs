@@ -6,10 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::router::{self, LOOKING_UP, PATIENCE, STEPS};
-use super::shared::Shared;
-use posthaste_dns::{Pace, Slot};
-use posthaste_queue::{QueueId, QueueName};
+use posthaste_queue::QueueId;
 
 /// By the domain to look up.
 #[derive(Default)]
@@ -23,15 +20,9 @@ struct Waiting {
     is_asked: bool,
 }
 
-/// A query in flight. However it ends, the queues that wait for it are routed.
-struct Asking {
-    shared: Arc<Shared>,
-    domain: String,
-}
-
 impl Unrouted {
     /// True if the query still needs a turn of this tenant.
-    fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
+    pub fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
         let mut waiting = self.waiting();
         if !waiting.contains_key(domain) {
             waiting.insert(domain.to_owned(), Waiting::default());
@@ -42,69 +33,17 @@ impl Unrouted {
     }
 
     /// True if the query is still needed: another tenant's turn may have come first.
-    fn begin(&self, domain: &str) -> bool {
+    pub fn begin(&self, domain: &str) -> bool {
         self.waiting().get_mut(domain).is_some_and(|waiting| !std::mem::replace(&mut waiting.is_asked, true))
     }
 
     /// The queues that have waited for the query.
-    fn end(&self, domain: &str) -> BTreeSet<QueueId> {
+    pub fn end(&self, domain: &str) -> BTreeSet<QueueId> {
         self.waiting().remove(domain).map(|waiting| waiting.queues).unwrap_or_default()
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
         self.0.lock().expect("the unrouted queues")
-    }
-}
-
-impl Shared {
-    /// Routes a queue: now if its hosts are known, else after the look-up of its domain.
-    pub fn route_in_turn(self: &Arc<Self>, id: QueueId) {
-        let Some((name, _)) = self.queue().queue(id) else { return };
-        let Some((domain, pace)) = self.question_of(&name) else {
-            self.runtime.spawn(router::route(self.clone(), id));
-            return;
-        };
-        if !self.unrouted.add(&domain, &name.tenant, id) {
-            return;
-        }
-        // The slots may outlive the relay.
-        let shared = Arc::downgrade(self);
-        self.resolver().when_free(pace, &name.tenant, move |slot| {
-            let Some(shared) = shared.upgrade() else { return Err(slot) };
-            if shared.is_ending() || !shared.unrouted.begin(&domain) {
-                return Err(slot);
-            }
-            let runtime = shared.runtime.clone();
-            runtime.spawn(ask(Asking { shared, domain }, slot));
-            Ok(())
-        });
-    }
-
-    fn question_of(&self, name: &QueueName) -> Option<(String, Pace)> {
-        let routes = self.routes();
-        if routes.bounced(name).is_some() {
-            return None;
-        }
-        let domain = match routes.route(name) {
-            None => &*name.domain,
-            Some((route, _)) => route.domain_asked()?,
-        };
-        self.resolver().question(domain)
-    }
-}
-
-async fn ask(asking: Asking, slot: Slot) {
-    let worker = asking.shared.watch.worker(format!("routing of mail to {}", asking.domain), STEPS, PATIENCE);
-    worker.pulse().step(LOOKING_UP);
-    // The cache holds the answer for each of the queues.
-    let _ = asking.shared.resolver().destination_in(Some(slot), &asking.domain).await;
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        for id in self.shared.unrouted.end(&self.domain) {
-            self.shared.runtime.spawn(router::route(self.shared.clone(), id));
-        }
     }
 }
 
@@ -130,7 +69,7 @@ mod tests {
         let queues: Vec<QueueId> = std::iter::from_fn(|| shared.queue().next_unrouted()).collect();
         queues.iter().for_each(|id| shared.route_in_turn(*id));
         let tasks = shared.runtime.metrics().num_alive_tasks() - before;
-        let waiting = shared.unrouted.waiting().len();
+        let waiting = shared.routes.unrouted.waiting().len();
         assert_eq!((queues.len(), waiting), (1000, 1000));
         // 256 queries run at a time, each with a task, or a few for its record types.
         assert!((1..1000).contains(&tasks), "{tasks} tasks");

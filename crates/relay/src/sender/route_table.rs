@@ -1,0 +1,143 @@
+//! The routes in force, the resolver of mail hosts, and the queues that wait for a route. It decides where mail goes, and
+//! knows no site.
+
+use std::sync::{Arc, Mutex};
+
+use super::config::Config;
+use super::mta_sts::{MailHosts, MtaSts};
+use super::route::{Manner, Route};
+use super::routing::{Member, NextHop, Routes, Routing};
+use super::unrouted::Unrouted;
+use posthaste_dane::Dane;
+use posthaste_dns::{Destination, DnsError, Host, Pace, Resolver};
+use posthaste_queue::{Diversion, QueueName};
+use tokio::time::Instant;
+
+/// Owner of the routes and the resolver; both are replaced as a whole.
+pub(super) struct RouteTable {
+    in_force: Mutex<Arc<Routes>>,
+    resolver: Mutex<Arc<Resolver>>,
+    /// Settings of connections to mail hosts without a rule, and to those whose domain enforces MTA-STS.
+    manner: Manner,
+    enforced: Option<Manner>,
+    mta_sts: Option<MtaSts>,
+    /// TLS by the TLSA records of hosts.
+    pub dane: Dane,
+    pub unrouted: Unrouted,
+}
+
+impl RouteTable {
+    pub fn new(config: &Config) -> Self {
+        let (manner, enforced) = (config.manner(), config.enforced());
+        let routes = Routes::new(manner.clone(), enforced.clone(), &config.routing, Vec::new(), None);
+        RouteTable {
+            in_force: Mutex::new(Arc::new(routes)),
+            resolver: Mutex::new(config.resolver.clone()),
+            manner,
+            enforced,
+            mta_sts: config.mta_sts.clone(),
+            dane: Dane::default(),
+            unrouted: Unrouted::default(),
+        }
+    }
+
+    pub fn in_force(&self) -> Arc<Routes> {
+        self.in_force.lock().expect("the routes").clone()
+    }
+
+    /// Replaces the diversions and the routing; `None`: the routing stays.
+    pub fn replace(&self, routing: Option<&Routing>, diversions: Vec<Diversion>) {
+        let mut in_force = self.in_force.lock().expect("the routes");
+        let routing = routing.unwrap_or(&in_force.routing);
+        let (manner, enforced) = (self.manner.clone(), self.enforced.clone());
+        *in_force = Arc::new(Routes::new(manner, enforced, routing, diversions, Some(&in_force)));
+    }
+
+    /// The resolver of mail hosts.
+    pub fn resolver(&self) -> Arc<Resolver> {
+        self.resolver.lock().expect("the resolver").clone()
+    }
+
+    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
+        *self.resolver.lock().expect("the resolver") = resolver;
+    }
+
+    /// The domain to look up for a queue, if the answer is not known yet.
+    pub fn question_of(&self, name: &QueueName) -> Option<(String, Pace)> {
+        let routes = self.in_force();
+        if routes.bounced(name).is_some() {
+            return None;
+        }
+        let domain = match routes.route(name) {
+            None => &*name.domain,
+            Some((route, _)) => route.domain_asked()?,
+        };
+        self.resolver().question(domain)
+    }
+
+    /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
+    fn with_next_hop(&self, manner: Arc<Manner>, destination: &Destination) -> Arc<Manner> {
+        let is_wanted = |host: &Host| self.dane.wants_next_hop(&host.name);
+        match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
+            true => Arc::new(manner.with_next_hop(&destination.domain)),
+            false => manner,
+        }
+    }
+
+    async fn hosts_of(&self, route: &Route) -> Result<Arc<Destination>, DnsError> {
+        let resolver = self.resolver();
+        match route.domain_asked() {
+            Some(domain) => resolver.destination(domain).await,
+            None => resolver.fixed_in_order(&route.hosts),
+        }
+    }
+}
+
+/// A site, with the sources of its mail.
+pub(super) struct Plan {
+    pub domain: Arc<str>,
+    pub destination: Arc<Destination>,
+    pub manner: Arc<Manner>,
+    pub members: Vec<Member>,
+    /// The name of the site.
+    pub name: Arc<str>,
+    pub until: Instant,
+}
+
+impl Plan {
+    /// Looks up the hosts of a next hop; `None`: those of the queue's domain.
+    ///
+    /// # Errors
+    /// There are no hosts, or they cannot be looked up now.
+    pub async fn new(
+        table: &RouteTable,
+        routes: &Routes,
+        name: &QueueName,
+        hop: Option<&NextHop>,
+    ) -> Result<Self, DnsError> {
+        let (destination, manner) = match hop {
+            Some((route, manner)) => (table.hosts_of(route).await?, Arc::clone(manner)),
+            None => {
+                let (mta_sts, resolver) = (table.mta_sts.as_ref(), table.resolver());
+                let MailHosts { destination, manner, .. } =
+                    MailHosts::find(routes, mta_sts, &resolver, &name.domain).await?;
+                let manner = table.with_next_hop(manner, &destination);
+                (destination, manner)
+            }
+        };
+        let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
+        let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
+        let site = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
+        let (domain, until) = (name.domain.clone(), destination.valid_until);
+        Ok(Plan { domain, destination, manner, members, name: site.into(), until })
+    }
+
+    /// The plan for mail of a queue if all hosts answer.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub async fn usual(table: &RouteTable, name: &QueueName) -> Result<Self, DnsError> {
+        let routes = table.in_force();
+        Plan::new(table, &routes, name, routes.route(name)).await
+    }
+}
