@@ -11,7 +11,7 @@ use super::bounces::Bounces;
 use super::mta_sts::MtaSts;
 use super::notices::Notices;
 use super::observer::Observer;
-use super::room::RoomLimits;
+use super::queue_limit::QueueLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::session::{Timeouts, TlsPolicy};
@@ -30,8 +30,8 @@ pub struct Config {
     pub port: u16,
     /// Initial routes, sources and pools; [`Relay::set_routing`](super::Relay::set_routing) changes them.
     pub routing: Routing,
-    /// Initial bounds of waiting mail; [`Relay::set_room`](super::Relay::set_room) changes them.
-    pub room: RoomLimits,
+    /// Initial bounds of waiting mail; [`Relay::set_queue_limits`](super::Relay::set_queue_limits) changes them.
+    pub room: QueueLimits,
     /// Retry schedules.
     pub schedules: Schedules,
     /// Most connections at a time.

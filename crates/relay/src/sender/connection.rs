@@ -15,7 +15,7 @@ use super::broken_tls;
 use super::dial::DialPermit;
 use super::observer::{SiteState, TlsFailure};
 use super::replies::shortened;
-use super::reuse::{Handed, Key};
+use super::reuse::{Key, ReusedSession};
 use super::route::Manner;
 use super::shape::Permit;
 use super::shared::Shared;
@@ -135,9 +135,9 @@ impl Counted {
     }
 
     /// Hands the session to the site that asked for it, if that still waits.
-    fn hand_over(&mut self, session: Session, asked: Option<oneshot::Sender<Handed>>) -> Option<Session> {
+    fn hand_over(&mut self, session: Session, asked: Option<oneshot::Sender<ReusedSession>>) -> Option<Session> {
         let Some(asked) = asked else { return Some(session) };
-        let Err(handed) = asked.send(Handed { session, permit: self.address.take() }) else { return None };
+        let Err(handed) = asked.send(ReusedSession { session, permit: self.address.take() }) else { return None };
         self.address = handed.permit;
         Some(handed.session)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
-use super::crowd::Thinner;
+use super::connection_sharing::Thinner;
 use super::ended::ReplyPlace;
 use super::observer::AttemptResult;
 use super::shared::Shared;
@@ -61,7 +61,7 @@ impl Shared {
         self.recorder.retry(now);
         self.recorder.look();
         self.look_at_sources(now);
-        self.look_at_room();
+        self.look_at_queue_limits();
         if self.config.bounces.is_fed() {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || shared.flush_bounces());

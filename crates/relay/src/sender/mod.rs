@@ -20,8 +20,8 @@ mod broken_tls;
 mod careful;
 mod config;
 mod connection;
+mod connection_sharing;
 mod control;
-mod crowd;
 mod destination;
 mod dial;
 mod dispatch;
@@ -37,11 +37,11 @@ mod mta_sts;
 mod notices;
 mod observer;
 mod preview;
+mod queue_limit;
 mod ranking;
 mod record;
 mod replies;
 mod reuse;
-mod room;
 mod round;
 mod route;
 mod route_section;
@@ -93,13 +93,13 @@ pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};
 pub use observer::{
-    ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, Stats, TlsFailure,
+    ActedOn, Attempt, AttemptResult, By, Observer, QueueLimitState, RecordingState, SiteState, Stats, TlsFailure,
 };
 pub use preview::{
     HopPreview, HostPreview, HostSettings, MtaStsPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview,
 };
+pub use queue_limit::{QueueLimitNow, QueueLimits};
 pub use ranking::Ranking;
-pub use room::{RoomLimits, RoomNow};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
 pub use routing::Routing;

@@ -38,7 +38,7 @@ pub trait Observer: Send + Sync {
     fn source(&self, source: &str, error: Option<&str>);
 
     /// The queue, or a tenant's part of it, has become full, or has room again.
-    fn room(&self, state: &RoomState<'_>);
+    fn room(&self, state: &QueueLimitState<'_>);
 
     /// Sending has stopped because outcomes could not be recorded, or has resumed.
     fn recording(&self, state: &RecordingState<'_>);
@@ -219,7 +219,7 @@ pub enum RecordingState<'a> {
 
 /// Fill state of the queue.
 #[derive(Debug, Clone)]
-pub enum RoomState<'a> {
+pub enum QueueLimitState<'a> {
     /// It is full: the first recipient was refused.
     Full {
         /// The tenant whose part is full; empty for the whole queue.

@@ -91,7 +91,7 @@ fn is_alike(one: &Tls, other: &Tls) -> bool {
 }
 
 /// A session handed over to another site.
-pub(super) struct Handed {
+pub(super) struct ReusedSession {
     pub session: Session,
     /// Permit of the connection's address.
     pub permit: Option<Permit>,
@@ -124,7 +124,7 @@ struct Connection {
 struct Offer {
     idle: Option<Idle>,
     /// Where a site waits for the session.
-    asked: Option<oneshot::Sender<Handed>>,
+    asked: Option<oneshot::Sender<ReusedSession>>,
 }
 
 struct Idle {
@@ -160,7 +160,7 @@ impl Reuse {
         self.open.lock().expect("the open connections")
     }
 
-    fn ask(&self, key: &Key, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<Handed>> {
+    fn ask(&self, key: &Key, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<ReusedSession>> {
         let mut open = self.open();
         let Alike { connections, from } = open.get_mut(key)?;
         let begin = *from;
@@ -177,7 +177,7 @@ impl Connection {
         self.offer.lock().expect("an open connection")
     }
 
-    fn ask(&self, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<Handed>> {
+    fn ask(&self, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<ReusedSession>> {
         if self.site == site || wanted.is_counted && self.address.is_none() {
             return None;
         }
@@ -226,7 +226,7 @@ impl Known {
     }
 
     /// Ends its idleness, as it is about to end. Returns where a site waits for its session.
-    pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
+    pub fn asked(&self) -> Option<oneshot::Sender<ReusedSession>> {
         let mut offer = self.connection.offer();
         if offer.idle.take().is_some() {
             self.reuse.idle.fetch_sub(1, Ordering::Relaxed);
@@ -261,7 +261,7 @@ impl Drop for Known {
 impl Shared {
     /// Takes a session for a site about to connect: a matching one that has been idle for a while. If the address
     /// allows no more connections, any idle one.
-    pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<Handed> {
+    pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<ReusedSession> {
         let limits = {
             let state = site.state();
             // A site that has paused is probed with a connection of its own.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::connection::{Counted, DemandingHost, Served, open, settings_of};
 use super::ended::ReplyPlace;
 use super::last_words::LastWords;
-use super::reuse::{Handed, Key};
+use super::reuse::{Key, ReusedSession};
 use super::shape::{OpenLimit, Tokens};
 use super::shared::Shared;
 use super::site::{Admitted, Site};
@@ -218,7 +218,7 @@ impl Round {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
         // Another site or a limit may have it wait for long: it is not stuck.
         self.worker.pulse().step(0);
-        let Some(Handed { session, permit }) = shared.take_over(&site, &key, self.worker.pulse()).await else {
+        let Some(ReusedSession { session, permit }) = shared.take_over(&site, &key, self.worker.pulse()).await else {
             return ControlFlow::Continue(());
         };
         self.tokens = None;

@@ -11,7 +11,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::maps::{self, MapsSection, RecipientsSection};
-use super::room::RoomLimits;
+use super::queue_limit::QueueLimits;
 use super::route_section::{RouteSection, TlsConfigs, smtp_port, system_authorities};
 use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
@@ -157,7 +157,7 @@ impl Default for Section {
             connections_per_site: 20,
             messages_per_connection: 1000,
             recipients_per_message: 100,
-            queue_recipients: super::room::RECIPIENTS,
+            queue_recipients: super::queue_limit::RECIPIENTS,
             memory_bytes: 256 << 20,
             unreachable_secs: 60,
             returned_bytes: 64 << 10,
@@ -258,8 +258,8 @@ impl Section {
     }
 
     /// Bounds of waiting mail.
-    pub fn room(&self) -> RoomLimits {
-        RoomLimits::new(self.queue_recipients, &self.tenant)
+    pub fn room(&self) -> QueueLimits {
+        QueueLimits::new(self.queue_recipients, &self.tenant)
     }
 
     /// Reads the limits in the files of `shaping`.

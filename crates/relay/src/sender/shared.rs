@@ -17,16 +17,16 @@ use super::ahead::CallAhead;
 use super::bounces_to_follow::BouncesToFollow;
 use super::broken_tls::BrokenTls;
 use super::config::Config;
-use super::crowd::Crowd;
+use super::connection_sharing::ConnectionSharing;
 use super::gather::NoticesToMake;
 use super::look::RollingLook;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
+use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
 use super::reuse::Reuse;
-use super::room::Room;
 use super::round::connect;
 use super::route_table::RouteTable;
 use super::shape::{Base, Shaper};
@@ -43,12 +43,12 @@ pub(super) struct Shared {
     pub messages: Messages,
     pub replies: Replies,
     pub notices_to_make: NoticesToMake,
-    pub crowd: Arc<Crowd>,
+    pub sharing: Arc<ConnectionSharing>,
     pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
     pub recorder: Arc<OutcomeRecorder>,
     pub shaper: Shaper,
-    pub room: Room,
+    pub room: QueueBounds,
     pub time: Time,
     pub runtime: Handle,
     /// Watches connections, the dispatcher and records for being stuck.
@@ -113,11 +113,11 @@ impl Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies,
             notices_to_make: NoticesToMake::default(),
-            crowd: Arc::default(),
+            sharing: Arc::default(),
             reuse: Arc::default(),
             ahead: CallAhead::default(),
             recorder: Arc::new(recorder),
-            room: Room::new(&config.room),
+            room: QueueBounds::new(&config.room),
             routes: RouteTable::new(&config),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
@@ -251,7 +251,7 @@ impl Shared {
     pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
         *self.connections.lock().expect("the connections") -= 1;
         self.ended.notify_all();
-        self.serve_crowd();
+        self.serve_waiting_sites();
         self.serve(site);
     }
 
@@ -259,7 +259,7 @@ impl Shared {
     pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
         self.serve_with(site, |state| self.most_connections(site, state));
         // If there is room again since the site was queued.
-        self.serve_crowd();
+        self.serve_waiting_sites();
     }
 
     /// `most`: connections that the site may have.

@@ -42,8 +42,8 @@ pub(super) struct State {
     pub standing: Standing,
     /// Most recipients that it took in one transaction before it refused more.
     pub recipients_max: Option<usize>,
-    /// True while it waits for a connection in the [crowd](super::crowd).
-    pub is_in_crowd: bool,
+    /// True while it waits for a connection in [connection sharing](super::connection_sharing).
+    pub waits_for_connection: bool,
     pub limits: Arc<SiteLimits>,
     pub joined: Joined,
     /// Limits of its addresses, if all were reached at the last try to connect.
@@ -104,7 +104,7 @@ impl Site {
             idle: Idle::default(),
             standing: Standing::default(),
             recipients_max: None,
-            is_in_crowd: false,
+            waits_for_connection: false,
             limits,
             joined: Joined::default(),
             full: Vec::new(),

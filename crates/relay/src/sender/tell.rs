@@ -69,7 +69,7 @@ struct Addressee {
 }
 
 /// The news of one recipient.
-struct Told {
+struct PendingNotice {
     number: u16,
     status: (u8, u16, u16),
     /// On one line; empty if no longer known.
@@ -152,20 +152,27 @@ impl Shared {
     }
 
     /// The last reply about a recipient.
-    fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> Told {
+    fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> PendingNotice {
         if tell == Tell::Delayed {
             let reply = "451 4.4.7 it has not been delivered yet".to_owned();
-            return Told { number: key.number, status: (4, 4, 7), reply, host: String::new() };
+            return PendingNotice { number: key.number, status: (4, 4, 7), reply, host: String::new() };
         }
         let said = self.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
         let (host, reply) = host_and_reply(&said);
         let known = (tell.class(), status.enhanced / 1000, status.enhanced % 1000);
         let status = enhanced_of(reply).unwrap_or(known);
-        Told { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
+        PendingNotice { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
     }
 
     /// The notification; `None` if it would be empty. Blocks.
-    fn written(&self, message: Lsn, envelope: &Envelope, tell: Tell, told: &[Told], to: &Addressee) -> Option<Written> {
+    fn written(
+        &self,
+        message: Lsn,
+        envelope: &Envelope,
+        tell: Tell,
+        told: &[PendingNotice],
+        to: &Addressee,
+    ) -> Option<Written> {
         let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.wall_clock());
         let date = |secs| DateTime::from_unix(to_wall(secs));
         let returned_max = self.config.returned_bytes_max;
@@ -180,7 +187,7 @@ impl Shared {
         if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy(message)) {
             return None;
         }
-        let until = |told: &Told| {
+        let until = |told: &PendingNotice| {
             let state = self.queue().show(Key { message, number: told.number });
             date(state.and_then(|state| state.expires).unwrap_or(now))
         };

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use super::connection::poll_join;
-use super::crowd::GivesWay;
+use super::connection_sharing::GivesWay;
 use super::ended::CLOSING;
 use super::messages::{Envelope, LoadError, Loaded, Unloaded};
 use super::observer::SiteState;
-use super::reuse::{Handed, Known};
+use super::reuse::{Known, ReusedSession};
 use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
@@ -161,7 +161,7 @@ impl Mail {
     }
 
     /// Where a site waits for the session after its last message.
-    pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
+    pub fn asked(&self) -> Option<oneshot::Sender<ReusedSession>> {
         self.known.asked()
     }
 

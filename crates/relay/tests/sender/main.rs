@@ -46,7 +46,7 @@ use posthaste_intake::notify;
 use posthaste_queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
-    RecordingState, Relay, RoomState, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
+    QueueLimitState, RecordingState, Relay, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -153,7 +153,7 @@ impl Observer for Log {
         self.lines.lock().unwrap().push(format!("no TLS with {host} for {secs} s: {error}"));
     }
 
-    fn room(&self, state: &RoomState<'_>) {
+    fn room(&self, state: &QueueLimitState<'_>) {
         self.lines.lock().unwrap().push(format!("{state:?}"));
     }
 

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use posthaste_queue::{Action, Selection};
-use posthaste_relay::sender::{By, Filter, RoomLimits, RoomNow};
+use posthaste_relay::sender::{By, Filter, QueueLimitNow, QueueLimits};
 use posthaste_smtp::Reply;
 
 use crate::{rig_with, wait, zone};
 
-fn of(rooms: &[RoomNow], tenant: &str) -> (u64, u64, u64, bool) {
+fn of(rooms: &[QueueLimitNow], tenant: &str) -> (u64, u64, u64, bool) {
     let room = rooms.iter().find(|room| &*room.tenant == tenant).unwrap_or_else(|| panic!("{tenant} in {rooms:?}"));
     (room.recipients, room.max, room.refused, room.is_full)
 }
 
 #[test]
 fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
-    let limits = RoomLimits { recipients: 4, tenants: [(Arc::from("news"), 2)].into() };
+    let limits = QueueLimits { recipients: 4, tenants: [(Arc::from("news"), 2)].into() };
     let rig = rig_with(zone(), 1, |config| {
         config.room = limits.clone();
         // Keeps mail from leaving.
@@ -49,7 +49,7 @@ fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     ];
     assert_eq!(told, expected);
     // A reload changes bounds and keeps counts.
-    rig.relay.set_room(&RoomLimits { recipients: 1, tenants: [(Arc::from("other"), 1)].into() });
+    rig.relay.set_queue_limits(&QueueLimits { recipients: 1, tenants: [(Arc::from("other"), 1)].into() });
     assert!(!rig.relay.has_room(1) && rig.relay.has_room_for("news", 1000) && !rig.relay.has_room_for("other", 2));
     assert_eq!(of(&rig.relay.room(), ""), (1, 1, 3, true));
 }

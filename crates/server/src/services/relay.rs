@@ -163,7 +163,7 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
             kept.push("relay.notices");
         }
     }
-    relay.set_room(&config.relay.room());
+    relay.set_queue_limits(&config.relay.room());
     kept
 }
 

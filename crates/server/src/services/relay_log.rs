@@ -8,7 +8,7 @@ use posthaste_events::{
 use posthaste_intake::ArrivalFacts;
 use posthaste_queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, TlsFailure,
+    ActedOn, Attempt, AttemptResult, By, Observer, QueueLimitState, RecordingState, SiteState, TlsFailure,
 };
 use posthaste_spool::{Entry, Lsn};
 
@@ -153,12 +153,12 @@ impl Observer for RelayLog {
         }
     }
 
-    fn room(&self, state: &RoomState<'_>) {
+    fn room(&self, state: &QueueLimitState<'_>) {
         match *state {
-            RoomState::Full { tenant: "", recipients, max } => {
+            QueueLimitState::Full { tenant: "", recipients, max } => {
                 tracing::warn!(recipients, max, "the queue is full: mail for other hosts is refused with 452");
             }
-            RoomState::Full { tenant, recipients, max } => {
+            QueueLimitState::Full { tenant, recipients, max } => {
                 tracing::warn!(
                     tenant,
                     recipients,
@@ -166,8 +166,8 @@ impl Observer for RelayLog {
                     "a tenant's part of the queue is full: its mail is refused with 452"
                 );
             }
-            RoomState::Again { tenant: "", refused } => tracing::info!(refused, "the queue has room again"),
-            RoomState::Again { tenant, refused } => {
+            QueueLimitState::Again { tenant: "", refused } => tracing::info!(refused, "the queue has room again"),
+            QueueLimitState::Again { tenant, refused } => {
                 tracing::info!(tenant, refused, "a tenant's part of the queue has room again");
             }
         }

@@ -2,7 +2,7 @@
 
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
 use posthaste_queue::Secs;
-use posthaste_relay::sender::{Count, CountBy, Relay, RoomNow, Standing};
+use posthaste_relay::sender::{Count, CountBy, QueueLimitNow, Relay, Standing};
 
 use super::scopes::filter;
 use super::{Answer, Asker, Outcome, as_json};
@@ -36,14 +36,14 @@ pub(super) fn summary(
         line
     };
     let _ = all.busiest.iter().all(|(name, count)| answer(as_json(&line(name, count))));
-    let room = |of: RoomNow| RoomLine {
+    let room = |of: QueueLimitNow| RoomLine {
         tenant: of.tenant.to_string(),
         recipients: of.recipients,
         max: of.max,
         refused: of.refused,
         full: of.is_full,
     };
-    let is_shown = |of: &RoomNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
+    let is_shown = |of: &QueueLimitNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
     let room = relay.room().into_iter().filter(is_shown).map(room).collect();
     let notices = if asker.tenant.is_none() { relay.stats().owed_notices } else { 0 };
     Ok(as_json(&SummaryEnd { done: all.names as u64, recipients: all.recipients, notices, room }))

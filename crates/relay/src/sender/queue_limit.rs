@@ -8,35 +8,35 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::observer::RoomState;
+use super::observer::QueueLimitState;
 use super::shared::Shared;
 use super::{Relay, TenantSection};
 
 /// Bounds of waiting recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoomLimits {
+pub struct QueueLimits {
     /// For all mail; at most 2^30.
     pub recipients: u64,
     /// By tenant.
     pub tenants: HashMap<Arc<str>, u64>,
 }
 
-impl Default for RoomLimits {
+impl Default for QueueLimits {
     fn default() -> Self {
-        RoomLimits { recipients: RECIPIENTS, tenants: HashMap::new() }
+        QueueLimits { recipients: RECIPIENTS, tenants: HashMap::new() }
     }
 }
 
-impl RoomLimits {
+impl QueueLimits {
     pub(super) fn new(recipients: u64, tenants: &[TenantSection]) -> Self {
         let of = |tenant: &TenantSection| Some((tenant.name.as_str().into(), tenant.queue_recipients?));
-        RoomLimits { recipients, tenants: tenants.iter().filter_map(of).collect() }
+        QueueLimits { recipients, tenants: tenants.iter().filter_map(of).collect() }
     }
 }
 
 /// Fill state of a bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoomNow {
+pub struct QueueLimitNow {
     /// The tenant; empty for the whole queue.
     pub tenant: Arc<str>,
     /// Recipients that wait.
@@ -49,7 +49,7 @@ pub struct RoomNow {
     pub is_full: bool,
 }
 
-pub(super) struct Room {
+pub(super) struct QueueBounds {
     whole: Bound,
     has_tenants: AtomicBool,
     tenants: Mutex<HashMap<Arc<str>, Bound>>,
@@ -92,8 +92,8 @@ impl Bound {
         Some(refused)
     }
 
-    fn now(&self, tenant: Arc<str>, recipients: u64) -> RoomNow {
-        RoomNow {
+    fn now(&self, tenant: Arc<str>, recipients: u64) -> QueueLimitNow {
+        QueueLimitNow {
             tenant,
             recipients,
             max: self.max.load(Ordering::Relaxed),
@@ -103,15 +103,15 @@ impl Bound {
     }
 }
 
-impl Room {
-    pub fn new(limits: &RoomLimits) -> Self {
-        let room = Room { whole: Bound::new(0), has_tenants: AtomicBool::new(false), tenants: Mutex::default() };
+impl QueueBounds {
+    pub fn new(limits: &QueueLimits) -> Self {
+        let room = QueueBounds { whole: Bound::new(0), has_tenants: AtomicBool::new(false), tenants: Mutex::default() };
         room.set(limits);
         room
     }
 
     /// Replaces the limits; counts stay.
-    fn set(&self, limits: &RoomLimits) {
+    fn set(&self, limits: &QueueLimits) {
         self.whole.max.store(limits.recipients, Ordering::Relaxed);
         let mut tenants = self.tenants();
         tenants.retain(|tenant, _| limits.tenants.contains_key(tenant));
@@ -138,12 +138,12 @@ impl Relay {
     }
 
     /// Replaces the limits.
-    pub fn set_room(&self, limits: &RoomLimits) {
+    pub fn set_queue_limits(&self, limits: &QueueLimits) {
         self.0.shared.room.set(limits);
     }
 
     /// The whole queue, then the tenants that have a limit, by name.
-    pub fn room(&self) -> Vec<RoomNow> {
+    pub fn room(&self) -> Vec<QueueLimitNow> {
         let shared = &self.0.shared;
         let mut all = vec![shared.room.whole.now("".into(), shared.queue().filling())];
         let of = |(tenant, bound): (&Arc<str>, &Bound)| {
@@ -174,16 +174,16 @@ impl Shared {
 
     fn told(&self, tenant: &str, bound: &Bound, recipients: u64, taken: Result<(), bool>) -> bool {
         if let (Err(true), Some(observer)) = (taken, &self.config.observer) {
-            observer.room(&RoomState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
+            observer.room(&QueueLimitState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
         }
         taken.is_ok()
     }
 
     /// Reports bounds that have room again. Call it every second.
-    pub fn look_at_room(&self) {
+    pub fn look_at_queue_limits(&self) {
         let ended = |tenant: &str, bound: &Bound, open: u64| {
             if let (Some(refused), Some(observer)) = (bound.ended(open), &self.config.observer) {
-                observer.room(&RoomState::Again { tenant, refused });
+                observer.room(&QueueLimitState::Again { tenant, refused });
             }
         };
         ended("", &self.room.whole, self.queue().filling());

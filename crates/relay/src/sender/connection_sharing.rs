@@ -13,7 +13,7 @@ use super::site::{Site, State};
 
 /// Sites that have mail and no connection, since all are taken.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct ConnectionSharing {
     waiting: Mutex<VecDeque<Arc<Site>>>,
     /// Number of waiting sites.
     count: AtomicUsize,
@@ -22,7 +22,7 @@ pub(super) struct Crowd {
 }
 
 /// Held by a connection that is about to end for a waiting site; dropped after its end.
-pub(super) struct GivesWay(Arc<Crowd>);
+pub(super) struct GivesWay(Arc<ConnectionSharing>);
 
 impl Drop for GivesWay {
     fn drop(&mut self) {
@@ -30,11 +30,11 @@ impl Drop for GivesWay {
     }
 }
 
-impl Crowd {
+impl ConnectionSharing {
     /// Queues a site without a connection, unless it waits already.
     fn wait(&self, site: &Arc<Site>, state: &mut State) {
-        if state.connections == 0 && !std::mem::replace(&mut state.is_in_crowd, true) {
-            let mut waiting = self.waiting.lock().expect("the crowd");
+        if state.connections == 0 && !std::mem::replace(&mut state.waits_for_connection, true) {
+            let mut waiting = self.waiting.lock().expect("the waiting sites");
             waiting.push_back(site.clone());
             self.count.store(waiting.len(), Ordering::Relaxed);
         }
@@ -59,7 +59,7 @@ impl Crowd {
 
     /// The next site in turn.
     fn next(&self) -> Option<Arc<Site>> {
-        let mut waiting = self.waiting.lock().expect("the crowd");
+        let mut waiting = self.waiting.lock().expect("the waiting sites");
         let site = waiting.pop_front();
         self.count.store(waiting.len(), Ordering::Relaxed);
         site
@@ -69,13 +69,13 @@ impl Crowd {
 impl Shared {
     /// Decides if a connection ends after a message, to give a waiting site its turn.
     pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
-        if self.crowd.is_waiting() && used >= TURN { self.crowd.takes(0) } else { None }
+        if self.sharing.is_waiting() && used >= TURN { self.sharing.takes(0) } else { None }
     }
 
     /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
     pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
         let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
-        if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
+        if spare > 0 || self.sharing.is_waiting() { self.sharing.takes(spare) } else { None }
     }
 
     /// Connections above `most * (1 - 1/part)`: the used part of the reserve.
@@ -90,20 +90,20 @@ impl Shared {
             0 => self.connections() < self.config.connections_max,
             _ => self.reserve_used(RESERVE) == 0,
         };
-        if has_room && !self.crowd.is_waiting() {
+        if has_room && !self.sharing.is_waiting() {
             return usize::MAX;
         }
-        self.crowd.wait(site, state);
+        self.sharing.wait(site, state);
         0
     }
 
     /// Gives free connections to the sites that have waited longest and still have mail.
-    pub fn serve_crowd(self: &Arc<Self>) {
-        while self.crowd.is_waiting()
+    pub fn serve_waiting_sites(self: &Arc<Self>) {
+        while self.sharing.is_waiting()
             && self.connections() < self.config.connections_max
-            && let Some(site) = self.crowd.next()
+            && let Some(site) = self.sharing.next()
         {
-            site.state().is_in_crowd = false;
+            site.state().waits_for_connection = false;
             self.serve_with(&site, |_| usize::MAX);
         }
     }
@@ -125,8 +125,8 @@ impl Thinner {
             return;
         }
         self.next_at = Some(now + THIN_EVERY);
-        shared.serve_crowd();
-        let mut wanted = shared.crowd.wanted(shared.reserve_used(IDLE_RESERVE));
+        shared.serve_waiting_sites();
+        let mut wanted = shared.sharing.wanted(shared.reserve_used(IDLE_RESERVE));
         if wanted == 0 {
             return;
         }
@@ -161,16 +161,16 @@ mod tests {
 
     #[test]
     fn as_many_connections_give_way_as_sites_wait() {
-        let crowd = Arc::new(Crowd::default());
-        assert!(crowd.takes(0).is_none());
-        crowd.count.store(2, Ordering::Relaxed);
-        let given = [crowd.takes(0), crowd.takes(0)];
-        assert!(given.iter().all(Option::is_some) && crowd.takes(0).is_none());
-        assert_eq!((crowd.wanted(0), crowd.wanted(3)), (0, 3));
-        let spare = crowd.takes(1);
-        assert!(spare.is_some() && crowd.takes(1).is_none());
+        let sharing = Arc::new(ConnectionSharing::default());
+        assert!(sharing.takes(0).is_none());
+        sharing.count.store(2, Ordering::Relaxed);
+        let given = [sharing.takes(0), sharing.takes(0)];
+        assert!(given.iter().all(Option::is_some) && sharing.takes(0).is_none());
+        assert_eq!((sharing.wanted(0), sharing.wanted(3)), (0, 3));
+        let spare = sharing.takes(1);
+        assert!(spare.is_some() && sharing.takes(1).is_none());
         // Their connections went to others: further ones give way for those that still wait.
         drop((given, spare));
-        assert!(crowd.wanted(0) == 2 && crowd.takes(0).is_some());
+        assert!(sharing.wanted(0) == 2 && sharing.takes(0).is_some());
     }
 }
