@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use posthaste_consumer::{ROOM_PATIENCE, append_within};
 use posthaste_smtp::Reply;
@@ -330,7 +329,7 @@ impl Shared {
                 return from.and_then(Key::before);
             }
             let (mut keys, next, looked_at) = self.queue().select(&filter.selection, from);
-            self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);
+            self.operator.note_looked_at(looked_at);
             let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
             let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
             keys.retain(|key| filter.message.is_none_or(|message| key.message == message));

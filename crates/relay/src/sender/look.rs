@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::summary::Count;
+use super::count::Count;
 use posthaste_queue::{Key, QueueId, Secs};
 
 /// Recipients of one part; its last page may exceed it.

@@ -22,6 +22,7 @@ mod config;
 mod connection;
 mod connection_sharing;
 mod control;
+mod count;
 mod destination;
 mod dial;
 mod dispatch;
@@ -36,6 +37,7 @@ mod messages;
 mod mta_sts;
 mod notices;
 mod observer;
+mod operator;
 mod preview;
 mod queue_limit;
 mod ranking;
@@ -88,6 +90,7 @@ pub use bounces::{
 };
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
+pub use count::Count;
 pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use mta_sts::{MtaSts, MtaStsError};
@@ -106,7 +109,7 @@ pub use routing::Routing;
 pub use section::{EightBitMail, Section, SrsSection};
 pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
-pub use summary::{Count, CountBy, Standing};
+pub use summary::{CountBy, Standing};
 pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
@@ -381,7 +384,7 @@ impl Relay {
             connections: shared.connections(),
             idle: shared.reuse.idle(),
             unreachable: shared.unreachable.load(Ordering::Relaxed),
-            looked_at: count(&shared.looked_at),
+            looked_at: shared.operator.looked_at(),
             now: shared.time.now(),
         }
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Count;
+use super::count::Count;
 use posthaste_queue::Secs;
 
 /// Recipients counted by a kind of name.

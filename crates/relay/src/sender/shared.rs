@@ -19,10 +19,10 @@ use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::connection_sharing::ConnectionSharing;
 use super::gather::NoticesToMake;
-use super::look::RollingLook;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
+use super::operator::OperatorRequests;
 use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
@@ -78,11 +78,7 @@ pub(super) struct Shared {
     pub tls_counts: TlsCounts,
     /// Bounces that operators order for recipients in flight.
     pub bounces_to_follow: BouncesToFollow,
-    /// One import at a time: each first checks what was imported already.
-    pub importing: Mutex<()>,
-    pub look: RollingLook,
-    /// Recipients scanned to count or list some.
-    pub looked_at: AtomicU64,
+    pub operator: OperatorRequests,
     pub delivered: AtomicU64,
     pub deferred: AtomicU64,
     pub failed: AtomicU64,
@@ -137,15 +133,13 @@ impl Shared {
             generic: Default::default(),
             is_ending: AtomicBool::new(false),
             connections: Mutex::new(0),
-            look: RollingLook::default(),
-            looked_at: AtomicU64::new(0),
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
             tls_counts: TlsCounts::default(),
             bounces_to_follow: BouncesToFollow::default(),
-            importing: Mutex::default(),
+            operator: OperatorRequests::default(),
             delivered: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             failed: AtomicU64::new(0),

@@ -182,7 +182,7 @@ impl Relay {
         body: Body,
     ) -> Result<Import, ImportError> {
         let shared = &self.0.shared;
-        let _one = shared.importing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one = shared.operator.importing();
         let all = message.recipients.len();
         let is_from_here = self.is_here(message.message, origin);
         {
