@@ -8,12 +8,12 @@ use posthaste_smtp::Reply;
 use posthaste_spool::{AppendError, Entry, Lsn};
 
 use super::Relay;
-use super::ended::ReplyPlace;
 use super::messages::Envelope;
 use super::observer::{ActedOn, AttemptResult, By};
 use super::routing::host_and_port;
 use super::shared::Shared;
 use super::site::SiteKey;
+use super::status::ReplyPlace;
 use posthaste_queue::entry::HoldReason;
 use posthaste_queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Secs, Selection, Waits, What,

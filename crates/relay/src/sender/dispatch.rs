@@ -7,10 +7,10 @@ use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
 use super::connection_sharing::Thinner;
-use super::ended::ReplyPlace;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
+use super::status::ReplyPlace;
 use posthaste_queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
 

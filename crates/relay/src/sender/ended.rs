@@ -12,7 +12,7 @@ use super::observer::{Attempt, AttemptResult};
 use super::replies::shortened;
 use super::shared::Shared;
 use super::site::Site;
-use super::status::{keys_of, outcome_for, reply_for, status_of};
+use super::status::{ReplyPlace, keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
 use crate::session::Fate;
 use posthaste_dns::DnsError;
@@ -26,30 +26,6 @@ struct Owed<'a> {
     message: Lsn,
     /// Each recipient with its outcome, if decided; `None`: settled.
     recipients: Vec<Option<(Key, Option<Change>)>>,
-}
-
-/// The host that gave a reply, and the step of the session. An empty host: we ourselves.
-#[derive(Clone, Copy)]
-pub(super) struct ReplyPlace<'a> {
-    pub host: &'a Arc<str>,
-    pub stage: &'static str,
-}
-
-impl<'a> ReplyPlace<'a> {
-    /// At no step of a session.
-    pub fn of(host: &'a Arc<str>) -> Self {
-        ReplyPlace { host, stage: "" }
-    }
-
-    /// The reply as shown to people.
-    fn said(&self, reply: &Reply) -> String {
-        let ReplyPlace { host, stage } = self;
-        match (host.is_empty(), stage.is_empty()) {
-            (true, _) => reply.to_string(),
-            (false, true) => format!("{host}: {reply}"),
-            (false, false) => format!("{host} ({stage}): {reply}"),
-        }
-    }
 }
 
 impl Drop for Owed<'_> {

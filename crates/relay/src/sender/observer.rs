@@ -3,7 +3,7 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
-use super::ended::ReplyPlace;
+use super::status::ReplyPlace;
 use posthaste_queue::{Action, Imported, Key, QueueEntry, Secs};
 
 /// Receives events, for a log. Its methods must not block.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use posthaste_smtp::Protocol;
 use serde::Serialize;
 
-use super::Routing;
 use super::mta_sts::{MailHosts, MtaSts};
 use super::route::{Manner, Route, RouteTls};
+use super::routing::Routing;
 use super::routing::{Member, NextHop, Routes};
 use crate::session::TlsPolicy;
 use posthaste_dane::{Dane, Demand};

@@ -13,13 +13,12 @@ use posthaste_watch::Worker;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Counted, DemandingHost, Served, open, settings_of};
-use super::ended::ReplyPlace;
 use super::last_words::LastWords;
 use super::reuse::{Key, ReusedSession};
 use super::shape::{OpenLimit, Tokens};
 use super::shared::Shared;
 use super::site::{Admitted, Site};
-use super::status::{reply_for, status_of};
+use super::status::{ReplyPlace, reply_for, status_of};
 use crate::session::{Endpoint, OpenError, STEPS, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, Host, Resolver};
 use posthaste_queue::{Outcome, Prefer, Take};

@@ -1,9 +1,35 @@
-//! Replies in the queue's form, and replies for failed look-ups.
+//! Replies in the queue's form, where they come from, and replies for failed look-ups.
+
+use std::sync::Arc;
 
 use posthaste_smtp::Reply;
 
 use posthaste_dns::DnsError;
 use posthaste_queue::{Key, Outcome, Status, Transaction};
+
+/// The host that gave a reply, and the step of the session. An empty host: we ourselves.
+#[derive(Clone, Copy)]
+pub(super) struct ReplyPlace<'a> {
+    pub host: &'a Arc<str>,
+    pub stage: &'static str,
+}
+
+impl<'a> ReplyPlace<'a> {
+    /// At no step of a session.
+    pub fn of(host: &'a Arc<str>) -> Self {
+        ReplyPlace { host, stage: "" }
+    }
+
+    /// The reply as shown to people.
+    pub fn said(&self, reply: &Reply) -> String {
+        let ReplyPlace { host, stage } = self;
+        match (host.is_empty(), stage.is_empty()) {
+            (true, _) => reply.to_string(),
+            (false, true) => format!("{host}: {reply}"),
+            (false, false) => format!("{host} ({stage}): {reply}"),
+        }
+    }
+}
 
 /// The queue's form of a reply.
 pub(super) fn status_of(reply: &Reply) -> Status {

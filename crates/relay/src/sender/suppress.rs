@@ -5,12 +5,11 @@ use std::sync::Arc;
 use posthaste_smtp::{Reply, ReversePath};
 
 use super::bounces::wall_secs;
-use super::ended::ReplyPlace;
 use super::messages::Envelope;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
-use super::status::keys_of;
+use super::status::{ReplyPlace, keys_of};
 use crate::classify::line_of;
 use crate::originals::Original;
 use crate::return_path::VerifyError;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_units::{Bucket, Rate};
 
-use super::Config;
+use super::config::Config;
 use posthaste_queue::Slow;
 use posthaste_shaping::automation::Counts;
 use posthaste_shaping::{Label, Place, Scope};
