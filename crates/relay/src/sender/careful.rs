@@ -20,7 +20,8 @@ impl Shared {
             Change { key, what: What::Begun { crashes: taken.crashes } }
         });
         let begun: Vec<Change> = begun.collect();
-        let noted = append_within(&self.spool, vec![self.recorder.entry(self.time.now(), &begun)], Duration::ZERO);
+        let noted =
+            append_within(&self.spool, vec![self.outcomes.recorder.entry(self.time.now(), &begun)], Duration::ZERO);
         noted.map_err(|error| LoadError::Now(error.to_string()))?;
         self.messages.load(message)
     }

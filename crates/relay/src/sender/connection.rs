@@ -284,7 +284,7 @@ pub(super) fn settings_for(
     settings.timeouts = config.timeouts.clone();
     settings.proxy = source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;
-    let recorder = shared.recorder.clone();
+    let recorder = shared.outcomes.recorder.clone();
     // Outcomes after that cannot be recorded.
     settings.halt = Some(Halt::new(move || recorder.budget.is_closed()));
     if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {

@@ -116,7 +116,7 @@ impl Relay {
                     leaves_from = envelope.queued.leaves_from(key.number).clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
-                let said = shared.replies.of(*key);
+                let said = shared.outcomes.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let (trouble, is_connecting) = shared.at_site(*key);
                 // Damage comes first: no host has anything to do with it.
@@ -130,7 +130,7 @@ impl Relay {
                 }
                 let why = unreadable.or(trouble).or_else(|| said.map(|said| said.text));
                 let is_held = matches!(state.waits, Waits::Held(HoldReason::Operator | HoldReason::Until(_)));
-                let held_reason = is_held.then(|| shared.replies.why_held(*key)).flatten();
+                let held_reason = is_held.then(|| shared.outcomes.replies.why_held(*key)).flatten();
                 let bytes = size.1;
                 let waiting =
                     Waiting { state, is_connecting, sender, leaves_from, recipient, bytes, why, class, held_reason };
@@ -171,7 +171,7 @@ impl Relay {
                         None if state.waits == Waits::Busy => {
                             acted.follows += 1;
                             if matches!(action, Action::Bounce(_)) {
-                                shared.bounces_to_follow.add(*key, reply.clone());
+                                shared.outcomes.bounces_to_follow.add(*key, reply.clone());
                             }
                         }
                         None => continue,
@@ -192,7 +192,7 @@ impl Relay {
                 shared.settle_told(message, vec![change], AttemptResult::Failed, reply, place);
             }
             for changes in changes.chunks(TOLD_MAX) {
-                let mut entries = vec![shared.recorder.entry(shared.time.now(), changes)];
+                let mut entries = vec![shared.outcomes.recorder.entry(shared.time.now(), changes)];
                 entries.extend(told.next().flatten());
                 match shared.append(entries) {
                     Ok(()) => acted.changed += changes.len() as u64,
@@ -385,7 +385,7 @@ impl Shared {
     /// Notes an operator's reason for a hold; does nothing for other actions. Blocks until it is durable.
     pub fn note_hold(&self, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
         let is_hold = matches!(action, Action::Hold(_));
-        let entries = if is_hold { self.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
+        let entries = if is_hold { self.outcomes.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
         if entries.is_empty() {
             return Ok(());
         }

@@ -68,7 +68,7 @@ impl Shared {
             let pause = {
                 let (mut state, now) = (site.state(), Instant::now());
                 let mut failing = site.failing_dials.lock();
-                if self.is_ending() || self.recorder.budget.is_closed() || state.standing.is_paused(now) {
+                if self.is_ending() || self.outcomes.recorder.budget.is_closed() || state.standing.is_paused(now) {
                     return None;
                 }
                 let spent = match state.standing.next_dial(&failing, now) {

@@ -22,7 +22,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let pulse = worker.pulse();
     while !shared.is_ending() {
         let now = shared.time.now();
-        shared.recorder.look_for_poison();
+        shared.outcomes.recorder.look_for_poison();
         if now != looked_at {
             looked_at = now;
             pulse.step(1);
@@ -40,14 +40,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 impl Shared {
     fn each_second(self: &Arc<Self>, now: Secs) {
-        let most = self.recorder.room();
+        let most = self.outcomes.recorder.room();
         let (notices, mut actions, bounces, released) = {
             let mut queue = self.queue();
             queue.tick(now);
             let (bounces, actions): (Vec<_>, Vec<_>) =
                 queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
-            let notices = if self.recorder.budget.may_begin() { queue.take_notices() } else { Vec::new() };
-            (notices, actions, self.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
+            let notices = if self.outcomes.recorder.budget.may_begin() { queue.take_notices() } else { Vec::new() };
+            (notices, actions, self.outcomes.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
         };
         actions.extend(released);
         self.record(actions);
@@ -58,8 +58,8 @@ impl Shared {
                 shared.settle_told(message, vec![change], AttemptResult::Failed, &reply, ReplyPlace::of(&nobody));
             });
         }
-        self.recorder.retry(now);
-        self.recorder.look();
+        self.outcomes.recorder.retry(now);
+        self.outcomes.recorder.look();
         self.look_at_sources(now);
         self.look_at_queue_limits();
         if self.config.bounces.is_fed() {

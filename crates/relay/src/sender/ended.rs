@@ -130,8 +130,8 @@ impl Shared {
     /// Keeps the reply about a recipient, and writes it with the next batch.
     fn keep_reply(&self, key: Key, place: ReplyPlace<'_>, reply: &Reply, class: &Arc<str>) {
         let said = shortened(&place.said(reply));
-        self.replies.keep(key, said.clone(), class.clone());
-        self.recorder.reply(key, said);
+        self.outcomes.replies.keep(key, said.clone(), class.clone());
+        self.outcomes.recorder.reply(key, said);
     }
 
     /// Counts a recipient's outcome, and makes the observer's record of it: without names if its envelope cannot be
@@ -151,12 +151,12 @@ impl Shared {
         };
         let count = match result {
             AttemptResult::Interrupted => None,
-            AttemptResult::Delivered => Some(&self.delivered),
+            AttemptResult::Delivered => Some(&self.outcomes.delivered),
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
                 self.keep_reply(key, place, &reply, &class);
-                Some(&self.deferred)
+                Some(&self.outcomes.deferred)
             }
-            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => Some(&self.failed),
+            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => Some(&self.outcomes.failed),
         };
         if let Some(count) = count {
             count.fetch_add(1, Ordering::Relaxed);
@@ -205,8 +205,8 @@ impl Shared {
             // Another connection may have settled it meanwhile; later settlements are forgotten after this lock.
             let queue = self.queue();
             if queue.show(*key).is_some() {
-                self.replies.keep(*key, said.clone(), class.clone());
-                self.recorder.reply(*key, said.clone());
+                self.outcomes.replies.keep(*key, said.clone(), class.clone());
+                self.outcomes.recorder.reply(*key, said.clone());
             }
         }
         let first = behind.and_then(|(envelope, keys)| Some((envelope, *keys.first()?)));
@@ -221,7 +221,7 @@ impl Shared {
             None => Some(Attempt::of_no_message(self.time.now(), place, class, reply.clone())),
         };
         let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
-        if let Some(event) = self.recorder.events(attempt.into_iter().collect()) {
+        if let Some(event) = self.outcomes.recorder.events(attempt.into_iter().collect()) {
             // Nobody waits for it.
             self.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
         }
@@ -333,7 +333,7 @@ impl Shared {
         self.leave_memory(message, recorded.iter().map(|(change, _)| change));
         self.record_told(recorded);
         if is_delay_told {
-            self.notices_to_make.want_delay(message);
+            self.outcomes.notices_to_make.want_delay(message);
         }
     }
 }

@@ -70,8 +70,8 @@ struct Running(Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.notices_to_make.is_running.lock().expect("whether it runs") = false;
-        self.0.notices_to_make.has_ended.notify_all();
+        *self.0.outcomes.notices_to_make.is_running.lock().expect("whether it runs") = false;
+        self.0.outcomes.notices_to_make.has_ended.notify_all();
     }
 }
 
@@ -91,9 +91,9 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let made = std::mem::replace(&mut self.made, Ok(()));
-        self.shared.notices_to_make.news().made.push((self.key, made));
-        self.shared.notices_to_make.wanted.notify_one();
-        self.shared.recorder.end();
+        self.shared.outcomes.notices_to_make.news().made.push((self.key, made));
+        self.shared.outcomes.notices_to_make.wanted.notify_one();
+        self.shared.outcomes.recorder.end();
     }
 }
 
@@ -102,9 +102,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let _running = Running(shared.clone());
     let mut schedule = NoticeSchedule::new(GATHERED_FOR);
     loop {
-        let is_last = shared.notices_to_make.is_last.load(Ordering::Acquire);
+        let is_last = shared.outcomes.notices_to_make.is_last.load(Ordering::Acquire);
         let now = Instant::now();
-        let News { mut delayed, made } = std::mem::take(&mut *shared.notices_to_make.news());
+        let News { mut delayed, made } = std::mem::take(&mut *shared.outcomes.notices_to_make.news());
         for (key, made) in made {
             // Further recipients may have become late meanwhile.
             if made.is_ok() && key.1 == Tell::Delayed && !shared.queue().delayed(key.0).is_empty() {
@@ -119,18 +119,18 @@ pub(super) async fn run(shared: Arc<Shared>) {
         owing.into_iter().for_each(|message| look(&mut schedule, &shared, message, now));
         delayed.into_iter().for_each(|message| schedule.add((message, Tell::Delayed), now, now));
         // A poisoned spool takes nothing; the next opening knows what is owed.
-        let is_closed = shared.recorder.budget.is_closed();
+        let is_closed = shared.outcomes.recorder.budget.is_closed();
         if is_last && (is_closed || schedule.is_done()) {
             return;
         }
         while !is_closed && let Some(key) = schedule.begin(now, is_last) {
-            shared.recorder.begin();
+            shared.outcomes.recorder.begin();
             let mut making = Making { shared: shared.clone(), key, made: Err("it has ended too early".to_owned()) };
             shared.runtime.spawn(async move { making.run().await });
         }
         let pause =
             schedule.next_due(is_last).filter(|_| !is_closed).map_or(IDLE, |due| due.saturating_duration_since(now));
-        let _ = timeout(pause, shared.notices_to_make.wanted.notified()).await;
+        let _ = timeout(pause, shared.outcomes.notices_to_make.wanted.notified()).await;
     }
 }
 

@@ -38,6 +38,7 @@ mod mta_sts;
 mod notices;
 mod observer;
 mod operator;
+mod outcomes;
 mod preview;
 mod queue_limit;
 mod ranking;
@@ -311,7 +312,7 @@ impl Relay {
             Acting::Sends(_) => {
                 runtime.handle().spawn(shaping::run(shared.clone()));
                 runtime.handle().spawn(snapshots::run(shared.clone()));
-                shared.notices_to_make.begin();
+                shared.outcomes.notices_to_make.begin();
                 runtime.handle().spawn(gather::run(shared.clone()));
                 runtime.run(dispatch::run(shared.clone()))
             }
@@ -343,12 +344,12 @@ impl Relay {
 
     /// Replaces the settings of notices to senders.
     pub fn set_notices(&self, notices: Notices) {
-        self.0.shared.notices.set(notices);
+        self.0.shared.outcomes.notices.set(notices);
     }
 
     /// Wording of notifications.
     pub fn wording(&self) -> Arc<Wording> {
-        self.0.shared.notices.wording()
+        self.0.shared.outcomes.notices.wording()
     }
 
     /// Bounce handling.
@@ -376,9 +377,9 @@ impl Relay {
         };
         let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         Stats {
-            delivered: count(&shared.delivered),
-            deferred: count(&shared.deferred),
-            failed: count(&shared.failed),
+            delivered: count(&shared.outcomes.delivered),
+            deferred: count(&shared.outcomes.deferred),
+            failed: count(&shared.outcomes.failed),
             recipients,
             owed_notices,
             connections: shared.connections(),
@@ -406,15 +407,19 @@ impl Opened {
         let shared = &self.shared;
         shared.begin_end();
         shared.wait_for_connections(deadline);
-        shared.recorder.wait_until(deadline);
-        let left = shared.recorder.budget.wait_recorded(deadline, || shared.recorder.retry(shared.time.now()));
+        shared.outcomes.recorder.wait_until(deadline);
+        let left = shared
+            .outcomes
+            .recorder
+            .budget
+            .wait_recorded(deadline, || shared.outcomes.recorder.retry(shared.time.now()));
         // A poisoned spool has been reported already.
-        if left > 0 && !shared.recorder.budget.is_closed() {
+        if left > 0 && !shared.outcomes.recorder.budget.is_closed() {
             let what =
                 format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
             shared.warn(shared.spool.stats().published, &what);
         }
-        shared.notices_to_make.end(deadline);
+        shared.outcomes.notices_to_make.end(deadline);
         shared.flush_bounces();
         self.attached.detach();
         if let Err(error) = shared.advance() {

@@ -256,7 +256,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
     // The rest follows with the next look at the site.
-    while shared.recorder.budget.may_begin() {
+    while shared.outcomes.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
         let outcome = Outcome::Failed(status_of(reply));

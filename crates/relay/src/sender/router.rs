@@ -81,7 +81,7 @@ async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) 
     let mut wait = BudgetWait::default();
     loop {
         // Each recipient is an outcome that waits to be recorded.
-        if !poll_fn(|cx| shared.recorder.budget.poll_begin(&mut wait, cx)).await {
+        if !poll_fn(|cx| shared.outcomes.recorder.budget.poll_begin(&mut wait, cx)).await {
             return;
         }
         for _ in 0..ENDED_AT_ONCE {

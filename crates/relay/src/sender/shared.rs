@@ -14,15 +14,14 @@ use tokio::sync::Notify;
 
 use super::Outgoing;
 use super::ahead::CallAhead;
-use super::bounces_to_follow::BouncesToFollow;
 use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::connection_sharing::ConnectionSharing;
-use super::gather::NoticesToMake;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
 use super::operator::OperatorRequests;
+use super::outcomes::Outcomes;
 use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
@@ -41,12 +40,10 @@ pub(super) struct Shared {
     pub stream: StreamId,
     pub config: Config,
     pub messages: Messages,
-    pub replies: Replies,
-    pub notices_to_make: NoticesToMake,
+    pub outcomes: Outcomes,
     pub sharing: Arc<ConnectionSharing>,
     pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
-    pub recorder: Arc<OutcomeRecorder>,
     pub shaper: Shaper,
     pub room: QueueBounds,
     pub time: Time,
@@ -61,8 +58,6 @@ pub(super) struct Shared {
     pub routes: RouteTable,
     /// Addresses of mail that leaves; the flag says whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
-    /// Settings of notices to senders.
-    pub notices: NoticesInForce,
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
     pub careful_through: Lsn,
@@ -76,12 +71,7 @@ pub(super) struct Shared {
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
     pub tls_counts: TlsCounts,
-    /// Bounces that operators order for recipients in flight.
-    pub bounces_to_follow: BouncesToFollow,
     pub operator: OperatorRequests,
-    pub delivered: AtomicU64,
-    pub deferred: AtomicU64,
-    pub failed: AtomicU64,
     pub unreachable: AtomicUsize,
 }
 
@@ -107,12 +97,10 @@ impl Shared {
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
-            replies,
-            notices_to_make: NoticesToMake::default(),
+            outcomes: Outcomes::new(recorder, replies, notices),
             sharing: Arc::default(),
             reuse: Arc::default(),
             ahead: CallAhead::default(),
-            recorder: Arc::new(recorder),
             room: QueueBounds::new(&config.room),
             routes: RouteTable::new(&config),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
@@ -127,7 +115,6 @@ impl Shared {
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
             careful_through,
-            notices,
             seed,
             queue: Mutex::new(queue),
             generic: Default::default(),
@@ -138,11 +125,7 @@ impl Shared {
             snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
             tls_counts: TlsCounts::default(),
-            bounces_to_follow: BouncesToFollow::default(),
             operator: OperatorRequests::default(),
-            delivered: AtomicU64::new(0),
-            deferred: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
             unreachable: AtomicUsize::new(0),
         }
     }
@@ -258,7 +241,7 @@ impl Shared {
 
     /// `most`: connections that the site may have.
     pub fn serve_with(self: &Arc<Self>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
-        if self.is_ending() || !self.recorder.budget.may_begin() {
+        if self.is_ending() || !self.outcomes.recorder.budget.may_begin() {
             return;
         }
         let wanted = {
@@ -318,7 +301,7 @@ impl Shared {
     }
 
     pub fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>) {
-        self.recorder.record(changes, self.time.now());
+        self.outcomes.recorder.record(changes, self.time.now());
         self.wake.notify_one();
     }
 }
@@ -334,12 +317,12 @@ impl Consumer for Shared {
                     (queue.released()[before..].to_vec(), queue.has_owing())
                 };
                 if has_owing {
-                    self.notices_to_make.wanted.notify_one();
+                    self.outcomes.notices_to_make.wanted.notify_one();
                 }
                 self.messages.forget(&settled);
-                self.replies.forget(&settled);
+                self.outcomes.replies.forget(&settled);
                 if let QueueEntry::Imported(_) | QueueEntry::WhyHeld { .. } = decoded {
-                    self.replies.apply(entry.lsn, &decoded);
+                    self.outcomes.replies.apply(entry.lsn, &decoded);
                 }
                 if let Some(queued) = decoded.into_message() {
                     self.messages.keep(entry.lsn, queued, &entry.body);

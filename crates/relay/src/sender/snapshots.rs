@@ -75,7 +75,7 @@ impl Shared {
                 part.clear();
                 let has_more = snapshot.write(&self.queue(), &mut part);
                 if !has_more {
-                    return out.write_all(&self.replies.write());
+                    return out.write_all(&self.outcomes.replies.write());
                 }
                 out.write_all(&part)?;
             }

@@ -64,7 +64,7 @@ impl Relay {
     pub fn standing(&self, count: &Count) -> Standing {
         let shared = &self.0.shared;
         let Some(key) = count.sample else { return Standing::default() };
-        let reply = shared.at_site(key).0.or_else(|| shared.replies.of(key).map(|said| said.text));
+        let reply = shared.at_site(key).0.or_else(|| shared.outcomes.replies.of(key).map(|said| said.text));
         Standing { reply, limit: shared.limit_of(key) }
     }
 

@@ -54,7 +54,10 @@ impl Shared {
     /// Ends waiting mail of a site that is on the list, up to the first that is not. True if there is such mail.
     /// Blocks.
     pub fn has_unsuppressed(self: &Arc<Self>, site: &Site) -> bool {
-        while self.config.bounces.suppressed().is_some() && !self.is_ending() && self.recorder.budget.may_begin() {
+        while self.config.bounces.suppressed().is_some()
+            && !self.is_ending()
+            && self.outcomes.recorder.budget.may_begin()
+        {
             let ready = site.state().ready;
             let take = Take { prefer: Prefer::First, recipients_max: self.config.recipients_max, across_domains: true };
             let next = self.queue().next(ready, take);

@@ -105,7 +105,7 @@ impl Shared {
             return Some(Addressee { address: sender.clone(), is_postmaster: false });
         }
         let is_double_bounce = is_failure && self.is_double_bounce(envelope, number);
-        let postmaster = self.notices.postmaster().filter(|_| is_double_bounce)?;
+        let postmaster = self.outcomes.notices.postmaster().filter(|_| is_double_bounce)?;
         Some(Addressee { address: postmaster, is_postmaster: true })
     }
 
@@ -157,7 +157,7 @@ impl Shared {
             let reply = "451 4.4.7 it has not been delivered yet".to_owned();
             return PendingNotice { number: key.number, status: (4, 4, 7), reply, host: String::new() };
         }
-        let said = self.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
+        let said = self.outcomes.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
         let (host, reply) = host_and_reply(&said);
         let known = (tell.class(), status.enhanced / 1000, status.enhanced % 1000);
         let status = enhanced_of(reply).unwrap_or(known);
@@ -184,7 +184,7 @@ impl Shared {
         let body = body.unwrap_or_default();
         let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
         // A copy that fails makes no further copy, even after detours.
-        if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy(message)) {
+        if to.is_postmaster && (is_double_bounce(&body) || !self.outcomes.notices.take_copy(message)) {
             return None;
         }
         let until = |told: &PendingNotice| {
@@ -217,7 +217,7 @@ impl Shared {
             id: u128::from(random(1)) << 64 | u128::from(random(2)),
             recipients: &recipients,
             returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
-            wording: &self.notices.wording(),
+            wording: &self.outcomes.notices.wording(),
         };
         Some(notification.write())
     }
@@ -238,13 +238,13 @@ impl Shared {
             recipients: vec![recipient],
             ..Outgoing::default()
         });
-        Notice { to: to_address, written, change: self.recorder.entry(self.time.now(), changes), remote }
+        Notice { to: to_address, written, change: self.outcomes.recorder.entry(self.time.now(), changes), remote }
     }
 
     /// Records changes and waits until they are durable.
     async fn record_durably(&self, changes: &[Change]) -> Result<(), String> {
         let (tell, told) = tokio::sync::oneshot::channel();
-        let batch = Batch { entries: vec![self.recorder.entry(self.time.now(), changes)], body: Body::None };
+        let batch = Batch { entries: vec![self.outcomes.recorder.entry(self.time.now(), changes)], body: Body::None };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         match told.await {
             Ok(outcome) => outcome.map(drop).map_err(|error| error.to_string()),
@@ -265,7 +265,7 @@ pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Resu
     if let Some((written, to)) = written {
         let notice = shared.notice(tenant, &to, written, &changes);
         let is_there = shared.config.notifier.deliver(notice).await?;
-        shared.notices.copy_made(message);
+        shared.outcomes.notices.copy_made(message);
         if is_there {
             return Ok(());
         }

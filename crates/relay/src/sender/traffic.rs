@@ -152,7 +152,7 @@ impl Mail {
     /// there was nothing to send, or sending had stopped because outcomes could not be recorded.
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
-        self.shared.recorder.budget.is_closed() || self.has_answered || had_nothing && !self.has_lost
+        self.shared.outcomes.recorder.budget.is_closed() || self.has_answered || had_nothing && !self.has_lost
     }
 
     /// True if the reply that ended the session was reported for a message.
@@ -170,7 +170,7 @@ impl Mail {
         if self.shared.is_ending() {
             return Poll::Ready(None);
         }
-        let may_begin = self.shared.recorder.budget.poll_begin(&mut self.budget_wait, cx);
+        let may_begin = self.shared.outcomes.recorder.budget.poll_begin(&mut self.budget_wait, cx);
         self.waits_for_records = may_begin.is_pending();
         if !ready!(may_begin) {
             return Poll::Ready(None);

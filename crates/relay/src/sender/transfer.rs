@@ -289,11 +289,11 @@ impl Shared {
             queue.own_expiry(message)
         };
         for recipient in recipients.iter_mut().take(REPLIES_MAX) {
-            let said = self.replies.of(Key { message, number: recipient.to.number });
+            let said = self.outcomes.replies.of(Key { message, number: recipient.to.number });
             recipient.reply = said.map_or_else(Arc::default, |said| said.text);
         }
         if let (Some(by), false) = (hold, changes.is_empty()) {
-            let mut entries = vec![self.recorder.entry(self.time.now(), &changes)];
+            let mut entries = vec![self.outcomes.recorder.entry(self.time.now(), &changes)];
             let observer = self.config.observer.as_ref().filter(|observer| observer.wants_acted());
             entries.extend(observer.and_then(|observer| observer.acted(by, HOLD, told)));
             if let Err(error) = self.append(entries) {
