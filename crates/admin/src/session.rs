@@ -274,7 +274,7 @@ pub struct PageLinks(Mutex<HashMap<TokenHash, Link>>);
 pub(crate) struct Link {
     until: Instant,
     pub scopes: Vec<Scope>,
-    /// How long the session lasts.
+    /// Lifetime of the session.
     pub session_secs: u64,
 }
 

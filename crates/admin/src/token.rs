@@ -246,7 +246,7 @@ impl Token {
         Self { name, hash, scopes, until: None, bounds: TokenBounds::default() }
     }
 
-    /// What a client counts as whose network alone lets it bring mail. No secret opens it.
+    /// The token of clients that inject by their network alone. No secret opens it.
     pub(crate) fn of_network(network: &str, tenant: Option<String>) -> Self {
         let name = format!("{NETWORK_PREFIX}{network}");
         let bounds = TokenBounds { tenant, ..TokenBounds::default() };

@@ -260,7 +260,7 @@ pub struct DnsStatus {
 pub struct RelayStatus {
     /// Connections open now.
     pub connections: u64,
-    /// Of them, those that wait for messages.
+    /// Connections among them that wait for messages.
     pub idle: u64,
     /// Sites that cannot be reached now: their mail waits.
     pub unreachable: u64,

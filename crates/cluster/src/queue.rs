@@ -51,7 +51,7 @@ pub(crate) enum Order {
     Demote(Told),
 }
 
-/// Who waits for the opening of the log.
+/// Callers that wait for the opening of the log.
 pub(crate) struct Promoted {
     /// Told once the log is open, or why it is not. As [`Told`].
     pub tell: Box<dyn FnOnce(Result<(), End>) + Send>,

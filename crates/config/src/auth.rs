@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Config, Listener, ListenerProtocol, ListenerTls, Network, Rates};
 use crate::reload::{NeedsRestart, Reload, all_of};
 
-/// Who may log in.
+/// Logins.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {

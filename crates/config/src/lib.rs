@@ -101,7 +101,7 @@ pub struct Config {
     /// Limits of mail, sessions and memory.
     #[serde(default, deserialize_with = "values::table")]
     pub limits: Limits,
-    /// What is done with messages that break the rules of the line.
+    /// Treatment of messages that break the rules for lines.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
     /// The certificates of listeners that name none.
@@ -110,7 +110,7 @@ pub struct Config {
     /// Certificates from an authority.
     #[serde(default, deserialize_with = "values::table")]
     pub acme: Acme,
-    /// Who may log in.
+    /// Logins.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
     /// Storage limits of accounts.

@@ -56,7 +56,7 @@ pub type BudgetGate = Arc<dyn Fn() -> bool + Send + Sync>;
 /// A change that a look has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BudgetChange {
-    /// Nothing new begins, and no record became durable between two looks.
+    /// The budget is closed, and no record became durable between two looks.
     Stopped {
         /// Outcomes that would be repeated after a restart.
         unrecorded: u64,

@@ -17,7 +17,7 @@ pub struct NoticeSchedule<K> {
     /// Notices that have not failed come first, then the others.
     due: [BTreeSet<(Instant, K)>; 2],
     making: usize,
-    /// In a row, of all.
+    /// Consecutive failures of all notices.
     failures: u32,
     not_before: Option<Instant>,
     told: Option<Instant>,

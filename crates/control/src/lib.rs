@@ -59,7 +59,7 @@ pub enum Request {
         /// Maximum number; not set: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u64>,
-        /// Behind this recipient, by its id such as `4711.0`: to go on with a list.
+        /// Continues a list after this recipient, by its id such as `4711.0`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
     },
@@ -131,7 +131,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u32>,
     },
-    /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
+    /// Finds messages in the event log: a line for each with its events, the newest first. Also answered without a
+    /// relay.
     Find {
         /// A message's number, its id, its Message-ID, or an address.
         #[serde(default, skip_serializing_if = "Option::is_none")]

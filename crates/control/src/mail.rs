@@ -122,7 +122,7 @@ pub enum MailAnswer {
     Done(MailDone),
     /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about these messages alone.
     Refused(String),
-    /// Nothing more of its kind can be done now, such as when there is no room.
+    /// No further command of this kind can succeed now, as without room.
     Error(String),
 }
 

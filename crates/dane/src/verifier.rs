@@ -139,7 +139,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// The very octets that a record with selector 1 has named.
+/// The key's octets, as a record with selector 1 names them.
 fn key_of<'a>(certificate: &'a CertificateDer<'_>) -> Result<PublicKeyInfo<'a>, Error> {
     PublicKeyInfo::of_certificate(certificate).ok_or_else(|| CertificateError::BadEncoding.into())
 }

@@ -151,7 +151,7 @@ impl Table for Pattern {
     const NAME: &str = "domain.pattern";
 }
 
-/// Who has a mailbox in a domain.
+/// Users with a mailbox in a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Users {
     /// Everybody: a mailbox comes into being with its first message.

@@ -40,7 +40,7 @@ pub(crate) struct Table {
     pub detail_folders: bool,
     /// Transport for its users' mail, instead of Maildirs.
     pub transport: Option<Arc<Transport>>,
-    /// The same for some of them.
+    /// Transports of single users.
     pub transports: HashMap<Box<str>, Arc<Transport>>,
 }
 

@@ -29,7 +29,7 @@ pub enum Rule {
     Alias,
     /// A pattern: this one.
     Pattern(String),
-    /// Nobody has the address.
+    /// The address is unknown.
     CatchAll,
 }
 

@@ -1,6 +1,7 @@
 //! An event log on a machine whose power goes at any call, and again while it recovers.
 //!
-//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`).
+//! `posthaste_fsops::recording` states the effects of a cut; the schedule of threads follows from the seed
+//! (`posthaste_turns`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

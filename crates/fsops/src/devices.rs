@@ -19,7 +19,7 @@ enum Devices {
     Disks(BTreeSet<String>),
     /// No disk of this machine: a network file system, or memory. With the device number of its files.
     None(u64),
-    /// Nobody can say.
+    /// The disks are unknown.
     Unknown,
 }
 

@@ -68,7 +68,7 @@ impl Recording {
         self.reached(position).iter().filter(|reached| **reached == Reached::Pending).count()
     }
 
-    /// The same run on a disk that acknowledges syncs and does nothing: the tree that a program without syncs would have left.
+    /// Repeats the run on a disk whose syncs do nothing: the tree that a program without syncs would leave.
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
         let kept = |(index, event): (usize, &Event)| match event.is_sync() && forgotten(index) {
             // Stays an event, so that positions keep their meaning.

@@ -225,7 +225,7 @@ impl<A: Authenticator> Service for ImapService<A> {
     }
 }
 
-/// Nothing for a peer that is no client: a proxy that is none, or that does not say whose connection it passes on.
+/// Sends no goodbye to an invalid proxy, or to a proxy that does not name its client.
 fn goodbye_to(why: &Refusal) -> Goodbye {
     let line: &[u8] = match why {
         Refusal::NotAProxy | Refusal::Proxy(_) => return Goodbye::default(),

@@ -43,8 +43,8 @@ impl SequenceSet {
         self.0 == [(SeqNo::Saved, SeqNo::Saved)]
     }
 
-    /// Whether a message number beyond `exists` is asked for. A range with `*` never does: `1:*` in an empty mailbox is what clients send
-    /// after every SELECT.
+    /// True if the set has a message number beyond `exists`. A range with `*` never does: clients send `1:*` after
+    /// every SELECT, also of an empty mailbox.
     pub fn is_beyond(&self, exists: u32) -> bool {
         self.0.iter().any(|&(first, last)| match (first, last) {
             (SeqNo::Number(first), SeqNo::Number(last)) => first.max(last) > exists,

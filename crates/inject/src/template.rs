@@ -40,7 +40,7 @@ const HTML: &str = "html:";
 /// A text of the request.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// The same for everybody.
+    /// A text without template marks.
     Fixed(String),
     /// Made for each recipient, by the template of this name.
     Template(String),

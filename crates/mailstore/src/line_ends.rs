@@ -5,7 +5,7 @@ use memchr::memchr2_iter;
 /// The conversion from a file's octets to those that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileForm {
-    /// None: a file of ours that was stored verbatim.
+    /// No conversion: a file of ours that was stored verbatim.
     Verbatim,
     /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as Dovecot does), all else stays. A file of ours with LF line ends has
     /// neither CR nor, but where a client sent one, NUL, which it keeps.

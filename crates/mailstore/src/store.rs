@@ -115,7 +115,7 @@ pub trait MailboxFiles: Send + Sync {
 /// Access of a session to a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectMode {
-    /// Nothing is changed (EXAMINE).
+    /// Read-only (EXAMINE).
     ReadOnly,
     /// Flags and messages may be changed, and what is `\Recent` is taken for this session (SELECT).
     Writable,

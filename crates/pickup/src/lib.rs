@@ -1,7 +1,7 @@
 //! Mail from programs on the same machine: a directory in which each file is an envelope and a message.
 //!
-//! Who else would use it: a program that hands over mail and must not lose it while the server is down, and a server that takes such mail. What it must not
-//! do: open a socket, decide who receives mail.
+//! For programs that hand over mail and must not lose it while the server is down, and for servers that take such
+//! mail. It opens no socket, and does not decide who receives mail.
 //!
 //! - [`Directory`] is the directory, and who may read what is put there;
 //! - [`Entry`] writes a file, [`Entry::finish`] makes it durable; [`Message`] reads one;

@@ -65,7 +65,7 @@ fn unstuffed(response: &[u8]) -> (Vec<u8>, &[u8]) {
     }
 }
 
-/// The same by the letter of RFC 1939: only CRLF ends a line.
+/// Dot-stuffing by the letter of RFC 1939: only CRLF ends a line.
 fn unstuffed_by_crlf(response: &[u8]) -> Vec<u8> {
     let text = response.iter().map(|octet| char::from(*octet)).collect::<String>();
     let body = text.split_once("\r\n").unwrap().1;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use posthaste_ring::{Lsn, OnRecord, Ring};
 
 const BODY_BYTES: usize = 10 << 10;
-/// What is this old is freed.
+/// Age at which records are freed.
 const KEPT_BYTES: usize = 128 << 20;
 
 fn main() {

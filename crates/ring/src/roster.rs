@@ -23,7 +23,7 @@ pub(crate) struct Entered {
     pub turn: u64,
     /// The opening that wrote it. Segments without records that it made ready carry the same.
     pub epoch: u64,
-    /// One more than the highest segment that is there.
+    /// Number after the highest existing segment.
     pub high: u64,
     /// Missing segments that were given up, in order.
     pub given_up: Vec<RangeInclusive<u64>>,

@@ -216,8 +216,8 @@ fn next_header(
     Ok(None)
 }
 
-/// The remains of a record after the last whole one, if there are any: a header where one should be that has the
-/// segment's tag, or the right checksum, or the next number, but not all of them.
+/// Remains of a record after the last whole one, if any: a header in its place with the segment's tag, the right
+/// checksum or the next number, but not all three.
 fn unfinished(
     segment: &SegmentHeader,
     window: &mut Window<'_>,
@@ -294,7 +294,7 @@ mod tests {
         (bytes, records)
     }
 
-    /// What a scan finds, and what was shown.
+    /// Result of a scan, with the records shown.
     fn scanned(bytes: &[u8]) -> (Scan, Vec<(usize, Lsn)>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();

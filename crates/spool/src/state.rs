@@ -406,7 +406,7 @@ impl State {
         Some(&self.packs[at]).filter(|pack| lsn <= pack.last).map(|pack| pack.id)
     }
 
-    /// What the live file of a window is to say.
+    /// Content for the live file of a window.
     pub fn window(&self, window: u64) -> Window {
         let mut content = Window::default();
         for (id, stream) in &self.streams {

@@ -361,7 +361,7 @@ fn a_flipped_byte_is_found_by_a_scrub_and_never_read_as_mail() {
     assert_eq!(lsns, [copied, in_ring, large], "nobody needs the other one");
 }
 
-/// Which batches were told to be damaged, in turn.
+/// Batches reported as damaged, in order.
 fn damaged(told: &Receiver<Event>) -> Vec<Lsn> {
     let of = |event| match event {
         Event::Damage(damage) => damage.lsn,

@@ -1,4 +1,4 @@
-//! What a failed sync or a full disk does, at each call of what the keeper and the streams do.
+//! A failed sync or a full disk, at each call of the keeper and the streams.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -85,7 +85,7 @@ fn check_opened(machine: &Machine, stream: StreamId, lsns: &[Lsn]) {
 /// Says whether it succeeded.
 type Act = fn(&Fixture) -> bool;
 
-/// What a spool does beside its ring.
+/// Work of a spool outside its ring.
 fn acts() -> [(&'static str, Act); 4] {
     [
         ("checkpoint", |it| it.spool.checkpoint().is_ok()),

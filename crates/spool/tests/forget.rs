@@ -30,7 +30,7 @@ fn large(spool: &FileSpool, byte: u8) -> Body {
     Body::file(upload.finish().unwrap())
 }
 
-/// What streams have: batches of the one that goes, of the one that stays, and of both; some in packs, some with a large body.
+/// Batches of the forgotten stream, of the remaining one, and of both; some in packs, some with a large body.
 struct Had {
     goes: BTreeSet<Lsn>,
     stays: BTreeSet<Lsn>,

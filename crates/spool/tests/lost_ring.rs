@@ -61,7 +61,7 @@ struct Found {
     was_refused: bool,
 }
 
-/// What the stream knows after the next start, and after that command if it was refused.
+/// State of the stream after the next start, and after that command if the start was refused.
 fn found(dir: &Path) -> (FileSpool, Found) {
     let (mut config, mut found) = (config(), Found::default());
     let (spool, report) = match FileSpool::open(dir, config.clone()) {

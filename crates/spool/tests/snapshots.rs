@@ -31,7 +31,7 @@ struct Held {
     _go_on: Sender<()>,
 }
 
-/// What a consumer found at its start.
+/// State that a consumer found at its start.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     unreadable: usize,

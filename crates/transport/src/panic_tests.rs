@@ -43,7 +43,7 @@ struct World {
 }
 
 impl World {
-    /// Each event panics after it was told, if `tell_panics`.
+    /// If `tell_panics`, each event panics after it was recorded.
     fn new(tell_panics: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = posthaste_spool::Config::default();

@@ -31,7 +31,7 @@ impl Log {
         lsn
     }
 
-    /// As one batch.
+    /// Applies the entries as one batch.
     fn append_carried(&mut self, queues: &mut Queues, carried: CarriedMessage) {
         self.last += 1;
         let lsn = Lsn::new(self.last);
@@ -64,7 +64,7 @@ impl Log {
         self.replayed_after_loss_of(config, Lsn::new(self.last))
     }
 
-    /// Nobody knows what entries up to this one said, but for those that are there.
+    /// Entries up to this one are lost, except those present.
     fn replayed_after_loss_of(&self, config: &Config, through: Lsn) -> Queues {
         let mut queues = Queues::new(config.clone());
         let entries = || self.entries.iter().filter(|(lsn, _)| *lsn > self.position);

@@ -96,5 +96,5 @@ impl DmarcRecord {
     }
 }
 
-/// Tags that are looked at.
+/// Maximum tags read.
 const TAGS_MAX: usize = 64;

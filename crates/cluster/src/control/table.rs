@@ -20,7 +20,7 @@ pub struct ControlTable {
 /// The effect of an entry on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlChange {
-    /// None: it was there already.
+    /// No change: it existed already.
     Nothing,
     /// The list of nodes has changed.
     Nodes,

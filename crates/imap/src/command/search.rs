@@ -28,7 +28,7 @@ pub struct SearchReturn {
 }
 
 impl SearchReturn {
-    /// Nothing is told.
+    /// No result is reported.
     pub(crate) fn is_silent(&self) -> bool {
         *self == Self { save: true, ..Self::default() }
     }
@@ -239,7 +239,7 @@ fn with_argument(cursor: &mut Cursor<'_>, word: &str) -> Result<SearchKey> {
     read(cursor)
 }
 
-/// Which flag changed is not kept, so its name is passed over, as RFC 7162 section 3.1.5 allows.
+/// Skips the entry name: changes are not kept by flag, which RFC 7162 section 3.1.5 allows.
 fn modseq(cursor: &mut Cursor<'_>) -> Result<SearchKey> {
     if cursor.peek() == Some(b'"') {
         cursor.string()?;

@@ -54,7 +54,7 @@ impl Storing {
         }
     }
 
-    /// Whether the client knows a message's flags without being told: it has asked for this change alone.
+    /// True if the client can infer a message's flags, because it has asked for this change alone.
     fn expects(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
         let keyword = |name: &String| {
             let known = mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
@@ -69,7 +69,7 @@ impl Storing {
             }
     }
 
-    /// Whether a change is told with all others: that of the command itself has an answer of its own, or none.
+    /// True if a change is reported like those of others. The command's own change has its own answer, or none.
     pub fn passes(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
         !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
     }
@@ -98,7 +98,7 @@ pub(super) fn update(change: FlagChange, flags: Vec<MailFlag>) -> FlagsUpdate {
 }
 
 impl ImapMachine {
-    /// Whether the selected mailbox may be changed; says so if not (decision 51).
+    /// True if the selected mailbox may be changed; otherwise answers NO (decision 51).
     fn check_writable(&mut self, tag: &str) -> bool {
         let may = self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.read_only);
         if !may {

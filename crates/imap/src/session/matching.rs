@@ -227,7 +227,7 @@ impl Test {
     }
 }
 
-/// Whether all are true; one that is false decides, whatever is not known.
+/// True if all are true. One false test decides, even if others are unknown.
 fn all(mut found: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut all = Some(true);
     let is_false = found.any(|found| {

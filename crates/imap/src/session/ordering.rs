@@ -8,7 +8,7 @@ use super::mail_keys::{Compared, MailKeys};
 use super::threads::{ThreadMail, Threads};
 use crate::command::{SortBy, SortCriterion, ThreadAlgorithm};
 
-/// What becomes of the messages that a search finds.
+/// The use of a search's results.
 #[derive(Debug)]
 pub(super) enum Order {
     Sort {

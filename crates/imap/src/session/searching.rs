@@ -250,7 +250,7 @@ impl ImapMachine {
         self.finish_with(searching.tag, text.into(), searching.uid);
     }
 
-    /// Whether messages are being searched: the driver bounds its time.
+    /// True while messages are searched; the driver limits the time.
     pub fn is_searching(&self) -> bool {
         matches!(self.state, State::Searching(_))
     }

@@ -1,4 +1,4 @@
-//! What a batch settles of a request with a key: the entry in the stream, and a record of the snapshot.
+//! The recipients of a keyed request that a batch settles: entry of the stream, and record of the snapshot.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -186,7 +186,7 @@ impl StreamState for MissingEntries<'_> {
         Ok(())
     }
 
-    /// What the table has is not lost.
+    /// Losses that the table has already applied do not count.
     fn damaged(&mut self, lsn: Lsn) -> Result<(), MailLedgerError> {
         self.report.damaged.extend((lsn.get() > self.applied).then_some(lsn));
         Ok(())

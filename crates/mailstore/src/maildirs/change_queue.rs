@@ -44,7 +44,7 @@ impl ChangeQueue {
     /// Makes a change, durably. If the future is dropped, the change is made all the same.
     ///
     /// # Errors
-    /// Nothing was changed, unless the spool has failed.
+    /// See [`MailstoreError`]. Nothing was changed, unless the spool has failed.
     pub async fn change(core: &Arc<MailboxCore>, operation: Operation) -> Result<StoredFlags, MailstoreError> {
         let (answer, mut outcome) = oneshot::channel();
         let number = core.changes.push(core, operation, answer);

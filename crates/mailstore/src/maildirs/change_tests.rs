@@ -45,7 +45,7 @@ async fn expunge(mailbox: &MaildirMailbox, uid: u32) {
     mailbox.expunge(None).await.unwrap();
 }
 
-/// Nobody brings names up to the flags from now on.
+/// Stops writing flags into file names.
 fn hold_names(mailbox: &MaildirMailbox) {
     while mailbox.core().is_writing_names.swap(true, Ordering::AcqRel) {
         std::thread::yield_now();
@@ -251,8 +251,8 @@ async fn an_expunge_is_carried_out_after_a_restart() {
     assert_eq!(uids(&place.settled_look().await), [3, 4]);
 }
 
-/// What a session was told last.
-/// The table keeps what the disk may not have, and other programs see it all the same.
+/// The flags last reported to a session. The table keeps changes that may not be on the disk, and other programs see
+/// them.
 #[tokio::test]
 async fn names_follow_after_a_failed_fsync() {
     let (machine, data) = (Machine::new().unwrap(), tempfile::tempdir().unwrap());

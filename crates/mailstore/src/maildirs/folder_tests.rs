@@ -385,7 +385,8 @@ async fn folder_changes_hold_after_a_cut_at_any_call() {
     }
 }
 
-/// What a client that comes back is told to forget (RFC 7162 section 3.2): before and after a commit, a restart, and for a state that nobody remembers.
+/// VANISHED for a returning client (RFC 7162 section 3.2): before and after a commit, after a restart, and for a
+/// forgotten state.
 #[tokio::test]
 async fn uids_that_vanished_since_are_known() {
     let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -28,7 +28,7 @@ mod any_changes;
 #[path = "takeover_tests.rs"]
 mod takeover;
 
-/// A Maildir whose directories have stood still whenever the test says so.
+/// A Maildir whose directories look unchanged when the test says so.
 pub(super) struct Place {
     pub(super) dir: tempfile::TempDir,
     /// `None` between two openings.

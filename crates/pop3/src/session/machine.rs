@@ -76,7 +76,7 @@ pub(super) enum State {
     Sending(Sending),
     /// Waits for [`Pop3Machine::updated`].
     Updating,
-    /// Nothing more is read.
+    /// The session is over, and no more input is read.
     Closed,
 }
 

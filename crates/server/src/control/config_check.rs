@@ -118,7 +118,7 @@ fn out_of_reach(loaded: &Loaded) -> Vec<String> {
     errors.map(|error| format!("the server's user, uid {}, cannot read this: {error}", user.uid)).collect()
 }
 
-/// Why a directory could not be made, or nothing in it.
+/// The reason why a directory, or a file in it, could not be made.
 fn unmakeable(key: &str, path: &Path) -> Option<String> {
     // It is made with all that lies above it.
     let there = path.ancestors().map(here).find(|path| path.exists())?;

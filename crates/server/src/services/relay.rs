@@ -229,7 +229,7 @@ fn open(
     Ok(Some(relay))
 }
 
-/// What the log says of a queue that was opened. `spool`: its directory.
+/// Logs the report of an opened queue. `spool`: directory of the spool.
 pub(crate) fn tell_opened(report: &OpenReport, spool: &Path) {
     log_damaged(&report.damaged, "the queue");
     log_uncertain(report, spool);

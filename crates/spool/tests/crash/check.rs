@@ -1,4 +1,4 @@
-//! What must be, may be and must not be in a spool after a cut.
+//! Batches that must, may and must not be in a spool after a cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -8,11 +8,11 @@ use posthaste_spool::{ClosedFileSpool, FileSpool, Lsn, Released, Replayed, Snaps
 
 use crate::life::{Letter, Mark, STREAMS, config, content_of, left_over, number, streams};
 
-/// What a stream has let go.
+/// Batches that a stream has released.
 #[derive(Default, Clone)]
 struct LetGo {
     position: u64,
-    /// Those that it has named since the last that is durable, that one included.
+    /// Positions that it has named since the last durable one, including that.
     snapshots: Vec<Option<SnapshotName>>,
     /// Up to where each counts (`None`: up to the position), everything below, and these.
     releases: Vec<(Option<u64>, Released)>,

@@ -1,4 +1,4 @@
-//! What is done to a spool on a watched machine, from a seed, and a log of what was promised when.
+//! A run of operations on a spool on a recorded machine, from a seed, with a log of its promises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct Letter {
     pub body: Vec<u8>,
 }
 
-/// What happened, in order; the recording has the index of each.
+/// Events in order; the recording has the index of each.
 #[derive(Clone)]
 pub enum Mark {
     Acknowledged {
@@ -54,12 +54,12 @@ pub enum Mark {
 pub struct Log {
     pub letters: Mutex<Vec<Arc<Letter>>>,
     pub marks: Mutex<Vec<Mark>>,
-    /// What the consumer was shown.
+    /// Batches shown to the consumer.
     shown: Mutex<BTreeSet<u64>>,
 }
 
 impl Log {
-    /// What there was before this process.
+    /// State before this process.
     pub fn of(letters: &[Arc<Letter>], marks: &[Mark]) -> Self {
         Log { letters: letters.to_vec().into(), marks: marks.to_vec().into(), ..Log::default() }
     }
@@ -133,7 +133,7 @@ pub fn streams(spool: &FileSpool) -> Option<Vec<StreamId>> {
     (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).ok()).collect()
 }
 
-/// What may go wrong in a life.
+/// Faults of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     None,
@@ -304,12 +304,12 @@ fn write_snapshot(log: &Log, spool: &FileSpool, stream: usize) -> Option<Snapsho
     spool.write_snapshot(&name, &mut |out| out.write_all(&content_of(&name))).is_ok().then_some(name)
 }
 
-/// What a snapshot says.
+/// Content of a snapshot.
 pub fn content_of(name: &SnapshotName) -> Vec<u8> {
     name.as_str().repeat(300).into_bytes()
 }
 
-/// What must be gone from these directories when nobody needs anything.
+/// Files that must be gone from these directories once no batch is needed.
 pub fn left_over(spool: &Path) -> Vec<String> {
     let names = |dir: &str| {
         let entries = std::fs::read_dir(spool.join(dir)).unwrap();

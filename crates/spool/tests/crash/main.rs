@@ -1,7 +1,8 @@
 //! A spool on a machine whose power goes at any call, and again while it recovers.
 //!
-//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`). A finding is made again with
-//! `POSTHASTE_SPOOL_REPLAY=SEED/CUT[/CUT]...`; `POSTHASTE_CUTS=N` makes more of them, `POSTHASTE_SEED` is the first seed.
+//! `posthaste_fsops::recording` states the effects of a cut; the schedule of threads follows from the seed
+//! (`posthaste_turns`). A finding is made again with `POSTHASTE_SPOOL_REPLAY=SEED/CUT[/CUT]...`; `POSTHASTE_CUTS=N`
+//! makes more of them, `POSTHASTE_SEED` is the first seed.
 
 mod check;
 mod life;
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 #[derive(Clone)]
 struct Run {
     seed: u64,
-    /// Behind each of these it came to life again.
+    /// Cuts after which it was opened again.
     cuts: Vec<Cut>,
     letters: Vec<Arc<Letter>>,
     marks: Vec<Mark>,
@@ -52,7 +53,7 @@ impl Run {
         Run { seed, cuts, letters, marks, marks_before, recording: machine.recording() }
     }
 
-    /// What makes it again.
+    /// Command line that repeats it.
     fn token(&self) -> String {
         self.cuts.iter().fold(self.seed.to_string(), |token, cut| format!("{token}/{cut}"))
     }
@@ -125,7 +126,8 @@ fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Cuts at every so-many-th event, each with its own choice; a third of what comes after is cut again, and some of that once more. Says how many cuts that were.
+/// Cuts at every `step`-th event, each with its own choice. A third of the recoveries are cut again, and some of
+/// those once more. Returns the number of cuts.
 fn cut_all(run: &Run, step: usize) -> Result<usize, String> {
     let mut random = Random::new(run.seed);
     let mut cuts = 0;
@@ -176,7 +178,7 @@ fn a_finding_can_be_made_again() {
     parts.try_fold(record(seed), examine).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// What the file or directory of each sync is for.
+/// Purpose of the file or directory of each sync.
 fn synced(recording: &Recording) -> Vec<Option<String>> {
     // Those that were renamed have their last name.
     let mut names: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
@@ -228,7 +230,7 @@ fn each_kind_of_sync_is_missed_when_it_is_left_out() {
 /// Files of ring, packs (two), live, bodies and snapshots, the directory of each, the checkpoints, the spool's directory and what that is in.
 const KINDS: usize = 15;
 
-/// What of all that can go on at once is under way in some runs.
+/// Concurrent activities that some runs must have in progress.
 #[test]
 fn the_runs_have_what_a_cut_may_hit() {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

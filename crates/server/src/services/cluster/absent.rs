@@ -19,7 +19,7 @@ impl OpenShards {
     /// Opens nothing: see [`EngineLogin::read`].
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn open(_: &Config, _: EngineLogin, _: Arc<Repeats>) -> Result<Option<Self>, ServeError> {
         Ok(None)
     }
@@ -31,7 +31,7 @@ impl OpenShards {
     /// Never called.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn start(self, _: &Config, _: RelayFiles, _: Receiver) -> Result<RelayService, ServeError> {
         match self {}
     }

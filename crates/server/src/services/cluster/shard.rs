@@ -122,7 +122,7 @@ impl ShardRelay {
         let _ = told.recv();
     }
 
-    /// One that comes after the end has no effect.
+    /// A request after the end has no effect.
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
     }
