@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::heads::{HeadRefusal, Heads};
 
-/// The octets of a connection. It fails if a client takes nothing of an answer for [`WRITE_PATIENCE`]: otherwise clients that do not read would hold connections,
-/// and their descriptors, for as long as they like.
+/// The octets of a connection. Fails if a client reads nothing of an answer for [`WRITE_PATIENCE`]. Otherwise clients
+/// that do not read could hold connections and descriptors without end.
 pub(crate) struct Octets {
     stream: Stream,
     /// Runs while a write waits for the client.

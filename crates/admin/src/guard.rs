@@ -74,7 +74,7 @@ impl HostNames {
     }
 }
 
-/// Checks a request. `is_exempt`: it has nothing that anybody could want to steal, such as the health of the server.
+/// Checks a request. `is_exempt`: its answer has no secrets, such as the health of the server.
 ///
 /// # Errors
 /// See [`GuardRefusal`].

@@ -71,7 +71,7 @@ pub struct NodeCell {
     pub wall_ms: u64,
     /// The release that it runs, in 64 bytes at most. For operators, too.
     pub version: String,
-    /// Shards whose home it is and which it wants back.
+    /// Shards of which it is the home, and which it wants back.
     pub asks: BTreeSet<u16>,
     /// Its members, by shard.
     pub reports: BTreeMap<u16, Report>,

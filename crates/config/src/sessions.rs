@@ -25,8 +25,9 @@ impl Config {
         }
     }
 
-    /// Settings for messages that programs on this machine hand over, also by `sendmail -bs`: as for a client at a listener, but the number of recipients is bounded by
-    /// what a transaction can keep, and a session is for one message, so that refusals are no reason to end it.
+    /// Settings for messages from programs on this machine, also by `sendmail -bs`. They are those of a client at a
+    /// listener, with two differences. Only the memory of a transaction bounds the recipients. Refusals do not end a
+    /// session, as it has one message.
     pub fn local_session(&self) -> SmtpConfig {
         let mut local = self.smtp_session(&Listener::default(), None);
         local.limits.recipients = usize::MAX;

@@ -216,8 +216,9 @@ impl Drop for AttachedStream {
     }
 }
 
-/// Appends a batch without a body and waits until it is durable. A full ring makes room as soon as it has refused a batch: meanwhile the entries are offered again,
-/// for as long as `patience`, so that a command that frees space is not refused for want of it. Blocks.
+/// Appends a batch without a body and waits until it is durable. A full ring refuses the batch first and then makes
+/// room. So the append is retried for `patience`; otherwise a command that frees space could fail for lack of space.
+/// Blocks.
 ///
 /// # Errors
 /// The batch was refused.

@@ -15,7 +15,7 @@ pub struct ClusterStatus {
     pub shards: Vec<ShardStatus>,
 }
 
-/// A shard, as one of its members knows it. What the engine knows is asked for at that moment.
+/// A shard as seen by one of its members. Values of the engine are read at that moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardStatus {
     /// Its number.

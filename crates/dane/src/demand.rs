@@ -107,8 +107,8 @@ impl Dane {
         Ok(Demand::Nothing)
     }
 
-    /// True if the certificate of a host, by a recorded authority, had none of the host's names: it may have those of the
-    /// domains whose mail the host takes.
+    /// True if a host's certificate, of a recorded authority, lacked the host's names. It may have names of the
+    /// domains that the host receives mail for.
     pub fn wants_next_hop(&self, host: &str) -> bool {
         let kept = self.0.lock().expect("no panic with the lock");
         kept.by_host.get(host).is_some_and(|made| made.is_misnamed.load(Ordering::Relaxed))

@@ -11,8 +11,8 @@ use crate::route::{Mailbox, Place, Route};
 use crate::step::{Step, Trace};
 
 impl Directory {
-    /// The one form of a login name, `user@domain`: a user of the first domain if it has no domain, and with the name of the domain where it has one of
-    /// its aliases. The domain need not be ours. `None`: it can be no name of a user (RFC 8265).
+    /// Normalises a login name to `user@domain`. Without a domain it belongs to the first one; a domain alias is
+    /// replaced by its domain. The domain need not be ours. `None`: not a valid user name (RFC 8265).
     pub fn login_name(&self, name: &str) -> Option<String> {
         let (user, domain) = match name.rsplit_once('@') {
             Some((user, domain)) => (user, folded_domain(domain)?),

@@ -60,8 +60,8 @@ pub fn folded(name: &str) -> Cow<'_, str> {
 /// lower case, and composed as NFC does. `None`: it holds what such a name must not (blanks, symbols, letters that merely look like
 /// others, such as the Kelvin sign).
 ///
-/// Not told apart from what is allowed: contexts of RFC 5892 appendix A, and directions of writing (RFC 5893), which nobody could
-/// use to reach the mailbox of somebody else.
+/// Not checked: contexts of RFC 5892 appendix A, and writing directions (RFC 5893). They cannot lead to the mailbox
+/// of another user.
 pub fn user_name(name: &str) -> Option<Cow<'_, str>> {
     if name.bytes().all(|octet| octet.is_ascii_graphic()) {
         return Some(ascii_lower_case(name));
@@ -92,8 +92,8 @@ fn ordinary_width(name: &str) -> String {
     ordinary
 }
 
-/// RFC 8264 section 4.2, IdentifierClass: letters, digits and marks, and the visible ones of ASCII; nothing that is another way to
-/// write something else, and no parts of old Hangul syllables.
+/// RFC 8264 section 4.2, IdentifierClass: letters, digits, marks and visible ASCII; no compatibility forms, and no
+/// parts of old Hangul syllables.
 fn is_allowed(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_graphic();

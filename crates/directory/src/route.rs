@@ -49,7 +49,8 @@ impl Mailbox {
         }
     }
 
-    /// The key that two mailboxes of one message must not have in common: a Maildir, a file or an address elsewhere gets it once, a program or a server once for each address.
+    /// Key that must be unique among the mailboxes of one message. A Maildir, a file or a remote address gets it
+    /// once; a program or a server once for each address.
     pub fn identity(&self) -> (&str, Option<&str>) {
         let is_by_address = match &self.place {
             Place::Maildir(_) | Place::Remote => false,

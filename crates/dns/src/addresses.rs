@@ -66,8 +66,8 @@ impl Addresses {
         self.is_secure
     }
 
-    /// True if the host can have TLSA records: the addresses are [secure](Self::is_secure), or the host's name is at least a
-    /// secure alias, which has its records at its own name alone (RFC 7672 section 2.2.2).
+    /// True if the host can have TLSA records: its addresses are [secure](Self::is_secure), or its name is a secure
+    /// alias. The latter has records at the alias name alone (RFC 7672 section 2.2.2).
     pub fn may_have_tlsa(&self) -> bool {
         self.is_secure || self.is_secure_alias
     }

@@ -28,8 +28,9 @@ impl Attempt {
 
     /// The next host to connect to. Hosts without addresses are skipped. `None` after the last, if there was one.
     ///
-    /// Hosts that are this server end the walk before their preference, as RFC 5321 section 5.1 has it; to know them, all hosts of a preference are looked up
-    /// before the first of them is used. If we listen nowhere at the port, one host at a time is looked up.
+    /// The walk ends before the preference of a host that is this server (RFC 5321 section 5.1). To detect that, all
+    /// hosts of a preference are looked up before the first is used. If we do not listen at the port, hosts are
+    /// looked up one by one.
     ///
     /// # Errors
     /// No host had an address: [`DnsError::Unanswered`] if one might have, else [`DnsError::Loop`] or [`DnsError::NoAddress`].

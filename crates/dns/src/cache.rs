@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 /// Answers by name, each until its own time.
 ///
-/// Of callers that want the same name at once, one asks and the others wait for its answer. At most `entries_max` names are kept: when the younger half is
-/// full, it becomes the older half, and what was in that and has not been used since is dropped.
+/// Of concurrent callers with the same name, one asks and the others wait for its answer. At most `entries_max` names
+/// are kept, in two halves. When the younger half is full, it becomes the older one, and entries of the old half that
+/// were not used since are dropped.
 #[derive(Debug)]
 pub struct Cache<V> {
     halves: Mutex<Halves<V>>,

@@ -1,7 +1,8 @@
 //! Questions in flight, and a fair order of those that wait: names that do not answer leave room for the others.
 //!
-//! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time; slow ones have at most half of the slots.
-//! A question that has become slow while that half is full, or wanted, is given up: its name begins as slow the next time.
+//! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time; slow ones have
+//! at most half of the slots. A question that becomes slow while that half is full, or others wait for it, is given
+//! up; its name starts as slow the next time.
 //!
 //! Of what waits for a slot, look-ups of connections, of queues to be routed and of checks of incoming mail take turns; of the queues, tenants do. Within each, the
 //! newest and the oldest take turns: a name that has just come passes a thousand that are dead, and none of them waits for ever.

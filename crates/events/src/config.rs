@@ -27,8 +27,8 @@ pub struct Config {
     pub sync_interval: Duration,
     /// See [`sync_interval`](Self::sync_interval).
     pub sync_bytes: u64,
-    /// Called when the files cannot be written, once, and when they can be again; when events begin to be left out, and when they are recorded again; and when
-    /// a thread panics. Must not block for long.
+    /// Called once at each change: the files cannot be written, or can be again; events are left out, or recorded
+    /// again; a thread panics. Must not block for long.
     pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 

@@ -1,7 +1,7 @@
 //! The files of the log: numbered, each followed by the next when it is long enough, written at a place that the spool knows.
 //!
-//! Lines after the cursor were written before and are not known to be durable. They are written again, to the same place and with the same bytes, so a reader that
-//! reads the file meanwhile sees no difference, and bytes that a failed sync has forgotten get to the disk.
+//! Lines after the cursor may not be durable. They are written again, the same bytes in the same place. So a
+//! concurrent reader sees no difference, and bytes that a failed sync has dropped reach the disk.
 
 use std::fs::File;
 use std::io;
@@ -61,8 +61,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Goes on at the cursor, or with a new file if there is none, or if what lies in front of it is not what was written: the last line there is of `position`
-    /// or before.
+    /// Continues at the cursor. Begins a new file if there is none, or if the file before the cursor was changed: its
+    /// last line must be of `position` or before.
     pub fn open(dir: &Path, file_bytes: u64, cursor: Option<Cursor>, position: Lsn) -> io::Result<Self> {
         posthaste_fsops::make_dir(dir)?;
         let lock = open_file(&dir.join("lock"))?;

@@ -50,7 +50,7 @@ impl Inbox {
         (state.entries, state.bytes, state.has_overflowed) = (Vec::new(), 0, false);
     }
 
-    /// Waits until there is something, or `until`; then a moment longer for what comes with it, so that a thread is woken for many entries and not for each.
+    /// Waits for entries, or `until`; then a moment longer for more, so that one wake-up serves many entries.
     pub fn take(&self, until: Option<Instant>) -> Taken {
         let is_urgent = |state: &State| state.stop || state.has_overflowed || state.is_advance_wanted;
         let mut state = self.state();

@@ -5,8 +5,8 @@
 //! that writes them into numbered files. The stream's position and the place in the files are one value of the spool, a [`Cursor`], so each line is there once
 //! after a kill or a power cut.
 //!
-//! The log never blocks its callers. While its files cannot be written the entries wait in the spool, up to a bound; beyond it events are left out, counted,
-//! and the count is an event.
+//! The log never blocks its callers. While its files cannot be written, entries wait in the spool, up to a bound.
+//! Beyond it events are left out and counted; the count is an event, too.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -134,7 +134,8 @@ fn source_of(table: &str, mount: &str) -> Option<PathBuf> {
     behind.split(' ').nth(1).filter(|source| source.starts_with('/')).map(PathBuf::from)
 }
 
-/// The whole disks under a block device: of a partition its disk, of a mapped device or an array what it is made of, of a btrfs all of its devices.
+/// The physical disks under a block device: the disk of a partition, the parts of a mapped device or an array, all
+/// devices of a btrfs.
 fn disks_of(sys: &Path, device: u64) -> Devices {
     let place = sys.join(format!("dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
     let Ok(place) = fs::canonicalize(place) else { return Devices::Unknown };

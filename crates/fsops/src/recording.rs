@@ -175,8 +175,8 @@ fn exist(tree: &mut Tree, event: &Event) {
     }
 }
 
-/// True if it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise or still has
-/// another's name.
+/// True if the change depends on a dropped one: its new name is still in use, or the file that it renames does not
+/// have the old name.
 fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
     match event {
         Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {

@@ -21,7 +21,8 @@ pub struct Faults {
     pub fail_syncs: Vec<u64>,
     /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
     pub fail_syncs_on: Option<u64>,
-    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it writes anything.
+    /// From this change on the file system refuses writes, like one that the kernel has shut down until it is mounted
+    /// again. Its syncs write nothing.
     pub read_only: Option<(u64, u64)>,
     /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
     pub fail_changes: Option<(Range<u64>, Errno)>,

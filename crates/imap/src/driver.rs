@@ -39,8 +39,9 @@ pub trait Authenticator: Send + Sync + 'static {
         false
     }
 
-    /// The keys for a client that wants to show the password of `user`. Of a name that nobody has, give keys of nobody ([`ScramKeys::of_nobody`]) that look like
-    /// those of the others: a client sees their rounds, and must not learn from them who exists. `None`: there are no others to look like.
+    /// The keys for a client that wants to show the password of `user`. For an unknown name, return invented keys
+    /// ([`ScramKeys::of_nobody`]) with the rounds of real ones: a client sees the rounds, and must not learn which
+    /// names exist. `None` if no login has keys.
     ///
     /// # Errors
     /// Why there are none.

@@ -1,7 +1,8 @@
 //! Templates in the dialect Jinja, of which no use takes much time or memory.
 //!
-//! The engine can repeat, join and double strings, so the syntax tree is checked before it is compiled: expressions can look up, compare and choose, arithmetic has numbers
-//! only, and filters come from a list. What is left makes no value that is larger than those that came with the request, but for filters, which are metered.
+//! The engine can repeat, join and double strings, so the syntax tree is checked before it is compiled. Expressions
+//! can look up, compare and choose; arithmetic has numbers only; filters come from a list. So only filters can make a
+//! value larger than those of the request, and they are metered.
 
 use std::io;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ pub struct Policy {
     pub mode: Mode,
     /// Host names, and patterns such as `*.example.net`, in lower case. In the mode `none` there are none.
     pub hosts: Vec<String>,
-    /// Seconds from its fetch on for which it holds, at most a year.
+    /// Validity in seconds from the fetch, at most a year.
     pub max_age_secs: u64,
 }
 

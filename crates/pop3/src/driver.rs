@@ -29,8 +29,9 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         false
     }
 
-    /// The keys for a client that wants to show the password of `user`. Of a name that nobody has, give keys of nobody ([`ScramKeys::of_nobody`]) that look like
-    /// those of the others: a client sees their rounds, and must not learn from them who exists. `None`: there are no others to look like.
+    /// The keys for a client that wants to show the password of `user`. For an unknown name, return invented keys
+    /// ([`ScramKeys::of_nobody`]) with the rounds of real ones: a client sees the rounds, and must not learn which
+    /// names exist. `None` if no login has keys.
     ///
     /// # Errors
     /// Why there are none.
@@ -79,8 +80,8 @@ impl Default for Pop3Timeouts {
 
 /// Serves POP3: one value for all connections of a listener.
 ///
-/// A session has the list of INBOX as of its login, and holds no lock (RFC 1939 section 8 calls it an exclusive one): other sessions, of IMAP
-/// too, work at the same time.
+/// A session has the list of INBOX as of its login, without the exclusive lock of RFC 1939 section 8: other sessions,
+/// also of IMAP, work at the same time.
 pub struct Pop3Service<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,

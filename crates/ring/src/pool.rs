@@ -335,7 +335,7 @@ mod tests {
     use crate::table::Table;
     use crate::{Config, Event};
 
-    /// Longer than any of these tests.
+    /// A timeout longer than any of these tests.
     const FOR_EVER: Duration = Duration::from_secs(3600);
     /// Timeout of tests for events that must happen.
     const PATIENCE: Duration = Duration::from_secs(60);

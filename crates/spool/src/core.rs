@@ -209,8 +209,8 @@ impl FileOfBatch {
 }
 
 impl Drop for FileOfBatch {
-    /// The batch was cancelled. It may be on the disk, and a power cut before its cancel entry shows it to the streams, with its body:
-    /// so the file goes only after a checkpoint from which on that is impossible.
+    /// The batch was cancelled. A power cut before its cancel entry is durable may still show it to the streams, with
+    /// its body. So the body's file is removed only after a checkpoint that excludes this.
     fn drop(&mut self) {
         if self.upload.take().is_some() {
             self.core.state().unripe_uploads.push(self.body.upload);

@@ -93,7 +93,8 @@ impl FrontRegion {
         (region.len as usize <= FrontFields::BYTES_MAX).then_some(region)
     }
 
-    /// The body region of a record, `X-Lost` in place of the front fields, if `raw`, which does not have the checksum `crc` of the region, is damaged in the front fields alone.
+    /// Repairs a body region `raw` whose checksum is not `crc`: if only the front fields are damaged, `X-Lost`
+    /// replaces them.
     pub fn mended(&self, raw: &[u8], crc: u32) -> Option<Bytes> {
         let (_, body) = raw.split_at_checked(self.len as usize).filter(|(front, _)| !front.is_empty())?;
         let whole = crc32c::crc32c_combine(self.crc, crc32c::crc32c(body), body.len());

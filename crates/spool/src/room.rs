@@ -1,7 +1,8 @@
 //! Room on the file system for large bodies that are being written.
 //!
-//! No space is allocated ahead. Bytes that uploads may still write are counted, and every step of one is compared with what the file system has free beside
-//! the steps of all others: so uploads together never take it below the floor, and one that says that it pauses holds nothing.
+//! No space is allocated ahead. Bytes that uploads may still write are reserved in steps. Each step is compared with
+//! the free space minus the steps of all others. So uploads together never take the file system below the floor, and
+//! a paused one reserves nothing.
 
 use std::io;
 use std::path::Path;

@@ -134,7 +134,8 @@ impl Stream {
         std::iter::once(last).chain(before).cloned().collect()
     }
 
-    /// True if one more snapshot at the same position is of use: the last one's content is not in a second one yet, or it starts from an older one.
+    /// True if another snapshot at the same position is useful: the last content exists only once, or the last one
+    /// starts from an older snapshot.
     pub fn wants_snapshot(&self) -> bool {
         let Some(last) = &self.snapshot else { return self.uncertain > 0 };
         let is_behind = last.position < self.position;

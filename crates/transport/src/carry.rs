@@ -19,8 +19,8 @@ pub(crate) struct CarriedMessage {
 }
 
 impl Queues {
-    /// Up to where nothing is needed any more, and what is not; `None` if nothing has changed since this was asked, or while the stream does not say yet who is held:
-    /// a position takes the doubt away from which that follows.
+    /// Position up to which nothing is needed, and released bodies. `None` if nothing has changed since the last
+    /// call, or while held targets are not recorded yet: advancing would drop the entries that show them.
     pub fn take_advance(&mut self) -> Option<(Lsn, Released)> {
         if !self.holds_to_record.is_empty() || !std::mem::take(&mut self.is_changed) {
             return None;
@@ -34,9 +34,9 @@ impl Queues {
         Some((position, Released { below, also }))
     }
 
-    /// Takes the messages to write again, without bodies: messages that hold up the position at or below `through`;
-    /// all of them if far more has been shown than waits. With each, where its files were before they were appended
-    /// to, of which refusals somebody was told or is to be, and which targets are held.
+    /// Takes the messages to write again, without bodies: those that hold up the position at or below `through`, or
+    /// all if far more was shown than waits. Each comes with the lengths of its files before the append, its sent and
+    /// owed notices, and its held targets.
     pub fn take_laggards(&mut self, through: Lsn) -> Vec<CarriedMessage> {
         for body in std::mem::take(&mut *self.failed_carries.lock().unwrap_or_else(PoisonError::into_inner)) {
             self.messages.get_mut(&body).into_iter().for_each(|message| message.carry = Carry::No);

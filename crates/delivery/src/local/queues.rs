@@ -187,8 +187,8 @@ impl State {
         }
     }
 
-    /// Moves queued mail back to the spool, in three cases: its mailbox has held a thread at one step for too long; a
-    /// slow mailbox exceeds its share of memory; or, with all threads held, it has waited for too long.
+    /// Moves queued mail back to the spool if its mailbox blocks a thread for too long, if a slow mailbox exceeds its
+    /// share of memory, or if it waits too long while all threads are blocked.
     pub fn give_up_on_stalled(&mut self, now: Instant, queue_bytes_max: u64) {
         let is_old = |since: Instant, age: Duration| now.saturating_duration_since(since) >= age;
         let mut given_up: Vec<(Arc<str>, Key, Arc<str>)> = Vec::new();

@@ -40,7 +40,7 @@ pub(super) struct Fetching {
     failure: Option<MailRefusal>,
     /// The rest of the row's answer.
     pieces: VecDeque<Piece>,
-    /// A part of the row's message whose length is asked for.
+    /// The part of the row's message whose decoded length is pending.
     decoding: Option<DecodedItem>,
     /// The rows to ask for first.
     choice: Option<(MessageChoice, bool)>,

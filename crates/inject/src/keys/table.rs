@@ -298,8 +298,8 @@ impl State {
     }
 }
 
-/// The time of keys, in seconds: like those since 1970, but never set. A wall clock that was set back would keep all keys for years, and take the new life of a key for
-/// an earlier one; one that was set forward would forget all.
+/// A clock for keys, in seconds since 1970, that is never set. A wall clock set back would keep all keys for years,
+/// and take a renewed key for an earlier one; one set forward would forget all keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyClock {
     at_opening: u32,

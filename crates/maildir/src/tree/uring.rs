@@ -99,7 +99,7 @@ impl Memory {
     }
 }
 
-/// Looks at files of one directory. `None` if there is no ring to be had.
+/// Looks at files of one directory. `None` if no ring is available.
 pub(super) fn stat(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Option<Vec<Option<FileFacts>>>> {
     let batch = files.len().min(STAT_BATCH);
     if batch == 0 {

@@ -340,7 +340,8 @@ impl MailboxCore {
         MailstoreError::Unavailable(error.to_string())
     }
 
-    /// The bit of a keyword that has a letter in names of files, or gets one now; `None` if there is none left, or the table of letters cannot be changed. Blocks.
+    /// The bit of a keyword with a letter in file names, which it may get now. `None` if no letter is left, or the
+    /// table of letters cannot be changed. Blocks.
     pub fn letter_of(&self, keyword: &str) -> Option<u8> {
         let path = lock(&self.path).clone();
         let maildir = self.shared.root.existing_mailbox(&path).ok()?;

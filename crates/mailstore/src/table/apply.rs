@@ -191,7 +191,8 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// The head of a mailbox; an empty one for a mailbox that is not made yet: a takeover gives the messages first, and what a crash leaves of it is in no account.
+    /// The head of a mailbox; empty for one not made yet. A takeover appends the messages first, so that a crash
+    /// leaves them in no account.
     pub(super) fn head(&mut self, mailbox: u32) -> Result<&mut MailboxHead, MetaError> {
         if !self.heads.contains_key(&mailbox) {
             let head = stored_head(self.reader, mailbox, &self.numbers)?;

@@ -215,8 +215,9 @@ impl MetaTable {
         guarded(&open.error, || Ok(open.database.begin_read()?)).map(TableReader::of)
     }
 
-    /// Makes all changes durable, or none. After an error the next call begins with what is needed to go on: it opens the file again, or, where the
-    /// disk has failed, copies the rows of the last commit into a new file. No page is written twice in the hope that it gets there now.
+    /// Makes all changes durable, or none. After an error the next call first reopens the file, or, if the disk has
+    /// failed, copies the rows of the last commit into a new file. A page whose sync failed is never just written
+    /// again.
     ///
     /// # Errors
     /// [`MetaError::NoRoom`], [`MetaError::Disk`], [`MetaError::Damaged`].

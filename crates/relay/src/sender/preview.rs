@@ -141,7 +141,7 @@ pub struct SourcePreview {
     pub name: String,
     /// Its addresses; empty: the system chooses.
     pub addresses: Vec<IpAddr>,
-    /// Its name in EHLO. `None`: the host name.
+    /// Name in EHLO. `None`: the host name.
     pub ehlo: Option<String>,
     /// The proxy that makes its connections, as an address and a port.
     pub proxy: Option<String>,

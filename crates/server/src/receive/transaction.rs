@@ -20,7 +20,7 @@ use crate::receive::returned::Returned;
 /// An open transaction.
 #[derive(Default)]
 pub(crate) struct Transaction {
-    /// The recipients, as they were found at RCPT; a reload after that does not concern them.
+    /// The recipients as looked up at RCPT; a later reload does not change them.
     recipients: Vec<Recipient>,
     /// Recipients that are sent on.
     remote: Vec<RcptTo>,
