@@ -34,7 +34,7 @@ pub(crate) enum CollectError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The log does not have what its `commit` says.
-    #[error("the parts of upload {0:#x} are not what its commit says")]
+    #[error("the parts of upload {0:#x} do not match its commit")]
     Damaged(u64),
 }
 

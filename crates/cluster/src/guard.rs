@@ -42,7 +42,7 @@ impl EngineState {
     pub fn ask_settings(&self, log: &dyn Log) {
         let Ok(wrong) = log.check() else { return };
         let refusal = || {
-            let why = format!("the engine must be set otherwise: {}", wrong.join("; "));
+            let why = format!("change the settings of the engine: {}", wrong.join("; "));
             AppendError::Local(Arc::new(io::Error::other(why)))
         };
         self.refusals().settings = (!wrong.is_empty()).then(refusal);

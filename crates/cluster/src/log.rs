@@ -126,13 +126,13 @@ pub enum LogError {
     #[error("position {0} is missing in the log")]
     Gap(Position),
     /// The position was cut: this reader was away for too long. No damage.
-    #[error("the log begins at position {first} by now")]
+    #[error("the log now begins at position {first}")]
     Cut {
         /// The lowest position stored.
         first: Position,
     },
     /// The cell has another revision.
-    #[error("the cell was changed by somebody else")]
+    #[error("another writer has changed the cell")]
     Conflict,
     /// The engine could not be asked. Nothing was changed by a read.
     #[error("the engine cannot be reached: {0}")]

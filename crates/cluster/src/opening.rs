@@ -55,7 +55,7 @@ pub enum OpenError {
     #[error(transparent)]
     End(#[from] End),
     /// The engine has settings that do not keep the promise.
-    #[error("the engine must be set otherwise: {}", .0.join("; "))]
+    #[error("change the settings of the engine: {}", .0.join("; "))]
     Settings(Vec<String>),
     /// The engine could not be asked.
     #[error(transparent)]

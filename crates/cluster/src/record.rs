@@ -127,7 +127,7 @@ pub enum DecodeError {
     #[error("the record has version {0}, which this release does not know")]
     Version(u8),
     /// The checksum matches, and the content makes no sense: a bug of its writer.
-    #[error("the record is whole and has no meaning")]
+    #[error("the record is intact, but its content is invalid")]
     Senseless,
 }
 

@@ -129,7 +129,7 @@ pub enum End {
         why: String,
     },
     /// A record of this epoch that this sender did not send.
-    #[error("somebody else sends in epoch {epoch}: the machine may be a copy")]
+    #[error("another sender uses epoch {epoch}: this machine may be a clone")]
     Foreign {
         /// The epoch.
         epoch: u64,

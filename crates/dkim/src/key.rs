@@ -41,7 +41,7 @@ pub enum KeyError {
     #[error("it is no key of RSA (2048 to 4096 bits) or Ed25519 in PKCS#8: {0}")]
     Rejected(String),
     /// The signature could not be made.
-    #[error("the key makes no signature")]
+    #[error("the key cannot sign")]
     Sign,
 }
 

@@ -55,7 +55,7 @@ pub enum KeyFileError {
     #[error("its key is not base64")]
     Encoding,
     /// The checksum is wrong.
-    #[error("it is damaged: its checksum is another")]
+    #[error("it is damaged: its checksum is wrong")]
     Damaged,
     /// A line in front of the key.
     #[error("its line `{0}` is not known")]

@@ -73,7 +73,7 @@ pub enum StoreError {
     #[error("{0} has no key; `posthaste dkim new {0}` makes the first ones")]
     Unknown(String),
     /// The next keys of the domain are there.
-    #[error("{0} has its next keys; `posthaste dkim activate {0}` has them sign")]
+    #[error("{0} has its next keys; `posthaste dkim activate {0}` puts them to use")]
     HasNext(String),
     /// The domain has no next key.
     #[error("{0} has no next key; `posthaste dkim rotate {0}` makes it")]

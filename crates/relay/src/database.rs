@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     /// The file was made once and is gone.
-    #[error("the file is missing, and {} says that there was one", mark.display())]
+    #[error("the file is missing, but {} records that it existed", mark.display())]
     Missing { mark: PathBuf },
     #[error(transparent)]
     Database(#[from] redb::Error),

@@ -103,7 +103,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum ReadError {
     /// No stream needs anything of a batch of this LSN, or it has no body.
-    #[error("batch {0} has nothing here that a stream needs")]
+    #[error("no stream needs batch {0} here")]
     NotFound(Lsn),
     /// The body is shorter than the range.
     #[error("the body of batch {lsn} has {len} bytes")]

@@ -16,7 +16,7 @@ pub struct FrontFields(Bytes);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontFieldsError {
     /// More than [`FrontFields::BYTES_MAX`].
-    #[error("{0} octets of fields in front of a message")]
+    #[error("too many fields in front of a message: {0} octets")]
     TooLong(usize),
     /// A line without CRLF, an empty one, or a first line that continues another.
     #[error("the fields in front of a message are not lines of a header")]

@@ -81,7 +81,7 @@ pub struct Acted {
 #[non_exhaustive]
 pub enum ControlError {
     /// The spool refuses it.
-    #[error("the spool does not take it: {0}")]
+    #[error("the spool cannot record it: {0}")]
     Spool(String),
     /// Mail cannot go there.
     #[error("`{0}` is no host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
@@ -90,7 +90,7 @@ pub enum ControlError {
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
     Site,
     /// The message is not in the queue, or no longer.
-    #[error("message {} does not wait", .0.get())]
+    #[error("message {} does not wait in the queue", .0.get())]
     NotWaiting(Lsn),
     /// The message cannot be read.
     #[error("{0}")]

@@ -84,7 +84,7 @@ pub enum ImportError {
     #[error("the queue has no room for it")]
     NoRoom,
     /// The spool refuses it now.
-    #[error("the spool does not take it: {0}")]
+    #[error("the spool cannot record it: {0}")]
     Spool(String),
     /// Its envelope is too large for a batch.
     #[error("it is too large: {0}")]

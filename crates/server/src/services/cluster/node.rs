@@ -157,7 +157,7 @@ fn open(
     let cells = engine.cells().map_err(|error| failed(&error))?;
     let wrong = cells.check().map_err(|error| failed(&error))?;
     if !wrong.is_empty() {
-        return Err(ServeError::Cluster(format!("the engine must be set otherwise: {}", wrong.join("; "))));
+        return Err(ServeError::Cluster(format!("change the settings of the engine: {}", wrong.join("; "))));
     }
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
