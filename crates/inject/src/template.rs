@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use memchr::memchr_iter;
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Stmt, UnaryOpKind};
 use minijinja::machinery::{Token, WhitespaceConfig, parse, tokenize};
 use minijinja::value::ValueKind;
@@ -81,7 +82,8 @@ const TOKEN_BYTES_MAX: usize = 1000;
 
 /// True for a text that has nothing of a template.
 pub(crate) fn is_fixed(text: &str) -> bool {
-    !["{{", "{%", "{#"].iter().any(|mark| text.contains(mark))
+    let octets = text.as_bytes();
+    !memchr_iter(b'{', octets).any(|at| matches!(octets.get(at + 1), Some(b'{' | b'%' | b'#')))
 }
 
 impl Templates {
