@@ -185,7 +185,7 @@ pub enum Guess {
 pub enum Readiness {
     /// It is.
     Ready,
-    /// It is not, and why, in one word: `poisoned`, `full`, `standby`.
+    /// Not ready, with the reason in one word: `poisoned`, `full`, `standby`.
     NotReady(&'static str),
 }
 

@@ -29,7 +29,7 @@ pub enum Rule {
     Alias,
     /// A pattern: this one.
     Pattern(String),
-    /// The address is unknown.
+    /// No user or alias has the address, so the catch-all applies.
     CatchAll,
 }
 

@@ -1,4 +1,4 @@
-//! An event log, open: what it is told, and its end.
+//! An open event log: recording events, and ending it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -185,7 +185,7 @@ const NO_DISK: [u64; 10] = [
     0x0102_1994,
     0x8584_58F6,
 ];
-/// More than any stack of devices has; they do not go in circles.
+/// Limit above any stack of devices, which has no circles.
 const PLACES_MAX: usize = 1000;
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ pub struct ImapService<A> {
     timeouts: ImapTimeouts,
     implicit_tls: bool,
     certificate: CurrentCertificate,
-    /// Permits of a KiB.
+    /// Memory for structures, one permit for each KiB.
     structures: Semaphore,
     /// Memory for the results of SORT and THREAD.
     orders: Semaphore,

@@ -29,7 +29,7 @@ struct Skipping {
 /// Literals that are messages of an APPEND, and no part of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Appends {
-    /// No literal follows.
+    /// No literal is a message.
     No,
     /// The first message of a command.
     First,

@@ -70,7 +70,7 @@ pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
     end.is_some()
 }
 
-/// The first of some messages, up to the one with which they have `octets_max` octets.
+/// The shortest prefix of messages with at least `octets_max` octets, or all of them.
 fn first_within<T>(
     all: impl Iterator<Item = Result<T, MailstoreError>>,
     octets_max: usize,

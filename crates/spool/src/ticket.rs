@@ -8,7 +8,7 @@ use crate::Lsn;
 /// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// Cancelled: the batch is not and will not be written, and `then` is not called.
+    /// The batch is not and will not be written, and `then` is not called.
     NotWritten,
     /// It is being written or was just written under this LSN. `then` is not called, and no consumer is shown the batch.
     Written(Lsn),

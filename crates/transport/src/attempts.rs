@@ -250,7 +250,7 @@ fn worker_at(work: &Work, since: Instant) -> Worker {
     Worker { transport: work.transport.text().clone(), since, targets }
 }
 
-/// Workers whose attempt is younger than [`SLOW`].
+/// Maximum workers whose attempt is younger than [`SLOW`].
 const WORKERS_MAX: usize = 64;
 /// Older attempts do not count against [`WORKERS_MAX`].
 const SLOW: Duration = Duration::from_secs(10);

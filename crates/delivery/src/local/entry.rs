@@ -14,7 +14,7 @@ use crate::session::{SessionTag, TAG_BYTES};
 /// An entry in the stream of a mail mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalEntry {
-    /// A message is to be delivered.
+    /// A message to deliver.
     Deliver(Deliver),
     /// Targets became visible. Nobody waits for this entry; without it each kill would bring back mail that its owner
     /// has removed.

@@ -28,7 +28,7 @@ pub struct SearchReturn {
 }
 
 impl SearchReturn {
-    /// No result is reported.
+    /// True if no result is reported.
     pub(crate) fn is_silent(&self) -> bool {
         *self == Self { save: true, ..Self::default() }
     }

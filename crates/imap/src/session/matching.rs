@@ -185,7 +185,7 @@ impl Test {
         })
     }
 
-    /// True if a field is looked at that clients do not list.
+    /// True if the search needs a field that clients do not list.
     pub fn needs_whole_header(&self, texts: &Texts) -> bool {
         self.any(&|test| match test {
             Self::Text(at) => match &texts.keys[*at].field {

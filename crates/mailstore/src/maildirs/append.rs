@@ -130,7 +130,7 @@ struct EarlierMail {
     waiting: Vec<(AppendRequest, Body)>,
     /// Memory of these.
     waiting_octets: usize,
-    /// Octets before them, being written by a thread.
+    /// Earlier messages, being written by a thread.
     written: Option<JoinHandle<Result<GatheredMail, MailstoreError>>>,
 }
 
