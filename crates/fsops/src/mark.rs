@@ -9,11 +9,11 @@ use rustix::fs::{Mode, OFlags};
 /// Presence of a file that has a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkedFile {
-    /// The mark exists.
+    /// The file exists.
     Present,
-    /// The mark was never made.
+    /// The file was never made.
     NeverMade,
-    /// The mark was made once, and is gone.
+    /// The file was made once, and is gone.
     Lost {
         /// Says so. Without it the file counts as never made.
         mark: PathBuf,

@@ -96,9 +96,9 @@ impl<T: Send + Sync> Held for T {}
 
 /// A reservation: most complete at once, without an allocation.
 pub enum Reserving<'a> {
-    /// The check is complete.
+    /// The reservation is complete.
     Done(Result<(), NotTaken>),
-    /// The check is in progress.
+    /// The reservation is in progress.
     Waiting(Pin<Box<dyn Future<Output = Result<(), NotTaken>> + Send + 'a>>),
 }
 

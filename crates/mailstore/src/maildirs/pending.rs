@@ -113,7 +113,7 @@ pub(super) fn finish_folders(account: &MaildirAccount) {
     }
 }
 
-/// Notes that the change of a folder is durable.
+/// Notes a finished change of a folder, in memory and in the ledger.
 pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
     lock(&account.mailboxes).pending.remove(id);
     account.shared.ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);

@@ -24,7 +24,7 @@ use crate::store::RecordError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedBatch {
-    /// Name of the item.
+    /// LSN of the batch.
     pub lsn: Lsn,
     /// The entries of streams that need anything of it.
     pub entries: Vec<ExportedEntry>,
@@ -68,7 +68,7 @@ pub struct ExportedStreams {
 pub struct ExportedStream {
     /// Id of the stream.
     pub id: u16,
-    /// Name of the item.
+    /// Name of the stream.
     pub name: String,
     /// Position of the stream: it needs no batch up to here.
     pub position: Lsn,
