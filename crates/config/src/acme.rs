@@ -101,7 +101,7 @@ impl Config {
         names
     }
 
-    /// Finds what cannot be meant about ACME.
+    /// Validates the settings of ACME.
     pub(super) fn check_acme(&self) -> Result<(), Problem> {
         let acme = &self.acme;
         let problem = |key: &'static str, message: &str| Err(Problem::new([Acme::NAME.into(), key.into()], message));

@@ -95,7 +95,7 @@ impl Listener {
         !self.is_local() || self.tls_mode() == ListenerTls::Required
     }
 
-    /// Finds what cannot be meant about logins.
+    /// Validates the settings of logins.
     pub(super) fn check_auth(&self, auth: &Auth) -> Result<(), Problem> {
         let message = match self.auth {
             None | Some(ListenerAuth::Off) => return Ok(()),

@@ -38,7 +38,7 @@ impl Reload for Http {
 }
 
 impl Http {
-    /// Finds values that cannot be meant.
+    /// Validates the section.
     pub(super) fn check(&self) -> Result<(), Problem> {
         let wrong = self.names.iter().position(|name| !name.is_ascii() || !is_domain(name));
         wrong.map_or(Ok(()), |index| {

@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Limits {
 }
 
 impl Limits {
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
     /// The first value that is out of its bounds.

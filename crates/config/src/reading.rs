@@ -10,7 +10,7 @@ impl Listener {
         self.protocol.is_of_readers()
     }
 
-    /// Finds what cannot be meant about reading mail.
+    /// Validates the settings of reading mail.
     pub(super) fn check_reading(&self, auth: &Auth) -> Result<(), Problem> {
         if !self.is_for_reading() {
             return Ok(());

@@ -78,7 +78,7 @@ impl Tls {
         !self.certificate.0.is_empty()
     }
 
-    /// Finds what cannot be meant. Files are not looked at.
+    /// Validates the section, without its files.
     pub(super) fn check(&self) -> Result<(), Problem> {
         check_keys(&self.certificate, &self.key).map_err(|problem| problem.within([Self::NAME.into()]))
     }
@@ -140,7 +140,7 @@ impl Listener {
         port.is_some_and(|port: u16| self.protocol.implicit_tls_port() == Some(port))
     }
 
-    /// Finds what cannot be meant about TLS. Files are not looked at.
+    /// Validates the settings of TLS, without their files.
     pub(super) fn check_tls(&self) -> Result<(), Problem> {
         let none = PemFiles::default();
         check_keys(self.certificate.as_ref().unwrap_or(&none), self.key.as_ref().unwrap_or(&none))?;

@@ -79,7 +79,7 @@ const EVENTS: [&str; 19] = [
     "unreadable",
 ];
 
-/// Finds what cannot be meant.
+/// Validates the section.
 pub(super) fn check(webhooks: &[Webhook], has_events: bool) -> Result<(), Problem> {
     let mut names = HashSet::new();
     for (index, webhook) in webhooks.iter().enumerate() {

@@ -190,7 +190,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
-    /// Tries nothing of a scope.
+    /// Suspends all mail of a scope.
     Suspend {
         /// The mail to suspend.
         #[serde(deserialize_with = "object")]

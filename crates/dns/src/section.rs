@@ -99,7 +99,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
     /// The first value that is out of its bounds.

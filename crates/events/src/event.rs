@@ -33,7 +33,7 @@ impl Event {
         }
     }
 
-    /// True for a refusal and the like, which anybody can bring about.
+    /// True for events that any client can cause, such as a refusal.
     pub(crate) fn is_refusal(&self) -> bool {
         match &self.kind {
             Kind::Refused(_) | Kind::TlsFailed(_) => true,

@@ -42,7 +42,7 @@ impl Default for Section {
 }
 
 impl Section {
-    /// Finds what cannot be meant.
+    /// Validates the section.
     ///
     /// # Errors
     /// The first value that is out of its bounds.

@@ -31,7 +31,7 @@ impl Default for Section {
 }
 
 impl Section {
-    /// Finds what cannot be meant, once all is filled in.
+    /// Validates the section, once defaults are filled in.
     ///
     /// # Errors
     /// The origin is not a domain.

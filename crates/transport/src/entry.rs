@@ -99,7 +99,7 @@ pub struct Trouble {
     pub attempts: u32,
     /// When it is tried next, in seconds since 1970.
     pub next_try_secs: u64,
-    /// How the last attempt failed; of a panic it is not written down that it was one.
+    /// Failure of the last attempt. A panic is recorded as an ordinary failure.
     pub failure: Failure,
     /// The end of the last attempt; a text of at most [`ERROR_BYTES_MAX`].
     pub error: FailureReason,

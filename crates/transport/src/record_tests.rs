@@ -15,7 +15,7 @@ use posthaste_spool::{AppendError, Batch, Body, FileSpool, OpenError, Spool, The
 use crate::{Config, Event, Events, Message, Target, Transports};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Of one program at a time.
+/// Concurrent deliveries of one program.
 const WORKERS: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

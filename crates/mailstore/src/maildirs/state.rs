@@ -158,7 +158,7 @@ impl MailboxState {
         (lsn, position)
     }
 
-    /// The file of an expunged message is gone, as far as this opening goes.
+    /// Forgets the file of an expunged message, which is gone in this opening.
     pub fn forget_leaving(&mut self, uid: u32) {
         self.absent.remove(&uid);
         self.leaving.remove(&uid);

@@ -110,7 +110,7 @@ const LOOKS: u32 = 8;
 mod tests {
     use super::*;
 
-    /// A site with so many messages, each with the same lag.
+    /// A site with `messages`, each with the same lag.
     fn site(messages: u32, behind: f32) -> Backlog {
         let mut site = Backlog::default();
         (0..messages).for_each(|_| site.add(behind));

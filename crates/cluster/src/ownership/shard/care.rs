@@ -146,7 +146,7 @@ impl ShardState {
     }
 }
 
-/// True if both have the sum of the same digest, and it is not the same.
+/// True if both have a sum for the same digest, and the sums differ.
 fn differs(own: &Report, other: &Report) -> bool {
     match (own.digest, other.digest) {
         (Some(own), Some(other)) => own.position == other.position && own.sum != other.sum,

@@ -64,7 +64,7 @@ use crate::receive::handler::Receiver;
 /// The socket, before requests are answered: clients connect, and wait. The file goes with it.
 pub(crate) struct ControlSocket {
     path: PathBuf,
-    /// Until requests are answered.
+    /// The listening socket, until requests are answered.
     listener: Option<UnixListener>,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct ShardRelay {
 /// The state of a shard's relay.
 #[derive(Default)]
 pub(super) struct ShardState {
-    /// While the relay of the owner is open.
+    /// The lease, while the owner's relay is open.
     lease: Mutex<Option<Lease>>,
     /// The relay of the owner, if it is open: mail goes to it.
     pub door: Arc<RelayDoor>,
