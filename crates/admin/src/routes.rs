@@ -179,7 +179,7 @@ pub(crate) async fn serve<V: ServerView>(
     let token = match route.access {
         Access::Health | Access::Open => None,
         Access::AnyToken | Access::Scope(_) => {
-            match token_of(shared, arrival, (route.action, credential.clone()), &parts.headers).await {
+            match token_of(shared, arrival, route.action, credential.clone(), &parts.headers).await {
                 Ok(token) => Some(token),
                 Err(answer) => return answer,
             }
@@ -190,11 +190,25 @@ pub(crate) async fn serve<V: ServerView>(
     {
         return answer::no_scope(*scope);
     }
-    match route.action {
+    act(shared, arrival, Granted { action: route.action, token, credential, headers: &parts.headers, incoming }).await
+}
+
+/// A request that may be made.
+struct Granted<'a> {
+    action: Action,
+    token: Option<Arc<Token>>,
+    credential: Credential,
+    headers: &'a HeaderMap,
+    incoming: Incoming,
+}
+
+async fn act<V: ServerView>(shared: &Arc<Shared<V>>, arrival: &Arrival, granted: Granted<'_>) -> Answer {
+    let Granted { action, token, credential, headers, incoming } = granted;
+    match action {
         Action::Live => answer::word(StatusCode::OK, "live"),
         Action::Ready => ready(shared),
         Action::Index => answer::answer(StatusCode::OK, "text/html; charset=utf-8", shared.page.index.clone()),
-        Action::Login => login::begin(shared, arrival, &parts.headers, incoming).await,
+        Action::Login => login::begin(shared, arrival, headers, incoming).await,
         Action::Logout => login::end(shared, &credential).await,
         Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
         Action::OpenApi => answer::answer(StatusCode::OK, answer::JSON, openapi::DOCUMENT),
@@ -203,7 +217,7 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Drain => token.map_or_else(not_found, |token| drain(shared, &token)),
         Action::Queue => queue(shared, token.as_deref().and_then(Token::tenant)).await,
         Action::Ask => match token {
-            Some(token) => ask::ask(shared, &token, &parts.headers, incoming).await,
+            Some(token) => ask::ask(shared, &token, headers, incoming).await,
             None => not_found(),
         },
         Action::System => system(shared).await,
@@ -214,7 +228,7 @@ pub(crate) async fn serve<V: ServerView>(
         },
         Action::Metrics => metrics(shared).await,
         Action::Inject => match token {
-            Some(token) => inject(shared, arrival, &token, (&parts.headers, incoming)).await,
+            Some(token) => inject(shared, arrival, &token, headers, incoming).await,
             None => not_found(),
         },
     }
@@ -231,7 +245,8 @@ fn not_found() -> Answer {
 async fn token_of<V: ServerView>(
     shared: &Arc<Shared<V>>,
     arrival: &Arrival,
-    (action, credential): (Action, Credential),
+    action: Action,
+    credential: Credential,
     headers: &HeaderMap,
 ) -> Result<Arc<Token>, Answer> {
     if let (Action::Inject, Credential::None) = (action, &credential)
@@ -398,7 +413,8 @@ async fn inject<V: ServerView>(
     shared: &Arc<Shared<V>>,
     arrival: &Arrival,
     token: &Token,
-    (headers, incoming): (&HeaderMap, Incoming),
+    headers: &HeaderMap,
+    incoming: Incoming,
 ) -> Answer {
     if !is_json(headers) {
         return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, JSON_ONLY));

@@ -173,29 +173,7 @@ fn put_target(out: &mut BytesMut, target: &Target) {
 
 fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
     Some(match kind {
-        RECEIVED => {
-            let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
-            let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
-            let (recipients, recipient_count) = list(rest)?;
-            let (mailboxes, mailbox_count) = list(rest)?;
-            let (tls, user, tenant, auth, junk) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?, text(rest)?);
-            let facts = ArrivalFacts {
-                id,
-                peer,
-                helo,
-                with,
-                tls,
-                user,
-                sender,
-                recipients,
-                recipient_count,
-                bytes,
-                message_id,
-                auth,
-                junk,
-            };
-            Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
-        }
+        RECEIVED => Kind::Received(received(rest)?),
         DELIVERED => {
             let mut targets = Vec::new();
             while !rest.is_empty() {
@@ -205,36 +183,8 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
         }
         WAITING => Kind::Waiting(Waiting { target: target(rest)?, error: text(rest)? }),
         GIVEN_UP => Kind::GivenUp(Waiting { target: target(rest)?, error: text(rest)? }),
-        OF_TRANSPORT => {
-            let fate = match rest.u8()? {
-                1 => Fate::Delivered,
-                2 => Fate::Waiting,
-                3 => Fate::Held,
-                4 => Fate::GivenUp,
-                _ => return None,
-            };
-            let (stage, error, mut targets) = (text(rest)?, text(rest)?, Vec::new());
-            while !rest.is_empty() {
-                let (message, number) = (rest.lsn()?, rest.u16()?);
-                targets.push(TransportTarget { message, number, transport: text(rest)?, recipient: text(rest)? });
-            }
-            Kind::Transport(OfTransport { fate, stage, error, targets })
-        }
-        REFUSED => {
-            let stage = match rest.u8()? {
-                1 => Stage::Connection,
-                2 => Stage::Mail,
-                3 => Stage::Recipient,
-                4 => Stage::Message,
-                5 => Stage::Aborted,
-                _ => return None,
-            };
-            let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
-            let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
-            let (recipients, recipient_count) = list(rest)?;
-            let user = text(rest)?;
-            Kind::Refused(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
-        }
+        OF_TRANSPORT => Kind::Transport(of_transport(rest)?),
+        REFUSED => Kind::Refused(refused(rest)?),
         LOGIN => Kind::Login(Login {
             peer: text(rest)?,
             helo: text(rest)?,
@@ -258,6 +208,62 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
         LEFT_OUT => Kind::LeftOut(LeftOut { refused: rest.u64()?, others: rest.u64()? }),
         _ => return None,
     })
+}
+
+fn received(rest: &mut Fields<'_>) -> Option<Received> {
+    let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+    let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
+    let (recipients, recipient_count) = list(rest)?;
+    let (mailboxes, mailbox_count) = list(rest)?;
+    let (tls, user, tenant, auth, junk) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+    let facts = ArrivalFacts {
+        id,
+        peer,
+        helo,
+        with,
+        tls,
+        user,
+        sender,
+        recipients,
+        recipient_count,
+        bytes,
+        message_id,
+        auth,
+        junk,
+    };
+    Some(Received { facts, mailboxes, mailbox_count, tenant })
+}
+
+fn of_transport(rest: &mut Fields<'_>) -> Option<OfTransport> {
+    let fate = match rest.u8()? {
+        1 => Fate::Delivered,
+        2 => Fate::Waiting,
+        3 => Fate::Held,
+        4 => Fate::GivenUp,
+        _ => return None,
+    };
+    let (stage, error, mut targets) = (text(rest)?, text(rest)?, Vec::new());
+    while !rest.is_empty() {
+        let (message, number) = (rest.lsn()?, rest.u16()?);
+        targets.push(TransportTarget { message, number, transport: text(rest)?, recipient: text(rest)? });
+    }
+    Some(OfTransport { fate, stage, error, targets })
+}
+
+fn refused(rest: &mut Fields<'_>) -> Option<Refused> {
+    let stage = match rest.u8()? {
+        1 => Stage::Connection,
+        2 => Stage::Mail,
+        3 => Stage::Recipient,
+        4 => Stage::Message,
+        5 => Stage::Aborted,
+        _ => return None,
+    };
+    let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
+    let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
+    let (recipients, recipient_count) = list(rest)?;
+    let user = text(rest)?;
+    Some(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
 }
 
 /// A text that could have been written: not over the bound.

@@ -1,6 +1,6 @@
 //! Opening: the checkpoint, the live files it names, and what the store holds after it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -20,7 +20,6 @@ use crate::core::Core;
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
-use crate::lsn_set::LsnSet;
 use crate::pack::{self, PackCache, PackError};
 use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
@@ -103,18 +102,8 @@ impl FileSpool {
         report.damage = damage;
 
         *core.state() = state;
-        let has_keeper = config.keeper;
         let pressure = Pressure::new(reopened.bytes_used, reopened.usable_bytes);
-        let (counter, ring_low) = (checkpoint.counter, checkpoint.ring_low);
-        let work = Work {
-            files,
-            live,
-            counter,
-            ring_low,
-            durable_ring_low: ring_low,
-            unneeded: LsnSet::default(),
-            damaged_packs: HashMap::new(),
-        };
+        let work = Work::after(&checkpoint, files, live);
         let shared = Arc::new(Shared {
             config,
             store,
@@ -134,16 +123,22 @@ impl FileSpool {
             _watch: watch,
             _lock: lock,
         });
+        Ok((FileSpool::begin(shared, checkpoint.through)?, report))
+    }
+
+    /// Starts the threads of a spool that is read. `through`: of its checkpoint.
+    fn begin(shared: Arc<Shared>, through: u64) -> io::Result<FileSpool> {
         shared.look_at_space();
         // A later opening may not find it any more: of a segment that was cut off nothing tells once a record follows it.
-        if shared.core.state().lost_through > checkpoint.through {
+        if shared.core.state().lost_through > through {
             // A failure is told as an event; the next one has it, too.
             let _ = shared.checkpoint();
         }
+        let Config { keeper: has_keeper, scrub_bytes_per_sec, .. } = shared.config;
         let keeper = if has_keeper { Some(Keeper::start(shared.clone())?) } else { None };
-        let scrubs = has_keeper && shared.config.scrub_bytes_per_sec > 0;
+        let scrubs = has_keeper && scrub_bytes_per_sec > 0;
         let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };
-        Ok((FileSpool { shared, keeper, scrubber, is_abandoned: false }, report))
+        Ok(FileSpool { shared, keeper, scrubber, is_abandoned: false })
     }
 }
 

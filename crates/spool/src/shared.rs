@@ -10,7 +10,7 @@ use crate::Lsn;
 
 use crate::Config;
 use crate::bodies::Bodies;
-use crate::checkpoint::CheckpointFiles;
+use crate::checkpoint::{Checkpoint, CheckpointFiles};
 use crate::core::Core;
 use crate::live::LiveFiles;
 use crate::lsn_set::LsnSet;
@@ -62,6 +62,22 @@ pub(crate) struct Work {
     pub unneeded: LsnSet,
     /// Damaged records of packs, by the pack: it is not merged while one of them is needed, or until a restart.
     pub damaged_packs: HashMap<u64, Vec<Lsn>>,
+}
+
+impl Work {
+    /// The state after a durable checkpoint.
+    pub fn after(checkpoint: &Checkpoint, files: CheckpointFiles, live: LiveFiles) -> Self {
+        let &Checkpoint { counter, ring_low, .. } = checkpoint;
+        Self {
+            files,
+            live,
+            counter,
+            ring_low,
+            durable_ring_low: ring_low,
+            unneeded: LsnSet::default(),
+            damaged_packs: HashMap::new(),
+        }
+    }
 }
 
 pub(crate) fn moves_too_often() -> std::io::Error {

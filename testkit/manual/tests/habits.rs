@@ -44,6 +44,7 @@ fn a_file_of_tests_is_a_program_or_a_module_of_one() {
     }
     assert!(checked > 50, "{checked} files");
 }
+
 /// The sources of all packages.
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -82,4 +83,56 @@ fn the_name_of_a_test_has_at_most_60_characters() {
     }
     assert!(tests > 3_000, "{tests} tests");
     assert!(long.is_empty(), "{long:#?}");
+}
+
+/// The code of the product without its tests, by file.
+fn product() -> Vec<(PathBuf, String)> {
+    let of_product = |path: &PathBuf| {
+        let path = path.strip_prefix(root()).unwrap().to_str().unwrap();
+        path.starts_with("crates/") && path.contains("/src/") && !path.ends_with("tests.rs")
+    };
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
+        (path, code)
+    };
+    sources().into_iter().filter(of_product).map(read).collect()
+}
+
+/// The functions of a file that is formatted, each with its number of lines.
+fn functions(code: &str) -> Vec<(&str, usize)> {
+    const BEFORE: [&str; 5] = ["pub ", "pub(crate) ", "pub(super) ", "const ", "async "];
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let text = line.trim_start();
+        let indent = &line[..line.len() - text.len()];
+        let text = BEFORE.iter().fold(text, |text, word| text.strip_prefix(word).unwrap_or(text));
+        let Some(rest) = text.strip_prefix("fn ") else { continue };
+        // A trait's function may have no body, and a short one is a line.
+        let head = lines[start..].iter().find(|line| line.ends_with(['{', '}', ';']));
+        if head.is_some_and(|line| line.ends_with('{')) {
+            let ends = |line: &&str| line.strip_prefix(indent) == Some("}");
+            let length = lines[start..].iter().position(ends).expect("the end of a function") + 1;
+            found.push((rest.split(['(', '<']).next().unwrap(), length));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_function_has_at_most_80_lines() {
+    let (mut count, mut long) = (0, Vec::new());
+    for (path, code) in product() {
+        for (name, lines) in functions(&code) {
+            count += 1;
+            if lines > 80 {
+                long.push(format!("{}: {name} has {lines} lines", path.display()));
+            }
+        }
+    }
+    assert!(count > 5_000, "{count} functions");
+    assert!(long.is_empty(), "split them where layers meet: {long:#?}");
+    let code = "trait T {\n    fn a(\n        b: B,\n    ) -> C;\n    pub async fn d<E>() {\n        e();\n    }\n    fn f() {}\n}\n";
+    assert_eq!(functions(code), [("d", 3)]);
 }

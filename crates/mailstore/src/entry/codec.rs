@@ -40,12 +40,7 @@ impl MailEntry {
                 begin(&mut out, 4, &[]);
                 out.put_u64_le(*owner);
             }
-            Self::Mailbox(MailboxFields { id, account, uid_validity, form, special_use, name, directory }) => {
-                begin(&mut out, 5, &[*id, *account, *uid_validity]);
-                out.put_slice(&[*form, *special_use]);
-                put_octets(&mut out, name);
-                put_octets(&mut out, directory);
-            }
+            Self::Mailbox(fields) => fields.put(&mut out),
             Self::MailboxGone { id } => begin(&mut out, 6, &[*id]),
             Self::Keyword { mailbox, bit, name } => {
                 begin(&mut out, 7, &[*mailbox]);
@@ -63,13 +58,7 @@ impl MailEntry {
                 begin(&mut out, 9, &[*mailbox, *uid]);
                 put_octets(&mut out, name);
             }
-            Self::Account(AccountFields { id, name, quota_bytes, quota_messages, is_gone }) => {
-                begin(&mut out, 11, &[*id]);
-                put_octets(&mut out, name);
-                out.put_u64_le(*quota_bytes);
-                out.put_u32_le(*quota_messages);
-                out.put_u8(u8::from(*is_gone));
-            }
+            Self::Account(fields) => fields.put(&mut out),
             Self::Opening { nonce, host } => {
                 begin(&mut out, 12, &[*nonce]);
                 put_octets(&mut out, host);
@@ -239,6 +228,25 @@ impl NewMessage {
 impl StateGroup {
     fn read(fields: &mut Reader<'_>) -> Option<Self> {
         Some(Self { set: fields.set()?, flags: fields.u64()?, letters: fields.u32()? })
+    }
+}
+
+impl MailboxFields {
+    fn put(&self, out: &mut Vec<u8>) {
+        begin(out, 5, &[self.id, self.account, self.uid_validity]);
+        out.put_slice(&[self.form, self.special_use]);
+        put_octets(out, &self.name);
+        put_octets(out, &self.directory);
+    }
+}
+
+impl AccountFields {
+    fn put(&self, out: &mut Vec<u8>) {
+        begin(out, 11, &[self.id]);
+        put_octets(out, &self.name);
+        out.put_u64_le(self.quota_bytes);
+        out.put_u32_le(self.quota_messages);
+        out.put_u8(u8::from(self.is_gone));
     }
 }
 

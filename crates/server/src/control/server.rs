@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_consumer::poison_watch;
+use posthaste_consumer::{OpenError, poison_watch};
 use posthaste_directory::Directory;
 use posthaste_intake::{Left, MemoryBudget};
 use posthaste_maildir::MailboxPath;
@@ -25,11 +25,12 @@ use crate::receive::events::{self, Events};
 use crate::receive::handler::Receiver;
 use crate::receive::logins::{self, KnownNetworksService};
 use crate::receive::settings::Settings;
+use crate::receive::stuck::StuckStreams;
 use crate::repeats::Repeats;
 use crate::services::cluster::OpenShards;
 use crate::services::indexing::Indexing;
 use crate::services::inject::InjectKeys;
-use crate::services::mailboxes::{self, Mailboxes, of_users};
+use crate::services::mailboxes::{self, Mailboxes, UnreadableMailboxes, of_users};
 use crate::services::maildirs::{MailAlerts, OpenedMail, note_stuck_mounts, open_mail};
 use crate::services::opening::{OpenedSpool, Restored, open_spool};
 use crate::services::pickup::Pickup;
@@ -221,22 +222,13 @@ async fn start_services(
     let certificates = CertificateService::start(own.clone(), config).await?;
     let acme = certificates.acme();
     services.add(certificates);
-    let receiver = Receiver::new(
-        Settings::new(config, directory, Arc::clone(&sockets.logins)).signing(Arc::clone(&sockets.signers)),
-        destinations,
-        memory,
-        &config.storage.spool,
-        repeats,
-    )
-    .gated(logins::open_gate(&config.storage.data))
-    .with_first_password(logins::first_password(config).await?);
+    let settings = Settings::new(config, directory, Arc::clone(&sockets.logins)).signing(Arc::clone(&sockets.signers));
+    let receiver = Receiver::new(settings, destinations, memory, &config.storage.spool, repeats)
+        .gated(logins::open_gate(&config.storage.data))
+        .with_first_password(logins::first_password(config).await?);
     note_stuck_mounts(&store, receiver.destinations().stuck());
     let tidy = begin_tidy(config, mailboxes.clone(), failed.is_some());
-    if let Some(failed) = failed {
-        // Mail is received and kept without them.
-        receiver.destinations().stuck().add(mailboxes::NAME, &failed.error, &failed.help);
-    }
-    without_events.iter().for_each(|why| receiver.destinations().stuck().add(events::STREAM, why, events::HELP));
+    note_stuck_streams(receiver.destinations().stuck(), failed, without_events);
     services.add(TransportService::start(config, &receiver).await?);
     match shards {
         Some(shards) => services.add(shards.start(config, relay, receiver.clone()).await?),
@@ -271,9 +263,25 @@ async fn start_services(
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
     tidy.into_iter().for_each(|tidy| services.add(tidy));
+    let is_indexing = begin_indexing(services, config, has_readers);
+    Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads })
+}
+
+/// Notes the streams that are not open. Mail is received and kept without them.
+fn note_stuck_streams(stuck: &StuckStreams, failed: Option<UnreadableMailboxes>, without_events: Option<OpenError>) {
+    if let Some(failed) = failed {
+        stuck.add(mailboxes::NAME, &failed.error, &failed.help);
+    }
+    if let Some(why) = without_events {
+        stuck.add(events::STREAM, &why, events::HELP);
+    }
+}
+
+/// True if deliveries are indexed.
+fn begin_indexing(services: &mut Services, config: &Config, has_readers: bool) -> bool {
     let indexing = Indexing::begin(&config.search, &config.storage.mail, has_readers);
     let is_indexing = indexing.is_some();
     // What delivery writes until its end is to be found as well.
     indexing.into_iter().for_each(|indexing| services.add_stopping_last(indexing));
-    Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads })
+    is_indexing
 }
