@@ -65,10 +65,11 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
 fn read_all(root: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in std::fs::read_dir(root.join(below)).expect("a directory") {
         let path = below.join(entry.expect("an entry").file_name());
-        match root.join(&path).is_dir() {
-            true => read_all(root, &path, files),
-            false => drop(files.insert(path.clone(), std::fs::read(root.join(&path)).expect("a file"))),
-        }
+        if root.join(&path).is_dir() {
+read_all(root, &path, files)
+} else {
+drop(files.insert(path.clone(), std::fs::read(root.join(&path)).expect("a file")))
+}
     }
 }
 

@@ -54,10 +54,7 @@ impl Client {
     fn blocking(&self, request: Request<Vec<u8>>) -> Result<BytesResponse, Error> {
         let failed = |error: ureq::Error| Error::Other(error.into());
         // An empty body is sent as such, which GET and HEAD do not have.
-        let response = match request.body().is_empty() {
-            true => self.0.run(request.map(drop)),
-            false => self.0.run(request),
-        };
+        let response = if request.body().is_empty() { self.0.run(request.map(drop)) } else { self.0.run(request) };
         let (parts, mut body) = response.map_err(failed)?.into_parts();
         let octets = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(failed)?;
         Ok(BytesResponse { parts, body: Box::new(Bytes::from(octets)) })

@@ -123,9 +123,10 @@ impl ServerCertVerifier for Exactly {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.expected.cert.first() == Some(shown) {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(rustls::Error::General("another certificate than ours".to_owned())),
+        if self.expected.cert.first() == Some(shown) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::General("another certificate than ours".to_owned()))
         }
     }
 

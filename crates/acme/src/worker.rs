@@ -250,14 +250,14 @@ impl Worker {
         }
         let mut addresses = self.addresses.of(name).await.map_err(AcmeError::NoAddress)?;
         addresses.truncate(ADDRESSES_MAX);
-        let is_ours = |address: &IpAddr| match settings.is_behind_nat() {
-            true => settings.addresses.contains(address),
-            false => is_of_this_host(*address),
+        let is_ours = |address: &IpAddr| {
+            if settings.is_behind_nat() { settings.addresses.contains(address) } else { is_of_this_host(*address) }
         };
         let strangers: Vec<IpAddr> = addresses.iter().filter(|address| !is_ours(address)).copied().collect();
-        let found = match strangers.is_empty() {
-            true => probe::look(&self.challenges, &settings.way, settings.ports, name, &addresses).await,
-            false => Err(AcmeError::Elsewhere(strangers)),
+        let found = if strangers.is_empty() {
+            probe::look(&self.challenges, &settings.way, settings.ports, name, &addresses).await
+        } else {
+            Err(AcmeError::Elsewhere(strangers))
         };
         match found {
             Err(error) if settings.is_behind_nat() => {

@@ -291,12 +291,13 @@ pub(crate) async fn authenticate<V: ServerView>(
             (presented, is_session)
         }
     };
-    let found = match is_session {
-        true => shared.of_session(&presented, arrival.is_loopback).await,
-        false => match shared.tokens.find(&presented, crate::service::unix_secs()).await {
+    let found = if is_session {
+        shared.of_session(&presented, arrival.is_loopback).await
+    } else {
+        match shared.tokens.find(&presented, crate::service::unix_secs()).await {
             Ok(None) if arrival.is_loopback => Ok(shared.of_password(&presented).await),
             known => known,
-        },
+        }
     };
     match found {
         Ok(Some(token)) if !token.bounds().allows(arrival.client(headers).0) => {

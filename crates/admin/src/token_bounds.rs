@@ -46,9 +46,12 @@ impl TokenBounds {
     /// See [`TokenBoundsError`].
     pub fn parse(tenant: Option<&str>, domains: &[String], networks: &[String]) -> Result<Self, TokenBoundsError> {
         let cut = |text: &str| text.chars().take(100).collect::<String>();
-        let tenant = tenant.map(|name| match is_name(name) && !name.contains(',') && name != NONE {
-            true => Ok(name.to_owned()),
-            false => Err(TokenBoundsError::Tenant(cut(name))),
+        let tenant = tenant.map(|name| {
+            if is_name(name) && !name.contains(',') && name != NONE {
+                Ok(name.to_owned())
+            } else {
+                Err(TokenBoundsError::Tenant(cut(name)))
+            }
         });
         let domain = |text: &String| {
             let name = text.strip_prefix('.').unwrap_or(text);
@@ -56,9 +59,10 @@ impl TokenBounds {
                 (1..=63).contains(&label.len())
                     && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             };
-            match name.len() < 254 && name.split('.').all(is_label) && name != NONE {
-                true => Ok(text.to_ascii_lowercase()),
-                false => Err(TokenBoundsError::Domain(cut(text))),
+            if name.len() < 254 && name.split('.').all(is_label) && name != NONE {
+                Ok(text.to_ascii_lowercase())
+            } else {
+                Err(TokenBoundsError::Domain(cut(text)))
             }
         };
         let net = |text: &String| network(text).map_err(|error| TokenBoundsError::Network(error.to_string()));

@@ -196,10 +196,7 @@ fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let token = |(index, line)| Token::parse(line).map_err(|why| TokenFileErrorKind::Line { number: index + 1, why });
     let tokens = lines.map(token).collect::<Result<_, _>>()?;
-    match text.lines().last() == Some(END) && text.ends_with('\n') {
-        true => Ok(tokens),
-        false => Err(TokenFileErrorKind::CutOff),
-    }
+    if text.lines().last() == Some(END) && text.ends_with('\n') { Ok(tokens) } else { Err(TokenFileErrorKind::CutOff) }
 }
 
 /// The tokens that are good now: the file is read again when it has changed.

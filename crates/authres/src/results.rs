@@ -19,9 +19,10 @@ impl PlainText {
         let (local, domain) = text.rsplit_once('@').unwrap_or(("", text));
         let domain = Self::domain(domain)?;
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&octet);
-        match !local.is_empty() && local.len() <= LOCAL_BYTES_MAX && local.bytes().all(is_plain) {
-            true => Some(Self(format!("{local}@{}", domain.0))),
-            false => Some(domain),
+        if !local.is_empty() && local.len() <= LOCAL_BYTES_MAX && local.bytes().all(is_plain) {
+            Some(Self(format!("{local}@{}", domain.0)))
+        } else {
+            Some(domain)
         }
     }
 

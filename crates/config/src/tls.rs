@@ -31,9 +31,12 @@ impl<'de> Deserialize<'de> for PemFiles {
             deserializer,
             "a file such as \"/etc/posthaste/tls/mx.pem\", or a list of files",
             |file| Ok(Some(file).filter(|file| !file.is_empty()).map(|file| Self(vec![file.into()]))),
-            |files| match files.iter().any(String::is_empty) {
-                true => Err("a file's name is empty".to_owned()),
-                false => Ok(Self(files.into_iter().map(PathBuf::from).collect())),
+            |files| {
+                if files.iter().any(String::is_empty) {
+                    Err("a file's name is empty".to_owned())
+                } else {
+                    Ok(Self(files.into_iter().map(PathBuf::from).collect()))
+                }
             },
         )
     }
@@ -122,11 +125,13 @@ impl Listener {
             // For the challenges of an authority.
             Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
             // A proxy may have done it already.
-            Some(address) if has_certificate && !socket.proxy_protocol => match is_http || self.is_at_tls_port(address)
-            {
-                true => ListenerTls::Implicit,
-                false => ListenerTls::StartTls,
-            },
+            Some(address) if has_certificate && !socket.proxy_protocol => {
+                if is_http || self.is_at_tls_port(address) {
+                    ListenerTls::Implicit
+                } else {
+                    ListenerTls::StartTls
+                }
+            }
             _ => ListenerTls::Off,
         });
         if names_none && mode != ListenerTls::Off && default.is_set() {

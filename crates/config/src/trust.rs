@@ -16,9 +16,10 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let counts: Vec<usize> = (1..=networks.len()).collect();
     let index = counts.partition_point(|&count| !is_much_of_the_internet(&networks[..count]));
     let (at, network) = &trusted[index];
-    let what = match is_much_of_the_internet(&[*network]) {
-        true => format!("{network} is"),
-        false => format!("with {network}, all the networks here that are trusted are together"),
+    let what = if is_much_of_the_internet(&[*network]) {
+        format!("{network} is")
+    } else {
+        format!("with {network}, all the networks here that are trusted are together")
     };
     let message = format!(
         "an open relay: {what} more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses; list the networks of your own clients and proxies"

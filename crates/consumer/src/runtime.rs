@@ -166,9 +166,10 @@ mod tests {
                 tell.send(()).unwrap();
                 let _ = released.recv();
             };
-            match is_blocking {
-                true => drop(handle.spawn_blocking(hold)),
-                false => drop(handle.spawn(async move { hold() })),
+            if is_blocking {
+                drop(handle.spawn_blocking(hold))
+            } else {
+                drop(handle.spawn(async move { hold() }))
             }
             told.recv().unwrap();
             held.push(release);

@@ -25,12 +25,13 @@ impl Request {
                 Ok(())
             }
         };
-        let bind_text = |named: &mut String| match named.is_empty() || named == tenant {
-            true => {
+        let bind_text = |named: &mut String| {
+            if named.is_empty() || named == tenant {
                 tenant.clone_into(named);
                 Ok(())
+            } else {
+                Err(NotOfTenant::Other)
             }
-            false => Err(NotOfTenant::Other),
         };
         match &mut self {
             Self::List { of, .. } | Self::Summary { of, .. } | Self::Count { of, .. } | Self::Act { of, .. } => {

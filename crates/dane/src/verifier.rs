@@ -117,10 +117,7 @@ impl ServerCertVerifier for Verifier {
         let mut of_key = algorithms.filter(|algorithm| *algorithm.public_key_alg_id() == *info.algorithm);
         let is_valid =
             of_key.any(|algorithm| algorithm.verify_signature(info.key, message, signed.signature()).is_ok());
-        match is_valid {
-            true => Ok(HandshakeSignatureValid::assertion()),
-            false => Err(CertificateError::BadSignature.into()),
-        }
+        if is_valid { Ok(HandshakeSignatureValid::assertion()) } else { Err(CertificateError::BadSignature.into()) }
     }
 
     fn verify_tls13_signature(

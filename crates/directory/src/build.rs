@@ -252,9 +252,10 @@ impl Directory {
                 PatternTarget::Filled(templates)
             } else {
                 let alias = actions.len() as AliasId;
-                actions.push(match fixed.is_empty() {
-                    true => self.action(&pattern.to, index, "").map_err(|problem| problem.within(at("to")))?,
-                    false => Action::To(fixed.into()),
+                actions.push(if fixed.is_empty() {
+                    self.action(&pattern.to, index, "").map_err(|problem| problem.within(at("to")))?
+                } else {
+                    Action::To(fixed.into())
                 });
                 origins.push(Origin {
                     domain: index as usize,

@@ -233,10 +233,13 @@ impl<'de> Deserialize<'de> for Targets {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Targets, A::Error> {
                 let key: Option<String> = map.next_key()?;
                 let targets = match key.as_deref() {
-                    Some("discard") => match map.next_value()? {
-                        true => Targets::Discard,
-                        false => return Err(de::Error::custom("leave it out to have the mail delivered")),
-                    },
+                    Some("discard") => {
+                        if map.next_value()? {
+                            Targets::Discard
+                        } else {
+                            return Err(de::Error::custom("leave it out to have the mail delivered"));
+                        }
+                    }
                     Some("refuse") => Targets::Refuse(map.next_value()?),
                     _ => return Err(de::Error::custom(NOT_TARGETS)),
                 };

@@ -132,9 +132,10 @@ fn path(text: &str) -> Result<PathBuf, String> {
         && path.components().all(|component| matches!(component, Component::RootDir | Component::Normal(_)))
         && path.components().collect::<PathBuf>().as_os_str() == path.as_os_str()
         && path.file_name().is_some();
-    match is_plain {
-        true => Ok(path.to_owned()),
-        false => Err(format!("`{text}` is not an absolute path without `.`, `..` and `//`")),
+    if is_plain {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("`{text}` is not an absolute path without `.`, `..` and `//`"))
     }
 }
 
@@ -142,9 +143,10 @@ fn next_hop(text: &str) -> Result<TransportKind, String> {
     const EXAMPLES: &str = "write lmtp:unix:/run/dovecot/lmtp or lmtp:host:port, such as lmtp:127.0.0.1:24";
     if let Some(socket) = text.strip_prefix("unix:") {
         let path = path(socket)?;
-        return match socket.len() <= UNIX_PATH_MAX {
-            true => Ok(TransportKind::LmtpUnix(path)),
-            false => Err(format!("a socket's path has at most {UNIX_PATH_MAX} bytes")),
+        return if socket.len() <= UNIX_PATH_MAX {
+            Ok(TransportKind::LmtpUnix(path))
+        } else {
+            Err(format!("a socket's path has at most {UNIX_PATH_MAX} bytes"))
         };
     }
     let (host, port) = text.rsplit_once(':').ok_or(EXAMPLES)?;
@@ -155,9 +157,10 @@ fn next_hop(text: &str) -> Result<TransportKind, String> {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => is_domain(host) && host.is_ascii() || host.parse::<std::net::Ipv4Addr>().is_ok(),
     };
-    match is_host {
-        true => Ok(TransportKind::LmtpTcp(bare.unwrap_or(host).to_owned(), port)),
-        false => Err(format!("`{host}` is neither a host name nor an IP address; {EXAMPLES}")),
+    if is_host {
+        Ok(TransportKind::LmtpTcp(bare.unwrap_or(host).to_owned(), port))
+    } else {
+        Err(format!("`{host}` is neither a host name nor an IP address; {EXAMPLES}"))
     }
 }
 

@@ -121,10 +121,11 @@ impl BodyHasher {
             if std::mem::take(&mut self.has_cr) {
                 self.octets(b"\r");
             }
-            match is_relaxed(text) && !self.has_space {
+            if is_relaxed(text) && !self.has_space {
                 // Most lines are.
-                true => self.octets(text),
-                false => self.words(text),
+                self.octets(text)
+            } else {
+                self.words(text)
             }
         }
         if ends_with_cr {

@@ -131,9 +131,10 @@ pub(crate) fn without_signature(field: &[u8]) -> Vec<u8> {
             out.push(b';');
         }
         let equals = tag.iter().position(|octet| *octet == b'=').unwrap_or(tag.len());
-        match tag[..equals].trim_ascii() == b"b" && equals < tag.len() {
-            true => out.extend_from_slice(&tag[..=equals]),
-            false => out.extend_from_slice(tag),
+        if tag[..equals].trim_ascii() == b"b" && equals < tag.len() {
+            out.extend_from_slice(&tag[..=equals])
+        } else {
+            out.extend_from_slice(tag)
         }
     }
     out

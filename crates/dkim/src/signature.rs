@@ -98,12 +98,11 @@ impl Folded {
 
     /// Adds a tag, a blank before it.
     fn tag(&mut self, text: &str) {
-        match self.column + 1 + text.len() > COLUMNS_MAX {
-            true => self.fold(),
-            false => {
-                self.text.push(' ');
-                self.column += 1;
-            }
+        if self.column + 1 + text.len() > COLUMNS_MAX {
+            self.fold()
+        } else {
+            self.text.push(' ');
+            self.column += 1;
         }
         self.add(text);
     }

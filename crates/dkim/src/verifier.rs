@@ -65,17 +65,19 @@ impl Verifier {
         found.sort_by_key(|(_, domain)| !is_of_author(domain));
         found.truncate(SIGNATURES_MAX);
         let read = |(at, domain): (usize, String)| {
-            let read = match self.is_too_large {
-                true => Err("the header is too large"),
-                false => ReceivedSignature::parse(&value_of(&self.fields[at])),
+            let read = if self.is_too_large {
+                Err("the header is too large")
+            } else {
+                ReceivedSignature::parse(&value_of(&self.fields[at]))
             };
             Found { at, domain, read }
         };
         self.signatures = found.into_iter().map(read).collect();
         for signature in self.signatures.iter().filter_map(|found| found.read.as_ref().ok()) {
-            match signature.is_body_relaxed {
-                true => _ = self.relaxed.get_or_insert_with(BodyHasher::default),
-                false => _ = self.simple.get_or_insert_with(SimpleBodyHasher::new),
+            if signature.is_body_relaxed {
+                _ = self.relaxed.get_or_insert_with(BodyHasher::default)
+            } else {
+                _ = self.simple.get_or_insert_with(SimpleBodyHasher::new)
             }
         }
         if self.signatures.is_empty() || self.is_too_large {

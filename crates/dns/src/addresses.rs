@@ -112,10 +112,8 @@ mod tests {
 
     fn addresses(list: &[&str], strategy: IpStrategy) -> Option<Addresses> {
         let list = list.iter().map(|address| address.parse().unwrap());
-        let own_ports = |address: IpAddr| match address.is_loopback() {
-            true => vec![OwnPort { port: 25, is_named: false }],
-            false => vec![],
-        };
+        let own_ports =
+            |address: IpAddr| if address.is_loopback() { vec![OwnPort { port: 25, is_named: false }] } else { vec![] };
         Addresses::new(list, strategy, own_ports, Instant::now())
     }
 

@@ -73,9 +73,10 @@ impl PlainLookup<'_> {
             Ok(records) => {
                 let found = texts_of(&records.data);
                 let until = self.0.positive_until(records.ttl_secs);
-                return match found.iter().map(String::len).sum::<usize>() <= ANSWER_BYTES_MAX {
-                    true => (Ok(found.into()), until),
-                    false => (unanswered(format!("an answer of more than {ANSWER_BYTES_MAX} octets")), until),
+                return if found.iter().map(String::len).sum::<usize>() <= ANSWER_BYTES_MAX {
+                    (Ok(found.into()), until)
+                } else {
+                    (unanswered(format!("an answer of more than {ANSWER_BYTES_MAX} octets")), until)
                 };
             }
             Err(failure) => failure,

@@ -151,10 +151,7 @@ impl State {
         }
         let may_slow = self.slow_in_use < slots.slow_most && !self.slow.is_empty();
         let is_slow = may_slow && (self.slow_is_next || self.quick.is_empty());
-        let next = match is_slow {
-            true => (self.slow.pop()?, Pace::Slow),
-            false => (self.quick.pop()?, Pace::Quick),
-        };
+        let next = if is_slow { (self.slow.pop()?, Pace::Slow) } else { (self.quick.pop()?, Pace::Quick) };
         self.slow_is_next = !is_slow;
         self.waiting -= 1;
         self.in_use += 1;

@@ -42,10 +42,8 @@ impl Resolver {
         match self.client.ask(name, RecordType::TLSA, slot).await {
             Ok(records) => {
                 let until = self.positive_until(records.ttl_secs);
-                let mut found: Vec<TlsaRecord> = match records.is_secure {
-                    true => records.data.iter().filter_map(record).collect(),
-                    false => Vec::new(),
-                };
+                let mut found: Vec<TlsaRecord> =
+                    if records.is_secure { records.data.iter().filter_map(record).collect() } else { Vec::new() };
                 // A record may have no data, and there may be thousands.
                 let octets = |record: &TlsaRecord| size_of::<TlsaRecord>() + record.data.len();
                 if found.iter().map(octets).sum::<usize>() > ANSWER_BYTES_MAX {

@@ -75,9 +75,10 @@ impl Inbox {
         }
         state.bytes = 0;
         let entries = std::mem::take(&mut state.entries);
-        match state.stop {
-            true => Taken::Stopped { entries },
-            false => Taken::Entries { entries, is_advance_wanted: std::mem::take(&mut state.is_advance_wanted) },
+        if state.stop {
+            Taken::Stopped { entries }
+        } else {
+            Taken::Entries { entries, is_advance_wanted: std::mem::take(&mut state.is_advance_wanted) }
         }
     }
 

@@ -200,9 +200,10 @@ fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refu
 
 fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &Login) {
     // Clients of other protocols than SMTP are told in words of these.
-    let object = match login.reply.is_empty() && login.why.is_empty() {
-        true => Object::begin(out, lsn, at_us, "login"),
-        false => Object::begin(out, lsn, at_us, "refused").text("stage", "login"),
+    let object = if login.reply.is_empty() && login.why.is_empty() {
+        Object::begin(out, lsn, at_us, "login")
+    } else {
+        Object::begin(out, lsn, at_us, "refused").text("stage", "login")
     };
     object
         .text("peer", &login.peer)

@@ -144,10 +144,11 @@ impl Reader {
                 }
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log has no end"));
             }
-            match is_closed {
-                true => self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 },
-                false if self.later()?.is_some() => {}
-                false => return Ok(Next::End),
+            if is_closed {
+                self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 }
+            } else if self.later()?.is_some() {
+            } else {
+                return Ok(Next::End);
             }
         }
     }

@@ -161,10 +161,7 @@ impl Run {
         if !found.is_sorted_by(|one, other| one.0 < other.0) {
             return Err(format!("a line is there twice, or out of order: {found:?}"));
         }
-        let first = match self.seed.is_multiple_of(2) {
-            true => 0,
-            false => found.first().map_or(0, |(lsn, _)| *lsn),
-        };
+        let first = if self.seed.is_multiple_of(2) { 0 } else { found.first().map_or(0, |(lsn, _)| *lsn) };
         let promised = self.recording.acknowledged_before(cut.position).map(|index| self.acknowledged[index as usize]);
         for line in promised.filter(|(lsn, _)| *lsn >= first) {
             if found.binary_search_by_key(&line.0, |(lsn, _)| *lsn).map(|at| found[at]) != Ok(line) {

@@ -70,10 +70,13 @@ impl Recording {
 
     /// Repeats the run on a disk whose syncs do nothing: the tree that a program without syncs would leave.
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
-        let kept = |(index, event): (usize, &Event)| match event.is_sync() && forgotten(index) {
-            // Stays an event, so that positions keep their meaning.
-            true => Event::SyncFailed(Scope::Node(NodeId::MAX)),
-            false => event.clone(),
+        let kept = |(index, event): (usize, &Event)| {
+            if event.is_sync() && forgotten(index) {
+                // Stays an event, so that positions keep their meaning.
+                Event::SyncFailed(Scope::Node(NodeId::MAX))
+            } else {
+                event.clone()
+            }
         };
         Recording { events: self.events.iter().enumerate().map(kept).collect(), ..self.clone() }
     }

@@ -42,9 +42,10 @@ pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
 
 /// A string of IMAP4rev2: quoted, as it is.
 pub(crate) fn utf8(out: &mut Vec<u8>, text: &str) {
-    match text.len() <= QUOTED_BYTES_MAX && !text.contains(|letter: char| letter.is_control()) {
-        true => quoted(out, text.as_bytes()),
-        false => string(out, text.as_bytes()),
+    if text.len() <= QUOTED_BYTES_MAX && !text.contains(|letter: char| letter.is_control()) {
+        quoted(out, text.as_bytes())
+    } else {
+        string(out, text.as_bytes())
     }
 }
 

@@ -30,12 +30,13 @@ fn corpus() -> Vec<PathBuf> {
 }
 
 fn to_crlf(text: Vec<u8>) -> Vec<u8> {
-    match text.contains(&b'\r') {
-        true => text,
-        false => text.split_inclusive(|&octet| octet == b'\n').fold(Vec::new(), |wire, line| {
+    if text.contains(&b'\r') {
+        text
+    } else {
+        text.split_inclusive(|&octet| octet == b'\n').fold(Vec::new(), |wire, line| {
             let line = line.strip_suffix(b"\n").map_or(line.to_vec(), |line| [line, b"\r\n"].concat());
             [wire, line].concat()
-        }),
+        })
     }
 }
 

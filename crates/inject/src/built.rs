@@ -147,9 +147,10 @@ impl Built {
         for (name, value) in &self.fields {
             let wrong = |why: &str| format!("content.headers.{name}: {why}");
             let value = line(&render(value)?).map_err(wrong)?;
-            let written = match ADDRESSES.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                true => addresses(&value).and_then(|value| write_field(&mut out, name, &value)),
-                false => write_text_field(&mut out, name, &value),
+            let written = if ADDRESSES.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                addresses(&value).and_then(|value| write_field(&mut out, name, &value))
+            } else {
+                write_text_field(&mut out, name, &value)
             };
             written.map_err(wrong)?;
         }
@@ -163,9 +164,12 @@ impl Built {
         let text = self.text.as_ref().map(render).transpose()?;
         let html = self.html.as_ref().map(render).transpose()?;
         let text = text.map(|text| Part::text("plain", &text));
-        let html = html.map(|html| Part::text("html", &html)).map(|html| match self.inline.is_empty() {
-            true => html,
-            false => Part::several("related", 3, std::iter::once(html).chain(self.inline.iter().cloned()).collect()),
+        let html = html.map(|html| Part::text("html", &html)).map(|html| {
+            if self.inline.is_empty() {
+                html
+            } else {
+                Part::several("related", 3, std::iter::once(html).chain(self.inline.iter().cloned()).collect())
+            }
         });
         let body = match (text, html) {
             (Some(text), Some(html)) => Some(Part::several("alternative", 2, vec![text, html])),
@@ -186,17 +190,19 @@ fn check_name(name: &str) -> Result<(), String> {
     if !is_name {
         return Err(format!("content.headers: `{}` is no name of a field", name.chars().take(76).collect::<String>()));
     }
-    match NOT_GIVEN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-        true => Err(format!("content.headers: {name} is the server's")),
-        false => Ok(()),
+    if NOT_GIVEN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        Err(format!("content.headers: {name} is the server's"))
+    } else {
+        Ok(())
     }
 }
 
 /// A value that ends no line.
 fn line(value: &str) -> Result<String, &'static str> {
-    match value.contains(|char: char| char.is_control() && char != '\t') {
-        true => Err("a control character is in it"),
-        false => Ok(value.replace('\t', " ")),
+    if value.contains(|char: char| char.is_control() && char != '\t') {
+        Err("a control character is in it")
+    } else {
+        Ok(value.replace('\t', " "))
     }
 }
 
@@ -218,10 +224,7 @@ fn addresses(value: &str) -> Result<String, &'static str> {
 
 fn part_of(attachment: AttachmentBody) -> Result<Part, String> {
     let AttachmentBody { data, content_type, file_name, content_id, base64 } = attachment;
-    let octets = match base64 {
-        true => from_base64(&data).ok_or("data: this is no base64")?,
-        false => data.into_bytes(),
-    };
+    let octets = if base64 { from_base64(&data).ok_or("data: this is no base64")? } else { data.into_bytes() };
     let mut out = format!("Content-Type: {}\r\nContent-Transfer-Encoding: base64\r\n", content_type_of(&content_type)?);
     let name = file_name.map(|name| file_name_of(&name)).transpose()?.unwrap_or_default();
     let disposition = if content_id.is_some() { "inline" } else { "attachment" };
@@ -249,9 +252,10 @@ fn content_type_of(text: &str) -> Result<&str, String> {
         is_token(kind) && is_token(subtype) && !["multipart", "message"].iter().any(|no| kind.eq_ignore_ascii_case(no))
     });
     let is_plain = parameters.bytes().all(|octet| octet.is_ascii_graphic() || octet == b' ');
-    match is_type && is_plain && text.len() <= 200 {
-        true => Ok(text.trim()),
-        false => Err("content_type: a type such as image/png is needed".to_owned()),
+    if is_type && is_plain && text.len() <= 200 {
+        Ok(text.trim())
+    } else {
+        Err("content_type: a type such as image/png is needed".to_owned())
     }
 }
 
@@ -264,9 +268,7 @@ fn file_name_of(name: &str) -> Result<String, String> {
         return Ok(format!("; filename=\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")));
     }
     let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"-._".contains(&octet);
-    let coded = name.bytes().map(|octet| match is_plain(octet) {
-        true => char::from(octet).to_string(),
-        false => format!("%{octet:02X}"),
-    });
+    let coded =
+        name.bytes().map(|octet| if is_plain(octet) { char::from(octet).to_string() } else { format!("%{octet:02X}") });
     Ok(format!("; filename*=UTF-8''{}", coded.collect::<String>()))
 }

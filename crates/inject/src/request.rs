@@ -405,9 +405,12 @@ fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Con
         return InjectMessage::new(text.into_bytes()).map(Content::Whole);
     }
     bare_newlines(text.as_bytes()).map_err(|why| format!("content: {why}"))?;
-    let empty = |line_end: &str| match text.starts_with(line_end) {
-        true => Some(line_end.len()),
-        false => text.find(&line_end.repeat(2)).map(|at| at + 2 * line_end.len()),
+    let empty = |line_end: &str| {
+        if text.starts_with(line_end) {
+            Some(line_end.len())
+        } else {
+            text.find(&line_end.repeat(2)).map(|at| at + 2 * line_end.len())
+        }
     };
     let end = empty("\r\n").or_else(|| empty("\n")).unwrap_or(text.len());
     let header = templates.piece("content: header", Place::Header, text[..end].to_owned(), is_static)?;

@@ -102,9 +102,10 @@ impl Held {
         let held = self.by_network.get(&network).copied().unwrap_or(0) - own;
         let allowed = allowance.of(self.space);
         // Where messages have no bound, one alone has none here either.
-        match held > 0 && held.saturating_add(bytes) > allowed {
-            true => Err(ShareExceeded { network, held, wanted: bytes, allowed }),
-            false => Ok(()),
+        if held > 0 && held.saturating_add(bytes) > allowed {
+            Err(ShareExceeded { network, held, wanted: bytes, allowed })
+        } else {
+            Ok(())
         }
     }
 }

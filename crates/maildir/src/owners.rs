@@ -171,9 +171,10 @@ mod tests {
     /// An owner that this process may give a file to: anybody for root, else a group that it is a member of.
     fn may_give_to() -> Ownership {
         let own_groups = rustix::process::getgroups().expect("own groups");
-        let (uid, gid) = match rustix::process::geteuid().is_root() {
-            true => (Some(65_533), Some(65_534)),
-            false => (None, own_groups.last().map(|group| group.as_raw())),
+        let (uid, gid) = if rustix::process::geteuid().is_root() {
+            (Some(65_533), Some(65_534))
+        } else {
+            (None, own_groups.last().map(|group| group.as_raw()))
         };
         Ownership { uid, gid, ..Ownership::with_mode(0o640) }
     }

@@ -108,9 +108,10 @@ impl MailRoot {
         }
         let mut content = Vec::new();
         file.take(SUBSCRIPTIONS_BYTES_MAX + 1).read_to_end(&mut content)?;
-        match content.len() as u64 > SUBSCRIPTIONS_BYTES_MAX {
-            true => Err(io::Error::new(io::ErrorKind::InvalidData, "the list of subscriptions is too long")),
-            false => Ok(Some(content)),
+        if content.len() as u64 > SUBSCRIPTIONS_BYTES_MAX {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the list of subscriptions is too long"))
+        } else {
+            Ok(Some(content))
         }
     }
 }
@@ -250,9 +251,10 @@ impl MaildirReader {
             Err(Errno::NOENT) => return Ok(None),
             opened => File::from(opened?),
         };
-        match file.metadata()?.is_file() {
-            true => Ok(Some(file)),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file")),
+        if file.metadata()?.is_file() {
+            Ok(Some(file))
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file"))
         }
     }
 

@@ -169,9 +169,10 @@ fn own_message(line: &[u8]) -> Result<ListedUid, &'static str> {
 }
 
 fn name(name: &[u8]) -> Result<Box<[u8]>, &'static str> {
-    match name.is_empty() || name.len() > 255 || name.iter().any(|octet| matches!(octet, b'/' | 0)) {
-        true => Err("that is no file name"),
-        false => Ok(name.into()),
+    if name.is_empty() || name.len() > 255 || name.iter().any(|octet| matches!(octet, b'/' | 0)) {
+        Err("that is no file name")
+    } else {
+        Ok(name.into())
     }
 }
 

@@ -326,9 +326,10 @@ impl MailAccount for Account {
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
         Box::pin(async move {
             self.check_change()?;
-            match on {
-                true => lock(&self.subscriptions).insert(name.clone()),
-                false => lock(&self.subscriptions).remove(name),
+            if on {
+                lock(&self.subscriptions).insert(name.clone())
+            } else {
+                lock(&self.subscriptions).remove(name)
             };
             Ok(())
         })

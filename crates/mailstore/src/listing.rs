@@ -53,10 +53,13 @@ pub(crate) struct AccountListing<'a> {
 
 impl<'a> AccountListing<'a> {
     pub fn new(account: &'a dyn MailAccount, options: ListOptions, mut listed: Vec<ListedMailbox>) -> Self {
-        listed.retain(|mailbox| match options.subscribed {
-            true => mailbox.subscribed || options.recursive && mailbox.subscribed_below,
-            // A subscription alone makes no mailbox.
-            false => mailbox.id.is_some() || mailbox.has_children,
+        listed.retain(|mailbox| {
+            if options.subscribed {
+                mailbox.subscribed || options.recursive && mailbox.subscribed_below
+            } else {
+                // A subscription alone makes no mailbox.
+                mailbox.id.is_some() || mailbox.has_children
+            }
         });
         Self { account, options, left: listed.into_iter() }
     }

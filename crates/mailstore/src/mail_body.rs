@@ -59,9 +59,10 @@ async fn header_of<B: MailBody + ?Sized>(body: &B) -> Result<Bytes, MailstoreErr
 /// Cuts off the octets after a header that is read in pieces; false until its end is found. `searched`: octets known
 /// to lack it.
 pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
-    let end = match out.starts_with(b"\r\n") {
-        true => Some(2),
-        false => memchr::memmem::find(&out[*searched..], b"\r\n\r\n").map(|end| *searched + end + 4),
+    let end = if out.starts_with(b"\r\n") {
+        Some(2)
+    } else {
+        memchr::memmem::find(&out[*searched..], b"\r\n\r\n").map(|end| *searched + end + 4)
     };
     match end {
         Some(end) => out.truncate(end),

@@ -92,13 +92,12 @@ impl<S: Source> OpeningView<S> {
                 // They could not be read then. A later attempt counts, if nothing has changed since.
                 None => self.source.look().await?,
             };
-            match self.opening.numbers.are_of(&messages) {
-                true => {
-                    let recent = self.recent.0.into_iter().collect();
-                    Ok(SnapshotView::of(Arc::clone(&self.source), self.mode, messages, recent))
-                }
+            if self.opening.numbers.are_of(&messages) {
+                let recent = self.recent.0.into_iter().collect();
+                Ok(SnapshotView::of(Arc::clone(&self.source), self.mode, messages, recent))
+            } else {
                 // A row is damaged, and the client was told of its messages: the session ends, and the next one looks first.
-                false => Err(MailstoreError::NoMailbox),
+                Err(MailstoreError::NoMailbox)
             }
         };
         self.view.get_or_try_init(make).await

@@ -394,9 +394,10 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         Box::pin(async move {
             self.check_writable()?;
             let uids = self.uids(set);
-            match uids.is_empty() {
-                true => Ok(StoredFlags::default()),
-                false => self.source.store(uids, update.clone(), unchanged_since).await,
+            if uids.is_empty() {
+                Ok(StoredFlags::default())
+            } else {
+                self.source.store(uids, update.clone(), unchanged_since).await
             }
         })
     }

@@ -262,10 +262,12 @@ mod tests {
                     let mut parts = 0;
                     let found = edited(message.as_bytes(), piece, &mut |field| {
                         parts += usize::from(!field.is_whole);
-                        match field.is("X-Tenant") {
-                            true => Edit::Remove,
-                            false if field.is("To") => Edit::Replace(b"To: other\r\n".to_vec()),
-                            false => Edit::Keep,
+                        if field.is("X-Tenant") {
+                            Edit::Remove
+                        } else if field.is("To") {
+                            Edit::Replace(b"To: other\r\n".to_vec())
+                        } else {
+                            Edit::Keep
                         }
                     });
                     assert!(found == expected.as_bytes(), "{name}, {rest:?}, pieces of {piece}");

@@ -88,9 +88,10 @@ fn open_closed(path: &Path) -> io::Result<File> {
         && found.mode() & 0o777 == 0
         && found.nlink() == 1
         && found.uid() == rustix::process::geteuid().as_raw();
-    match is_it {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::AddrInUse, "another file has just taken this name")),
+    if is_it {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::AddrInUse, "another file has just taken this name"))
     }
 }
 

@@ -34,11 +34,10 @@ pub fn network(text: &str) -> Result<IpNet, NetworkError> {
         return Ok(address.to_canonical().into());
     }
     let network: IpNet = text.parse().map_err(|_| NetworkError::NotANetwork(text.to_owned()))?;
-    match network.trunc() == network {
-        true => Ok(network),
-        false => {
-            Err(NetworkError::HostBits { written: text.to_owned(), network: network.trunc(), address: network.addr() })
-        }
+    if network.trunc() == network {
+        Ok(network)
+    } else {
+        Err(NetworkError::HostBits { written: text.to_owned(), network: network.trunc(), address: network.addr() })
     }
 }
 

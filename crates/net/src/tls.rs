@@ -105,10 +105,7 @@ pub fn server_config_with(resolver: Arc<dyn ResolvesServerCert>) -> Result<Arc<S
 fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = certificates.map_err(|error| failed(chain, plain(&error)))?;
-    match certificates.is_empty() {
-        true => Err(failed(chain, "no certificate in it".into())),
-        false => Ok(certificates),
-    }
+    if certificates.is_empty() { Err(failed(chain, "no certificate in it".into())) } else { Ok(certificates) }
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
@@ -148,10 +145,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(plain(&error)))? {
         store.add(certificate.map_err(|error| failed(plain(&error)))?)?;
     }
-    match store.is_empty() {
-        true => Err(failed("no certificate in it".into())),
-        false => Ok(store),
-    }
+    if store.is_empty() { Err(failed("no certificate in it".into())) } else { Ok(store) }
 }
 
 /// Accepts every certificate. Signatures are still checked, so that a handshake has its usual cost.

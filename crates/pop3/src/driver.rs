@@ -132,10 +132,7 @@ impl<A: Pop3Authenticator> Service for Pop3Service<A> {
 
     fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
         // Under implicit TLS the client could not read it.
-        match self.implicit_tls {
-            true => Goodbye::default(),
-            false => goodbye_to(why),
-        }
+        if self.implicit_tls { Goodbye::default() } else { goodbye_to(why) }
     }
 }
 

@@ -232,10 +232,12 @@ impl OfLogin {
     }
 
     fn say(&self, json: Value, text: &str, is_told: bool) -> Result<ExitCode, AnyError> {
-        match self.json {
-            true => print_json(&format!("{json}\n"))?,
-            false if is_told => print(&format!("{text}\n"))?,
-            false => print(&format!("{text}; no server runs\n"))?,
+        if self.json {
+            print_json(&format!("{json}\n"))?
+        } else if is_told {
+            print(&format!("{text}\n"))?
+        } else {
+            print(&format!("{text}; no server runs\n"))?
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -259,9 +261,10 @@ fn delete_mail(config: &Config, login: &str) -> Result<u64, AnyError> {
         let mut messages = 0;
         // Those below others first.
         for mailbox in names.into_iter().rev() {
-            let command = match mailbox == "INBOX" {
-                true => MailCommand::Empty { mailbox },
-                false => MailCommand::Delete { mailbox, expect: None },
+            let command = if mailbox == "INBOX" {
+                MailCommand::Empty { mailbox }
+            } else {
+                MailCommand::Delete { mailbox, expect: None }
             };
             messages += u64::from(session.done(&command)?.messages);
         }
@@ -275,18 +278,15 @@ fn list(config: &ConfigArg, is_json: bool) -> Result<ExitCode, AnyError> {
     let logins = Logins::of(config)?;
     let entries = logins.open()?.entries(&logins.directory);
     let maildir = |entry: &LoginEntry| logins.directory.maildir_of(&entry.login).map(|path| path.to_string());
-    match is_json {
-        true => {
-            let line = |entry: &LoginEntry| json!({ "login": entry.login, "maildir": maildir(entry), "scram": entry.scram, "words": entry.words });
-            print_json(&format!("{}\n", entries.iter().map(line).collect::<Value>()))?;
-        }
-        false => {
-            let row = |entry: &LoginEntry| {
-                let scram = if entry.scram { "yes" } else { "" };
-                [entry.login.clone(), maildir(entry).unwrap_or_default(), scram.to_owned(), entry.words.join(" ")]
-            };
-            print(&columns(["login", "maildir", "scram", "words"], entries.iter().map(row), "no logins"))?;
-        }
+    if is_json {
+        let line = |entry: &LoginEntry| json!({ "login": entry.login, "maildir": maildir(entry), "scram": entry.scram, "words": entry.words });
+        print_json(&format!("{}\n", entries.iter().map(line).collect::<Value>()))?;
+    } else {
+        let row = |entry: &LoginEntry| {
+            let scram = if entry.scram { "yes" } else { "" };
+            [entry.login.clone(), maildir(entry).unwrap_or_default(), scram.to_owned(), entry.words.join(" ")]
+        };
+        print(&columns(["login", "maildir", "scram", "words"], entries.iter().map(row), "no logins"))?;
     }
     Ok(ExitCode::from(u8::from(entries.is_empty())))
 }

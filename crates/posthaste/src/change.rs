@@ -56,9 +56,10 @@ pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
             }
         }
     }
-    match add == Flags::NONE && remove == Flags::NONE {
-        true => Err("no flag given; write `+S` or `-F`".to_owned()),
-        false => Ok((add, remove)),
+    if add == Flags::NONE && remove == Flags::NONE {
+        Err("no flag given; write `+S` or `-F`".to_owned())
+    } else {
+        Ok((add, remove))
     }
 }
 
@@ -223,9 +224,10 @@ fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io
     }
     if dry_run {
         let base = name.split(':').next().unwrap_or(name);
-        let (dir, name) = match changes_flags {
-            true => (Subdir::Cur, format!("{base}:2,{}", flags.with(add).without(remove))),
-            false => (found.dir, name.to_owned()),
+        let (dir, name) = if changes_flags {
+            (Subdir::Cur, format!("{base}:2,{}", flags.with(add).without(remove)))
+        } else {
+            (found.dir, name.to_owned())
         };
         return Ok(Some(target.unwrap_or(home).join(dir.as_str()).join(name)));
     }

@@ -59,10 +59,12 @@ impl CheckArgs {
                 tokio::time::sleep(Duration::from_secs(self.every)).await;
             }
         })?;
-        match self.json {
-            true => print_json(&format!("{:#}\n", json!(round)))?,
-            false if self.watch && is_colourful() => _ = print_again(&text(&round))?,
-            false => print(&text(&round))?,
+        if self.json {
+            print_json(&format!("{:#}\n", json!(round)))?
+        } else if self.watch && is_colourful() {
+            _ = print_again(&text(&round))?
+        } else {
+            print(&text(&round))?
         }
         if round.servers.is_empty() {
             complain(CUT_OFF);
@@ -72,9 +74,10 @@ impl CheckArgs {
 }
 
 fn asked(check: &DomainCheck) -> String {
-    match check.servers.is_empty() {
-        true => "asked: the resolver".to_owned(),
-        false => format!("asked: {}", harmless(&check.servers.join(", "))),
+    if check.servers.is_empty() {
+        "asked: the resolver".to_owned()
+    } else {
+        format!("asked: {}", harmless(&check.servers.join(", ")))
     }
 }
 

@@ -220,9 +220,10 @@ fn run_update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<Report, Fail
 
 /// Summary of a run's changes, as `5 new, 1 gone`; with `with_bytes` also the size of new mail.
 pub fn changes(report: &Report, with_bytes: bool) -> String {
-    let size = match with_bytes && report.added > 0 {
-        true => format!(" ({})", posthaste_units::about_bytes(report.bytes)),
-        false => String::new(),
+    let size = if with_bytes && report.added > 0 {
+        format!(" ({})", posthaste_units::about_bytes(report.bytes))
+    } else {
+        String::new()
     };
     let kinds = [
         (report.added, format!("new{size}")),

@@ -37,9 +37,10 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     };
     let last = answer(&server, &Request::ForgetGuesses { of })?.pop().unwrap_or_default();
     let forgotten = number(&last, "done");
-    match server.json {
-        true => print_json(&format!("{last}\n"))?,
-        false => print(&format!("{forgotten} forgotten\n"))?,
+    if server.json {
+        print_json(&format!("{last}\n"))?
+    } else {
+        print(&format!("{forgotten} forgotten\n"))?
     }
     Ok(ExitCode::from(u8::from(forgotten == 0)))
 }

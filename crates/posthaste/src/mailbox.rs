@@ -170,9 +170,10 @@ impl OfAccount {
             let MailAnswer::Done(MailDone { uid_validity, uid_next, messages, made, .. }) = answer else {
                 return Ok((answer, Value::Null, String::new()));
             };
-            let uids = match made {
-                true => format!("new UIDs under UIDVALIDITY {uid_validity}: clients load them again"),
-                false => format!("the UIDs that they had under UIDVALIDITY {uid_validity}"),
+            let uids = if made {
+                format!("new UIDs under UIDVALIDITY {uid_validity}: clients load them again")
+            } else {
+                format!("the UIDs that they had under UIDVALIDITY {uid_validity}")
             };
             let messages_text = count(messages as usize, "message");
             let done = json!({
@@ -217,11 +218,10 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
     match command {
         MailboxCommand::List(of) => {
             let Some(found) = of.find()? else { return of.none() };
-            match of.json {
-                true => {
-                    print_json(&(found.account.mailboxes.iter().map(as_json).collect::<Value>().to_string() + "\n"))?
-                }
-                false => print(&table(&found.account.mailboxes))?,
+            if of.json {
+                print_json(&(found.account.mailboxes.iter().map(as_json).collect::<Value>().to_string() + "\n"))?
+            } else {
+                print(&table(&found.account.mailboxes))?
             }
         }
         MailboxCommand::Count { of, mailbox } => {
@@ -237,9 +237,10 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
                     }
                 },
             };
-            match of.json {
-                true => print_json(&(json!({ "messages": messages }).to_string() + "\n"))?,
-                false => print(&format!("{messages}\n"))?,
+            if of.json {
+                print_json(&(json!({ "messages": messages }).to_string() + "\n"))?
+            } else {
+                print(&format!("{messages}\n"))?
             }
         }
         MailboxCommand::Info(of) => {

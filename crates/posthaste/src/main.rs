@@ -467,10 +467,14 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
 /// The command line as given, under the program's own name and without the password.
 fn command_line() -> Vec<String> {
     let mut hides_next = false;
-    let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {
-        true => "…".to_owned(),
-        false if word.starts_with("--auth-password=") => "--auth-password=…".to_owned(),
-        false => word,
+    let word = |word: String| {
+        if std::mem::replace(&mut hides_next, word == "--auth-password") {
+            "…".to_owned()
+        } else if word.starts_with("--auth-password=") {
+            "--auth-password=…".to_owned()
+        } else {
+            word
+        }
     };
     std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
 }

@@ -34,18 +34,17 @@ impl PasswordArgs {
 /// Asks for a password on a terminal, twice and without echo; elsewhere reads the first line of standard input.
 pub fn read_password() -> Result<String, Box<dyn std::error::Error>> {
     let stdin = io::stdin();
-    match stdin.is_terminal() {
-        true => {
-            let hidden = Hidden::begin(stdin.as_fd())?;
-            let password = ask("Password: ")?;
-            let again = ask("Again: ")?;
-            drop(hidden);
-            if password != again {
-                return Err("the two differ; nothing was made".into());
-            }
-            Ok(password)
+    if stdin.is_terminal() {
+        let hidden = Hidden::begin(stdin.as_fd())?;
+        let password = ask("Password: ")?;
+        let again = ask("Again: ")?;
+        drop(hidden);
+        if password != again {
+            return Err("the two differ; nothing was made".into());
         }
-        false => Ok(line(&mut stdin.lock(), None)?),
+        Ok(password)
+    } else {
+        Ok(line(&mut stdin.lock(), None)?)
     }
 }
 

@@ -85,11 +85,10 @@ pub fn run(args: RouteArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut ways = Ways { loaded: &loaded, sender, open: None };
     let explained = paths.iter().map(|(address, path)| explain(address, path, &mut ways));
     let explained: Vec<Explained<'_>> = explained.collect::<Result<_, _>>()?;
-    match args.json {
-        true => print_json(
-            &(Value::from_iter(explained.iter().map(|one| as_json(one, &loaded.config))).to_string() + "\n"),
-        )?,
-        false => print(&explained.iter().map(|one| as_text(one, &loaded.config)).collect::<String>())?,
+    if args.json {
+        print_json(&(Value::from_iter(explained.iter().map(|one| as_json(one, &loaded.config))).to_string() + "\n"))?
+    } else {
+        print(&explained.iter().map(|one| as_text(one, &loaded.config)).collect::<String>())?
     }
     Ok(ExitCode::from(u8::from(explained.iter().any(Explained::is_bad))))
 }

@@ -85,10 +85,7 @@ pub fn run(args: Show) -> Result<ExitCode, Failure> {
         return one(&args, &searcher, &matched, format);
     }
     let entire = args.entire_thread.unwrap_or(matches!(format, Format::Json | Format::Sexp));
-    let shown = match entire {
-        true => args.exclude.rule().whole_threads(&searcher, &query, &matched)?,
-        false => matched.clone(),
-    };
+    let shown = if entire { args.exclude.rule().whole_threads(&searcher, &query, &matched)? } else { matched.clone() };
     let threads = Threads::read(&searcher, &shown, &matched, args.sort)?;
     let contents = args.body.then_some(Contents { html: args.include_html });
     let mut reader = Reader::default();

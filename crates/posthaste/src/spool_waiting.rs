@@ -87,9 +87,10 @@ pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
         let to = message.targets.into_iter().map(|to| Unreached {
             place: to.target.transport,
             recipient: Some(to.target.recipient),
-            trouble: match to.is_uncertain {
-                true => Some(uncertain()),
-                false => to.trouble.map(|trouble| Trouble {
+            trouble: if to.is_uncertain {
+                Some(uncertain())
+            } else {
+                to.trouble.map(|trouble| Trouble {
                     attempts: trouble.attempts,
                     next_try_secs: trouble.next_try_secs,
                     held: match trouble.failure {
@@ -98,7 +99,7 @@ pub fn all(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Waiting>> {
                         _ => None,
                     },
                     error: trouble.error.said(),
-                }),
+                })
             },
         });
         add(message.id, message.received_secs, message.bytes, to.collect());

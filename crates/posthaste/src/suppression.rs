@@ -162,9 +162,10 @@ pub fn run(command: SuppressionCommand) -> Result<ExitCode, AnyError> {
         SuppressionCommand::Remove { addresses, tenant, server } => {
             let last = answer(&server, &Request::Unsuppress { tenant, addresses })?.pop().unwrap_or_default();
             let removed = number(&last, "done");
-            match server.json {
-                true => print_json(&format!("{last}\n"))?,
-                false => print(&format!("{removed} removed\n"))?,
+            if server.json {
+                print_json(&format!("{last}\n"))?
+            } else {
+                print(&format!("{removed} removed\n"))?
             }
             Ok(ExitCode::from(u8::from(removed == 0)))
         }
@@ -206,9 +207,10 @@ fn add(server: &ServerArgs, entries: impl Iterator<Item = Result<Suppressed, Any
     if !part.is_empty() {
         send(part)?;
     }
-    match server.json {
-        true => print_json(&format!("{}\n", json!({ "done": done, "new": new })))?,
-        false => print(&format!("{done} suppressed, {new} of them new\n"))?,
+    if server.json {
+        print_json(&format!("{}\n", json!({ "done": done, "new": new })))?
+    } else {
+        print(&format!("{done} suppressed, {new} of them new\n"))?
     }
     Ok(ExitCode::from(u8::from(done == 0)))
 }
@@ -221,9 +223,10 @@ fn table(lines: &[Value]) -> String {
         let added = time(line["added"].as_i64());
         [text(line, "address"), text(line, "tenant"), text(line, "source"), added, until, text(line, "reason")]
     });
-    match lines.is_empty() {
-        true => "nothing is suppressed\n".to_owned(),
-        false => columns(["address", "tenant", "source", "added", "until", "reason"], rows, "no address is suppressed"),
+    if lines.is_empty() {
+        "nothing is suppressed\n".to_owned()
+    } else {
+        columns(["address", "tenant", "source", "added", "until", "reason"], rows, "no address is suppressed")
     }
 }
 

@@ -60,12 +60,13 @@ pub fn run(mut args: Tag) -> Result<ExitCode, Failure> {
     }
     if (args.list || args.dump || args.restore.is_some()) && !args.words.is_empty() {
         let word = &args.words[0];
-        return Err(match args.dump {
-            true => format!(
+        return Err(if args.dump {
+            format!(
                 "--dump prints all tags and takes no argument: `posthaste tag --dump > {word}` writes them to a file"
             )
-            .into(),
-            false => format!("unexpected `{word}`: --list and --restore apply to all messages").into(),
+            .into()
+        } else {
+            format!("unexpected `{word}`: --list and --restore apply to all messages").into()
         });
     }
     match &args.restore {

@@ -176,9 +176,8 @@ impl Epoch {
                     damage.extend(at_the_beginning.map(|here| Damage { promised: false, lsns, ..here }));
                 }
                 // Others around it tell, or what was freed: else each opening would take all that may have followed for lost.
-                (None, _) => damage.extend(at_the_beginning.map(|here| match here.promised {
-                    true => Damage { lsns: around(segments, number, freed), ..here },
-                    false => here,
+                (None, _) => damage.extend(at_the_beginning.map(|here| {
+                    if here.promised { Damage { lsns: around(segments, number, freed), ..here } } else { here }
                 })),
             }
             damage.extend(within.filter(|damage| damage.lsns.is_some()));

@@ -293,9 +293,8 @@ impl Read {
         }
         let from = self.scan.anchor(mark.max(self.scan.first)).expect("the first record is an anchor");
         let range = u64::from(from)..self.scan.end;
-        let visit = &mut |located: crate::scan::Located<'_>| match located.header.lsn > mark {
-            true => visit(located.offset, &located.header),
-            false => ControlFlow::Continue(()),
+        let visit = &mut |located: crate::scan::Located<'_>| {
+            if located.header.lsn > mark { visit(located.offset, &located.header) } else { ControlFlow::Continue(()) }
         };
         scan((&self.segment.file, Source::Disk), &self.segment.header, range, visit).map(drop)
     }

@@ -454,9 +454,8 @@ impl Ring {
             Err(error) => Err(ReadError::Io(lsn, error)),
         };
         // It may have been freed and overwritten meanwhile.
-        outcome.map_err(|error| match self.shared().table().segments.contains_key(&header.number) {
-            true => error,
-            false => ReadError::NotFound(lsn),
+        outcome.map_err(|error| {
+            if self.shared().table().segments.contains_key(&header.number) { error } else { ReadError::NotFound(lsn) }
         })
     }
 

@@ -139,10 +139,8 @@ impl Table {
 
     /// Bytes of the segments in service, without the free part of the current one.
     pub fn bytes_used(&self) -> u64 {
-        let used = |(number, entry): (&u64, &InService)| match self.current == Some(*number) {
-            true => entry.end,
-            false => entry.len,
-        };
+        let used =
+            |(number, entry): (&u64, &InService)| if self.current == Some(*number) { entry.end } else { entry.len };
         self.segments.iter().map(used).sum()
     }
 

@@ -93,9 +93,10 @@ fn a_failed_write_or_sync_of_a_commit_is_final() {
         let refused = (0..1000).find_map(|_| {
             // Segments made ahead have changes and syncs of their own.
             let (syncs, changes) = machine.counts();
-            machine.set_faults(match in_sync {
-                true => Faults { fail_syncs: vec![syncs + 1], ..Faults::default() },
-                false => Faults { fail_changes: Some((changes + 1..changes + 3, Errno::IO)), ..Faults::default() },
+            machine.set_faults(if in_sync {
+                Faults { fail_syncs: vec![syncs + 1], ..Faults::default() }
+            } else {
+                Faults { fail_changes: Some((changes + 1..changes + 3, Errno::IO)), ..Faults::default() }
             });
             append(&ring).err()
         });

@@ -148,9 +148,10 @@ async fn a_client_certificate_is_an_identity_and_may_be_refused() {
         let mut stranger = (*stranger).clone();
         stranger.dangerous().set_certificate_verifier(Arc::new(Anyone));
         fixture.connect(Arc::new(stranger)).await.unwrap_err();
-        match implicit {
-            true => fixture.told(&["tls failed"]).await,
-            false => fixture.told(&["connect", "hello", "tls failed", "Tls"]).await,
+        if implicit {
+            fixture.told(&["tls failed"]).await
+        } else {
+            fixture.told(&["connect", "hello", "tls failed", "Tls"]).await
         }
 
         // From the same authority, and refused by the handler.

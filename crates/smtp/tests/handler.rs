@@ -29,9 +29,10 @@ fn note(session: &mut Session<Vec<String>>, method: &str) -> Result<(), Reply> {
     session.state.push(method.to_owned());
     let panics = session.helo.as_deref().and_then(|name| name.strip_prefix("panic-"));
     assert_ne!(panics, Some(method), "as the client wished");
-    match session.helo.as_deref() == Some(&*format!("refuse-{method}")) {
-        true => Err(Reply::new(550, "5.7.1", "no")),
-        false => Ok(()),
+    if session.helo.as_deref() == Some(&*format!("refuse-{method}")) {
+        Err(Reply::new(550, "5.7.1", "no"))
+    } else {
+        Ok(())
     }
 }
 

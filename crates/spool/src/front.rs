@@ -41,9 +41,10 @@ impl FrontFields {
             None => false,
         };
         let first_is_field = fields.is_empty() || fields.len() >= SHORTEST && !b" \t".contains(&fields[0]);
-        match first_is_field && fields.split_inclusive(|octet| *octet == b'\n').all(is_line) {
-            true => Ok(FrontFields(fields)),
-            false => Err(FrontFieldsError::NotLines),
+        if first_is_field && fields.split_inclusive(|octet| *octet == b'\n').all(is_line) {
+            Ok(FrontFields(fields))
+        } else {
+            Err(FrontFieldsError::NotLines)
         }
     }
 
@@ -111,11 +112,8 @@ impl FrontRegion {
         let (len, mut out) = (self.len as usize, Vec::with_capacity(self.len as usize));
         for left in (1..=usize::from(self.lines)).rev() {
             let (there, behind) = (len.saturating_sub(out.len()), 3 * (left - 1));
-            let begin: &[u8] = match out.is_empty() {
-                true if there >= NAME.len() + 2 + behind => NAME,
-                true => b"X:",
-                false => b" ",
-            };
+            let begin: &[u8] =
+                if out.is_empty() { if there >= NAME.len() + 2 + behind { NAME } else { b"X:" } } else { b" " };
             let line = (there / left).max((begin.len() + 2).min(there.saturating_sub(behind)));
             let end = out.len() + line;
             out.extend_from_slice(&begin[..begin.len().min(line.saturating_sub(2))]);

@@ -114,9 +114,10 @@ impl MessageReader {
             }
             Source::Spool { spool, batch } => {
                 let piece = spool.read(*batch, from..to)?;
-                match piece.len() as u64 == to - from {
-                    true => Ok(piece),
-                    false => Err(ReadError::OutOfRange { lsn: *batch, len: from + piece.len() as u64 }),
+                if piece.len() as u64 == to - from {
+                    Ok(piece)
+                } else {
+                    Err(ReadError::OutOfRange { lsn: *batch, len: from + piece.len() as u64 })
                 }
             }
         }

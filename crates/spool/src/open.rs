@@ -265,10 +265,13 @@ fn visit(
 ) -> io::Result<()> {
     let mut unknown = Vec::new();
     let visited = store.visit(Lsn::new(from), &mut |record| match Head::decode(record.head) {
-        Some(head) => match each(record.lsn.get(), head) {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        },
+        Some(head) => {
+            if each(record.lsn.get(), head) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        }
         None => {
             unknown.push(record.lsn);
             ControlFlow::Continue(())

@@ -245,12 +245,11 @@ impl Shared {
 
     fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
         let head = self.store.read_head(Lsn::new(lsn)).map_err(|error| of_read(lsn, error))?;
-        match is_body_needed {
-            true => {
-                let body = self.store.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
-                Ok(Record { head, body })
-            }
-            false => Ok(Record { head: without_body(head), body: Bytes::new() }),
+        if is_body_needed {
+            let body = self.store.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
+            Ok(Record { head, body })
+        } else {
+            Ok(Record { head: without_body(head), body: Bytes::new() })
         }
     }
 
@@ -383,9 +382,10 @@ fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result
     let why = |error| of_pack(lsn, error);
     let entry = reader.find(lsn).map_err(why)?.ok_or(PackError::Damaged("its pack does not have it")).map_err(why)?;
     let head = reader.head(&entry).map_err(why)?;
-    match is_body_needed {
-        true => Ok(Record { head, body: reader.body(&entry).map_err(why)? }),
-        false => Ok(Record { head: without_body(head), body: Bytes::new() }),
+    if is_body_needed {
+        Ok(Record { head, body: reader.body(&entry).map_err(why)? })
+    } else {
+        Ok(Record { head: without_body(head), body: Bytes::new() })
     }
 }
 

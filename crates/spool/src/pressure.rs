@@ -34,10 +34,7 @@ impl Pressure {
     /// The pause of intake before a message. The queue's part counts only for `queued` messages.
     pub fn pause(&self, queued: bool) -> Duration {
         let ring = pause_of_ring(self.used.load(Ordering::Relaxed), self.usable.load(Ordering::Relaxed));
-        match queued {
-            true => ring.max(pause_at(f32::from_bits(self.queue.load(Ordering::Relaxed)))),
-            false => ring,
-        }
+        if queued { ring.max(pause_at(f32::from_bits(self.queue.load(Ordering::Relaxed)))) } else { ring }
     }
 }
 

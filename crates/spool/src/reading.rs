@@ -129,10 +129,11 @@ impl Shared {
 
     /// A body that is needed is never given up because it is not where it should be: that may be put right.
     fn missing(&self, lsn: Lsn, what: &str) -> ReadError {
-        match self.core.state().is_body_needed(lsn.get()) {
-            true => ReadError::Unreachable { lsn, what: what.to_owned() },
+        if self.core.state().is_body_needed(lsn.get()) {
+            ReadError::Unreachable { lsn, what: what.to_owned() }
+        } else {
             // Released meanwhile.
-            false => ReadError::NotFound(lsn),
+            ReadError::NotFound(lsn)
         }
     }
 

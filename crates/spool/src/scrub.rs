@@ -81,9 +81,10 @@ impl Stop {
     fn wait(&self, timeout: Duration) -> ControlFlow<()> {
         let is_wanted = self.is_wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(is_wanted, timeout, |is_wanted| !*is_wanted);
-        match *waited.expect("nothing panics while it is held").0 {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if *waited.expect("nothing panics while it is held").0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 }

@@ -80,9 +80,8 @@ impl Shared {
     fn read_again(&self, lsn: Lsn) -> io::Result<Reread> {
         // Without its head nobody knows whose message it is.
         let has_head = !matches!(self.find(lsn.get()), Ok(Found::Damaged(_)));
-        let of = |(bytes, is_whole): (Bytes, bool)| match is_whole && has_head {
-            true => Reread::Whole,
-            false => Reread::Damaged(bytes),
+        let of = |(bytes, is_whole): (Bytes, bool)| {
+            if is_whole && has_head { Reread::Whole } else { Reread::Damaged(bytes) }
         };
         let large = self.core.state().large.get(&lsn.get()).copied();
         if let Some(body) = large {

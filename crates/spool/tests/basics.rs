@@ -402,9 +402,10 @@ fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
         assert_eq!(spool.file_stats().packs, 3, "two segments, the damaged one as it is, and the last");
         assert_eq!(damaged(&told), [lsn]);
         let read = spool.read(lsn, 0..999);
-        match is_body {
-            true => assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}"),
-            false => assert!(matches!(read, Err(ReadError::Unreachable { .. })), "{read:?}"),
+        if is_body {
+            assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}")
+        } else {
+            assert!(matches!(read, Err(ReadError::Unreachable { .. })), "{read:?}")
         }
         needed.iter().for_each(|lsn| assert_eq!(spool.read(*lsn, 0..999).unwrap(), [4; 999][..]));
         let scrubbed = spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
@@ -449,9 +450,10 @@ fn a_damaged_pack_is_merged_only_once_unneeded() {
     assert_eq!(damaged(&told), [lsns[bad]]);
     for at in (0..lsns.len()).filter(stays) {
         let read = spool.read(lsns[at], 0..7000);
-        match at == bad {
-            true => assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}"),
-            false => assert_eq!(read.unwrap(), [at as u8; 7000][..]),
+        if at == bad {
+            assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}")
+        } else {
+            assert_eq!(read.unwrap(), [at as u8; 7000][..])
         }
     }
     spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also: vec![lsns[bad]] });

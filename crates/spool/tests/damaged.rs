@@ -138,9 +138,10 @@ fn a_body_given_up_is_damaged_no_more_and_keeps_its_entries() {
         let dir = tempfile::tempdir().unwrap();
         let (before, [one, other], lsn) = spool(dir.path(), place);
         drop(before);
-        match is_missing {
-            true => std::fs::remove_file(find(dir.path(), place).0).unwrap(),
-            false => flip(dir.path(), place),
+        if is_missing {
+            std::fs::remove_file(find(dir.path(), place).0).unwrap()
+        } else {
+            flip(dir.path(), place)
         }
         let closed = ClosedFileSpool::open(dir.path()).unwrap();
         let unreadable = closed.unreadable_bodies().unwrap();

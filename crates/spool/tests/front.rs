@@ -58,13 +58,12 @@ fn spool(dir: &Path, (place, is_large): (Where, bool)) -> (FileSpool, Receiver<E
     let (front, text) = (FrontFields::new(FRONT).unwrap(), text(is_large));
     let other = || Body::inline(vec![Bytes::from(vec![1; 7000])]);
     append(&spool, stream, other());
-    let lsn = match is_large {
-        true => {
-            let mut upload = spool.upload(0).unwrap();
-            upload.write(&text).unwrap();
-            append(&spool, stream, Body::File(front, upload.finish().unwrap()))
-        }
-        false => append(&spool, stream, Body::Inline(front, vec![text.clone().into()])),
+    let lsn = if is_large {
+        let mut upload = spool.upload(0).unwrap();
+        upload.write(&text).unwrap();
+        append(&spool, stream, Body::File(front, upload.finish().unwrap()))
+    } else {
+        append(&spool, stream, Body::Inline(front, vec![text.clone().into()]))
     };
     let others: Vec<Lsn> = (0..30).map(|_| append(&spool, stream, other())).collect();
     if place == Where::Copied {

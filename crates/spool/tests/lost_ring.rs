@@ -102,9 +102,10 @@ fn found(dir: &Path) -> (FileSpool, Found) {
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()))
+        } else {
+            drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap())
         }
     }
 }

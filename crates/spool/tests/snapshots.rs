@@ -171,10 +171,11 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to)
+        } else {
             // A segment that is made ahead may have got its name meanwhile.
-            false => drop(std::fs::copy(entry.path(), to)),
+            drop(std::fs::copy(entry.path(), to))
         }
     }
 }

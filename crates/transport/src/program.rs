@@ -150,12 +150,10 @@ fn verdict(program: &str, status: ExitStatus, said: &ProgramOutput) -> Outcome {
 fn environment(deliver: &Deliver, target: &Target) -> Vec<(&'static str, String)> {
     let (local, domain) = target.recipient.rsplit_once('@').unwrap_or((&target.recipient, ""));
     // The separator has one byte.
-    let user = match target.detail.is_empty() {
-        true => local,
-        false => local
-            .strip_suffix(&*target.detail)
-            .and_then(|rest| rest.get(..rest.len().saturating_sub(1)))
-            .unwrap_or(local),
+    let user = if target.detail.is_empty() {
+        local
+    } else {
+        local.strip_suffix(&*target.detail).and_then(|rest| rest.get(..rest.len().saturating_sub(1))).unwrap_or(local)
     };
     let text = |text: &str| text.to_owned();
     vec![

@@ -245,9 +245,10 @@ fn the_position_passes_no_entry_that_the_new_one_lacks() {
         }
         let under_way = queues.take_laggards(Lsn::new(log.last));
         assert_eq!((under_way.len(), queues.take_laggards(Lsn::new(log.last)).len()), (1, 0), "not twice at a time");
-        match is_refused_first {
-            true => log.append(&mut queues, TransportEntry::Told(vec![key])),
-            false => log.append(&mut queues, refusal),
+        if is_refused_first {
+            log.append(&mut queues, TransportEntry::Told(vec![key]))
+        } else {
+            log.append(&mut queues, refusal)
         };
         log.append(&mut queues, TransportEntry::Begun { key, file_bytes: 77 });
         under_way.into_iter().for_each(|carried| log.append_carried(&mut queues, carried));

@@ -150,9 +150,10 @@ impl Transports {
     pub fn check_transport(&self, transport: &Arc<str>) -> Result<(), TransportFull> {
         let (queues, config) = (self.0.shared.queues(), &self.0.shared.config);
         let bytes = queues.bytes_of(transport);
-        match bytes > config.pending_bytes_max || bytes > 0 && queues.bytes() > config.pending_bytes_max_all {
-            true => Err(TransportFull { transport: transport.clone(), bytes }),
-            false => Ok(()),
+        if bytes > config.pending_bytes_max || bytes > 0 && queues.bytes() > config.pending_bytes_max_all {
+            Err(TransportFull { transport: transport.clone(), bytes })
+        } else {
+            Ok(())
         }
     }
 

@@ -97,9 +97,10 @@ impl Bucket {
         }
         let (cost, allowed) = (self.rate.cost(count), self.rate.cost(self.rate.burst()));
         let paid_at = self.paid_at.load(Ordering::Relaxed);
-        match paid_at.max(now).saturating_add(cost) <= now.saturating_add(allowed) {
-            true => Ok(()),
-            false => Err(Refused::Until(paid_at.saturating_add(cost).saturating_sub(allowed))),
+        if paid_at.max(now).saturating_add(cost) <= now.saturating_add(allowed) {
+            Ok(())
+        } else {
+            Err(Refused::Until(paid_at.saturating_add(cost).saturating_sub(allowed)))
         }
     }
 

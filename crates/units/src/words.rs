@@ -79,9 +79,10 @@ fn wrong_type(found: &str, wanted: &str) -> String {
     if let Some(number) = found.strip_suffix(" as i128").or_else(|| found.strip_suffix(" as u128")) {
         let number = number.trim_start_matches("integer ");
         let is_number = ["a size", "a time", "a whole number", "a share", "a name in quotes, or a number"];
-        return match is_number.iter().any(|kind| wanted.starts_with(kind)) {
-            true => format!("{number} is too large"),
-            false => wrong_type(number, wanted),
+        return if is_number.iter().any(|kind| wanted.starts_with(kind)) {
+            format!("{number} is too large")
+        } else {
+            wrong_type(number, wanted)
         };
     }
     let wanted = match wanted {

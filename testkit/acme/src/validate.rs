@@ -75,9 +75,10 @@ pub fn by_tls(at: SocketAddr, challenge: &Challenge) -> Result<(), String> {
     let mut expected =
         vec![0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x1f, 0x01, 0x01, 0xff, 0x04, 0x22, 0x04, 0x20];
     expected.extend_from_slice(digest(&SHA256, challenge.key_authorization.as_bytes()).as_ref());
-    match shown.windows(expected.len()).any(|part| part == expected) {
-        true => Ok(()),
-        false => Err("a certificate without the digest".to_owned()),
+    if shown.windows(expected.len()).any(|part| part == expected) {
+        Ok(())
+    } else {
+        Err("a certificate without the digest".to_owned())
     }
 }
 

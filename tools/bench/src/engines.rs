@@ -209,10 +209,12 @@ impl Index {
         // Returns why it ended the command.
         let watchdog = std::thread::spawn(move || {
             while told.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                let why = match begun.elapsed() > patience {
-                    true => Ending::TooLate,
-                    false if stop.load(Relaxed) => Ending::Stopped,
-                    false => continue,
+                let why = if begun.elapsed() > patience {
+                    Ending::TooLate
+                } else if stop.load(Relaxed) {
+                    Ending::Stopped
+                } else {
+                    continue;
                 };
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 return Some(why);

@@ -92,9 +92,12 @@ fn clock(time: Duration) -> String {
 /// The values as bars between zero and the highest of them.
 fn sparkline(values: &VecDeque<f64>) -> String {
     let highest = values.iter().fold(0.0_f64, |highest, value| highest.max(*value));
-    let bar = |value: &f64| match highest > 0.0 {
-        true => SPARKS[((value / highest * SPARKS.len() as f64) as usize).min(SPARKS.len() - 1)],
-        false => SPARKS[0],
+    let bar = |value: &f64| {
+        if highest > 0.0 {
+            SPARKS[((value / highest * SPARKS.len() as f64) as usize).min(SPARKS.len() - 1)]
+        } else {
+            SPARKS[0]
+        }
     };
     values.iter().map(bar).collect()
 }

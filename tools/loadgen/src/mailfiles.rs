@@ -23,9 +23,10 @@ pub(crate) fn must_begin_with(path: &Path, begin: &str, what: &str) -> io::Resul
     }
     let mut found = Vec::new();
     fs::File::open(path)?.take(begin.len() as u64).read_to_end(&mut found)?;
-    match found.is_empty() || found == begin.as_bytes() {
-        true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("this is not {what}, and is left as it is"))),
+    if found.is_empty() || found == begin.as_bytes() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("this is not {what}, and is left as it is")))
     }
 }
 

@@ -60,9 +60,10 @@ impl FromStr for Sizes {
                 Some((first, last)) => (octets(first)?, octets(last)?),
                 None => (octets(range)?, octets(range)?),
             };
-            match first <= last {
-                true => Ok((first, last, weight)),
-                false => Err(ValueError::new(format!("`{range}`: the range ends before it starts"))),
+            if first <= last {
+                Ok((first, last, weight))
+            } else {
+                Err(ValueError::new(format!("`{range}`: the range ends before it starts")))
             }
         };
         Ok(Self { classes: text.split(',').map(class).collect::<Result<_, _>>()? })
@@ -125,9 +126,10 @@ fn split_weight(text: &str) -> Result<(&str, u32), ValueError> {
 
 /// Checks that `text` can be part of a command line without ending it.
 fn address_part(text: &str) -> Result<(), ValueError> {
-    match !text.is_empty() && text.bytes().all(|b| b > b' ' && b != 127 && b != b'<' && b != b'>') {
-        true => Ok(()),
-        false => Err(ValueError::new(format!("`{text}` cannot stand in an address"))),
+    if !text.is_empty() && text.bytes().all(|b| b > b' ' && b != 127 && b != b'<' && b != b'>') {
+        Ok(())
+    } else {
+        Err(ValueError::new(format!("`{text}` cannot stand in an address")))
     }
 }
 

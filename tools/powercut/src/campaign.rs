@@ -95,9 +95,10 @@ pub struct Outcome {
 /// # Errors
 /// See [`RigError`].
 pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recorded, RigError> {
-    match plan.is_relayed {
-        true => relay::cuts::record(rig, plan, environment),
-        false => mailboxes::record(rig, plan, environment),
+    if plan.is_relayed {
+        relay::cuts::record(rig, plan, environment)
+    } else {
+        mailboxes::record(rig, plan, environment)
     }
 }
 
@@ -111,9 +112,10 @@ pub fn recover(
     image: Image,
     known: &Known,
 ) -> Result<(Recording, Account), RecoveryError> {
-    match recorded.is_relayed {
-        true => relay::cuts::recover(rig, &recorded.load, image, known),
-        false => mailboxes::recover(rig, &recorded.load, image, &known.acknowledged),
+    if recorded.is_relayed {
+        relay::cuts::recover(rig, &recorded.load, image, known)
+    } else {
+        mailboxes::recover(rig, &recorded.load, image, &known.acknowledged)
     }
 }
 
@@ -173,10 +175,7 @@ pub fn positions(recording: &Recording, plan: &Plan) -> Vec<(usize, u64)> {
     let marks = places(|event| matches!(event, Event::Mark(_)));
     let flushes = places(|event| matches!(event, Event::Flush));
     let mut rng = Random::new(plan.seed);
-    let mut pick = |from: &[usize]| match from.is_empty() {
-        true => 0,
-        false => from[rng.below(from.len() as u64) as usize],
-    };
+    let mut pick = |from: &[usize]| if from.is_empty() { 0 } else { from[rng.below(from.len() as u64) as usize] };
     let anywhere: Vec<usize> = (0..=recording.events.len()).collect();
     let mut all: Vec<(usize, u64)> = (0..plan.cuts)
         .map(|index| match index % 6 {

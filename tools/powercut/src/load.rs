@@ -50,10 +50,11 @@ impl Load {
     pub fn letter(&self, number: u64) -> Letter {
         let mut rng = Random::of(self.seed, number);
         let recipients = self.recipients_by(&mut rng);
-        let bytes = match rng.one_in(self.large_one_in) {
-            true => (1 << 20) + rng.below(1 << 20),
+        let bytes = if rng.one_in(self.large_one_in) {
+            (1 << 20) + rng.below(1 << 20)
+        } else {
             // Small ones are more frequent, as they are in life.
-            false => 1024 + rng.below(self.body_bytes_max) * rng.below(100) / 100,
+            1024 + rng.below(self.body_bytes_max) * rng.below(100) / 100
         };
         let rest = text(&mut rng, number, bytes as usize);
         let mut octets = stamp::field(stamp::Id { run: self.seed, number }, &rest).into_bytes();
@@ -64,10 +65,10 @@ impl Load {
     /// Notice due to its sender.
     pub fn asks(&self, number: u64) -> Asks {
         let drawn = Random::of(!self.seed, number).below(16);
-        match drawn < self.told_in_16 {
-            true if drawn < self.told_in_16.div_ceil(3) => Asks::Refusal,
-            true => Asks::Success,
-            false => Asks::Nothing,
+        if drawn < self.told_in_16 {
+            if drawn < self.told_in_16.div_ceil(3) { Asks::Refusal } else { Asks::Success }
+        } else {
+            Asks::Nothing
         }
     }
 

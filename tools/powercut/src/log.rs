@@ -246,9 +246,10 @@ impl Recording {
                     if from.take(second).read_to_end(&mut data)? as u64 != second {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
-                    match started {
-                        true => recording.events.push(Event::Write { offset: first, data: data.into() }),
-                        false => recording.base.write(first, &data),
+                    if started {
+                        recording.events.push(Event::Write { offset: first, data: data.into() })
+                    } else {
+                        recording.base.write(first, &data)
                     }
                 }
                 TAG_START => started = true,

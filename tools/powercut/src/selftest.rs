@@ -250,12 +250,10 @@ struct LoopDevice(String);
 impl LoopDevice {
     fn new(rig: &Rig) -> Result<Self, RigError> {
         let output = Command::new("losetup").args(["--find", "--show"]).arg(rig.device_file()).output()?;
-        match output.status.success() {
-            true => Ok(LoopDevice(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
-            false => Err(RigError::Unavailable(format!(
-                "no loop device: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            ))),
+        if output.status.success() {
+            Ok(LoopDevice(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+        } else {
+            Err(RigError::Unavailable(format!("no loop device: {}", String::from_utf8_lossy(&output.stderr).trim())))
         }
     }
 

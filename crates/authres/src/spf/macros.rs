@@ -66,10 +66,7 @@ impl<'a> DomainSpec<'a> {
                         fields.reverse();
                     }
                     let value = fields[fields.len().saturating_sub(keep)..].join(".");
-                    match letter.is_ascii_uppercase() {
-                        true => escape(&value, &mut out),
-                        false => out.push_str(&value),
-                    }
+                    if letter.is_ascii_uppercase() { escape(&value, &mut out) } else { out.push_str(&value) }
                 }
             }
             // Only the end can count.

@@ -91,9 +91,10 @@ impl<'a> Content<'a> {
             written += piece.len() as u64;
             file.write_all(piece)
         })?;
-        match written == self.disk_size {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "the large body is not what its entry says")),
+        if written == self.disk_size {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the large body is not what its entry says"))
         }
     }
 

@@ -130,10 +130,12 @@ fn trouble_of(mount: &MountStats) -> Option<Trouble> {
 impl LocalDelivery {
     /// Refuses mail for a stuck mount, and mail after the end: it would wait without a bound.
     fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
-        let why = match self.has_ended() {
-            true => "delivery to mailboxes has ended",
-            false if self.is_stuck(mailbox) => "the stream of its mount cannot be read",
-            false => return Ok(()),
+        let why = if self.has_ended() {
+            "delivery to mailboxes has ended"
+        } else if self.is_stuck(mailbox) {
+            "the stream of its mount cannot be read"
+        } else {
+            return Ok(());
         };
         Err(NotTaken {
             cause: NotTakenCause::NotOpen,

@@ -234,9 +234,10 @@ impl Deliver {
         let (secs, internal_date) = (rest.u64()?, rest.u32()?);
         let (nonce, host) = (rest.u32()?, rest.text()?);
         let body = if has(HAS_BODY) { Some(OlderBody { lsn: rest.lsn()?, len: rest.u64()? }) } else { None };
-        let large = match has(IS_LARGE) {
-            true => Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) }),
-            false => None,
+        let large = if has(IS_LARGE) {
+            Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) })
+        } else {
+            None
         };
         let mut targets = Vec::new();
         for _ in 0..rest.u16()? {

@@ -187,11 +187,10 @@ impl BoundMounts {
         }
         let written = bound.write(&bound.ids());
         let left = written.err().map(|error| format!("; it cannot be written anew now: {error}")).unwrap_or_default();
-        let counts = match is_lost {
-            true => {
-                "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
-            }
-            false => "the other list of mail mounts counts",
+        let counts = if is_lost {
+            "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
+        } else {
+            "the other list of mail mounts counts"
         };
         let told = |(name, why): (&str, String)| Damage {
             lsn: None,

@@ -152,9 +152,10 @@ fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let path = to.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => copy_all(&entry.path(), &path)?,
-            false => drop(std::fs::copy(entry.path(), path)?),
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &path)?
+        } else {
+            drop(std::fs::copy(entry.path(), path)?)
         }
     }
     Ok(())
@@ -166,9 +167,10 @@ fn files_of(dir: &Path) -> std::io::Result<Vec<(PathBuf, u64, SystemTime)>> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let data = entry.metadata()?;
-        match data.is_dir() {
-            true => all.extend(files_of(&entry.path())?),
-            false => all.push((entry.path(), data.len(), data.modified()?)),
+        if data.is_dir() {
+            all.extend(files_of(&entry.path())?)
+        } else {
+            all.push((entry.path(), data.len(), data.modified()?))
         }
     }
     all.sort();

@@ -366,9 +366,10 @@ impl MailMount {
         let Some(observer) = observer.clone() else { return self.append_batch(batch, Box::new(|_| ())) };
         let count = targets.len() as u64;
         let observed = observer.visible(targets);
-        let then: Then = match observed.is_some() {
-            true => Box::new(move |outcome| outcome.map_or_else(|_| observer.lost(count), drop)),
-            false => Box::new(|_| ()),
+        let then: Then = if observed.is_some() {
+            Box::new(move |outcome| outcome.map_or_else(|_| observer.lost(count), drop))
+        } else {
+            Box::new(|_| ())
         };
         batch.entries.extend(observed);
         self.append_batch(batch, then);

@@ -23,9 +23,8 @@ fn modes(mail: &Path, name: &str) -> (u32, Vec<u32>) {
 fn mail_is_written_for_the_present_owner_of_its_mailbox() {
     let mode = Arc::new(AtomicU32::new(0o600));
     let now = mode.clone();
-    let owners = Owners::new(move |path: &str| match path.starts_with("ann") {
-        true => Ownership::with_mode(now.load(Ordering::Relaxed)),
-        false => Ownership::default(),
+    let owners = Owners::new(move |path: &str| {
+        if path.starts_with("ann") { Ownership::with_mode(now.load(Ordering::Relaxed)) } else { Ownership::default() }
     });
     let doors = Arc::default();
     let world = World::opened(Place::new(&[]), Arc::clone(&doors), |config| super::LocalConfig { owners, ..config });

@@ -58,9 +58,10 @@ impl LocalDelivery {
     /// See [`RemoveError`].
     pub fn remove_mailbox(&self, mailbox: &str, deadline: Instant) -> Result<(), RemoveError> {
         remove_mailbox(&**self.intake().spool(), mailbox)?;
-        match self.mounts().iter().all(|mount| mount.wait_until_left(mailbox, deadline)) {
-            true => Ok(()),
-            false => Err(RemoveError::Held(mailbox.into())),
+        if self.mounts().iter().all(|mount| mount.wait_until_left(mailbox, deadline)) {
+            Ok(())
+        } else {
+            Err(RemoveError::Held(mailbox.into()))
         }
     }
 }

@@ -284,12 +284,13 @@ impl MailMount {
     /// be synced or has no space.
     pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<(u64, bool)> {
         let (state, now) = (self.state(), self.now());
-        match state.history.is_some() || state.syncing.is_in_trouble(now) {
-            true => Some((state.waiting_bytes(now), true)),
-            false => match state.troubles.of(mailbox) {
+        if state.history.is_some() || state.syncing.is_in_trouble(now) {
+            Some((state.waiting_bytes(now), true))
+        } else {
+            match state.troubles.of(mailbox) {
                 Some(known) => Some((known.bytes, false)),
                 None => self.files.room().short().map(|_| (state.waiting_bytes(now), true)),
-            },
+            }
         }
     }
 

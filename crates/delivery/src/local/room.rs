@@ -146,10 +146,8 @@ impl MailRoom {
 
     /// One text per kind of refusal, so that it is logged once.
     fn why(&self, left: Space, need: Space) -> Arc<str> {
-        let (least, what) = match left.bytes < need.bytes {
-            true => (self.floor.bytes, "bytes"),
-            false => (self.floor.inodes, "inodes"),
-        };
+        let (least, what) =
+            if left.bytes < need.bytes { (self.floor.bytes, "bytes") } else { (self.floor.inodes, "inodes") };
         format!("its file system would have less than {least} {what} free: {}", self.place).into()
     }
 

@@ -44,9 +44,10 @@ impl MailMount {
             let (through, asked) = {
                 let mut state = self.state();
                 while !state.syncing.wanted && !state.stop {
-                    state = match self.files.is_look_due(self.now()) {
-                        true => self.look_at_mount(state),
-                        false => self.sync.wait(state).expect("a mount's state"),
+                    state = if self.files.is_look_due(self.now()) {
+                        self.look_at_mount(state)
+                    } else {
+                        self.sync.wait(state).expect("a mount's state")
                     };
                 }
                 if state.stop {

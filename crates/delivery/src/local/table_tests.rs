@@ -153,10 +153,7 @@ impl World {
             return;
         }
         self.files.insert(key, if lost { File::Lost } else { after });
-        match self.table.written(key) {
-            true => self.unnoted.push(key),
-            false => drop(self.queued.insert(key)),
-        }
+        if self.table.written(key) { self.unnoted.push(key) } else { drop(self.queued.insert(key)) }
     }
 
     fn note(&mut self) {

@@ -237,9 +237,10 @@ mod tests {
 
         fn attempt(&mut self, id: u64, mailbox: &str, reached: bool) {
             let key = (Lsn::new(id), 0);
-            match reached {
-                true => self.mail.reached(mailbox, key, self.now),
-                false => drop(self.mail.failed(&mailbox.into(), key, 10, &"no space".into(), self.now)),
+            if reached {
+                self.mail.reached(mailbox, key, self.now)
+            } else {
+                drop(self.mail.failed(&mailbox.into(), key, 10, &"no space".into(), self.now))
             }
         }
 

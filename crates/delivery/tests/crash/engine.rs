@@ -60,10 +60,7 @@ impl Engine {
     /// Hands over a message; records it as durable as soon as that is reported.
     pub async fn send(&self, machine: &Machine, letter: &Letter) {
         let message = letter.message();
-        let message = match letter.comes_in_pieces() {
-            true => in_pieces(&self.delivery, message).await,
-            false => Ok(message),
-        };
+        let message = if letter.comes_in_pieces() { in_pieces(&self.delivery, message).await } else { Ok(message) };
         let kept = match message {
             Ok(message) if letter.may_be_given_up() => {
                 self.delivery.deliver_unless(message, some_moments(letter.number)).await.is_ok()

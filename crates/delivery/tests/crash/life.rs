@@ -21,9 +21,10 @@ impl Run {
     pub fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
         // An opening makes many syncs: if one of them always failed, few lives would get any further.
         let opens_well = random.below(4) != 0;
-        let mut faults = match opens_well {
-            true => Faults { read_only: self.given_up, ..Faults::default() },
-            false => self.faults(machine, random),
+        let mut faults = if opens_well {
+            Faults { read_only: self.given_up, ..Faults::default() }
+        } else {
+            self.faults(machine, random)
         };
         machine.set_faults(faults.clone());
         match Engine::open(machine.path()) {

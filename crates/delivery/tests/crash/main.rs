@@ -267,12 +267,11 @@ fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
 fn a_finding_can_be_made_again() {
     // Without a run to repeat, a cut that finds nothing.
     let token = std::env::var("POSTHASTE_REPLAY").unwrap_or_else(|_| "local:1/100:s5/10:s6".into());
-    match token.contains('/') {
-        true => run::again(&token).unwrap_or_else(|what| panic!("{what}")),
-        false => {
-            let run = run::recorded(&token).unwrap_or_else(|what| panic!("{what}"));
-            println!("{} cuts", cut_all(&run, &cuts_of(&run)));
-        }
+    if token.contains('/') {
+        run::again(&token).unwrap_or_else(|what| panic!("{what}"))
+    } else {
+        let run = run::recorded(&token).unwrap_or_else(|what| panic!("{what}"));
+        println!("{} cuts", cut_all(&run, &cuts_of(&run)));
     }
 }
 

@@ -94,10 +94,7 @@ impl FieldNames {
             if at > 0 {
                 written.push(b' ');
             }
-            match is_plain(name) {
-                true => written.extend_from_slice(name),
-                false => crate::write::string(&mut written, name),
-            }
+            if is_plain(name) { written.extend_from_slice(name) } else { crate::write::string(&mut written, name) }
         }
         Self { written, names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }

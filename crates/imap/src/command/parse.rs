@@ -18,10 +18,12 @@ pub fn parse(command: &[u8]) -> Option<TaggedCommand> {
     let mut cursor = Cursor::new(command);
     let tag = cursor.tag().ok()?.to_owned();
     // A line that goes on without a space has no tag, but for one that is nothing else.
-    let command = match cursor.take(b' ') {
-        true => tagged(&mut cursor),
-        false if cursor.is_at_end() => Err(ImapCommandError::Bad("A command is missing")),
-        false => return None,
+    let command = if cursor.take(b' ') {
+        tagged(&mut cursor)
+    } else if cursor.is_at_end() {
+        Err(ImapCommandError::Bad("A command is missing"))
+    } else {
+        return None;
     };
     Some(TaggedCommand { tag, command })
 }
@@ -225,9 +227,8 @@ pub(super) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet> {
     if cursor.take(b'$') {
         return Ok(SequenceSet(vec![(SeqNo::Saved, SeqNo::Saved)]));
     }
-    let end = |cursor: &mut Cursor<'_>| match cursor.take(b'*') {
-        true => Ok(SeqNo::Largest),
-        false => cursor.nonzero().map(SeqNo::Number),
+    let end = |cursor: &mut Cursor<'_>| {
+        if cursor.take(b'*') { Ok(SeqNo::Largest) } else { cursor.nonzero().map(SeqNo::Number) }
     };
     let mut ranges = Vec::new();
     loop {
@@ -254,12 +255,11 @@ fn id(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
 
 fn authenticate(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
     let mechanism = cursor.keyword()?;
-    let initial = match cursor.take(b' ') {
-        true => {
-            let text = cursor.run(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'+' | b'/' | b'='));
-            Some(String::from_utf8_lossy(text).into_owned())
-        }
-        false => None,
+    let initial = if cursor.take(b' ') {
+        let text = cursor.run(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'+' | b'/' | b'='));
+        Some(String::from_utf8_lossy(text).into_owned())
+    } else {
+        None
     };
     Ok(ImapCommand::Authenticate { mechanism, initial })
 }

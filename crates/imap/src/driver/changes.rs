@@ -46,10 +46,7 @@ pub(super) async fn store(
     };
     let update = FlagUpdate { mode, flags: MessageFlags(update.flags), keywords: update.keywords };
     let stored = view.store(&message_set(set), &update, unchanged_since.map(ModSeq)).await.map_err(refused)?;
-    let modified = match uid {
-        true => uid_set(&stored.modified),
-        false => numbers(view, &stored.modified).await?,
-    };
+    let modified = if uid { uid_set(&stored.modified) } else { numbers(view, &stored.modified).await? };
     Ok(StoredMail { modified, gone: stored.gone })
 }
 
@@ -72,10 +69,7 @@ pub(super) async fn copy(
 ) -> Answer<Option<CopiedMail>> {
     let to = find(account, mailbox).await?;
     let set = message_set(set);
-    let copied = match moves {
-        true => view.move_to(&set, to).await,
-        false => view.copy(&set, to).await,
-    };
+    let copied = if moves { view.move_to(&set, to).await } else { view.copy(&set, to).await };
     let copied = copied.map_err(|error| match error {
         // The file of a message is gone, not the mailbox: the next look at the mailbox notices.
         MailstoreError::Gone => MailRefusal::Unavailable,

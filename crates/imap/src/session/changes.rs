@@ -104,10 +104,7 @@ impl ImapMachine {
             if own.is_none_or(|own| own.passes(changed, &mailbox)) {
                 self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
                 self.write_flags(&mailbox, row);
-                self.line(&match self.condstore {
-                    true => format!(" MODSEQ ({}))", row.modseq),
-                    false => ")".into(),
-                });
+                self.line(&if self.condstore { format!(" MODSEQ ({}))", row.modseq) } else { ")".into() });
             } else if self.condstore && own.is_some_and(|own| own.is_silent_about(row)) {
                 self.line(&format!("* {} FETCH (UID {} MODSEQ ({}))", row.number, row.uid, row.modseq));
             }

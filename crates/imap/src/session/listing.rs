@@ -130,11 +130,13 @@ impl ImapMachine {
         }
         let children = if name.has_children { "\\HasChildren" } else { "\\HasNoChildren" };
         let attributes = [
-            match listing.is_lsub {
-                true => Some("\\Noselect").filter(|_| !name.is_mailbox || !name.subscribed),
+            if listing.is_lsub {
+                Some("\\Noselect").filter(|_| !name.is_mailbox || !name.subscribed)
+            } else if listing.is_extended || self.rev2 {
                 // Clients of RFC 3501 alone do not know the other one (decision 22).
-                false if listing.is_extended || self.rev2 => Some("\\NonExistent").filter(|_| !name.is_mailbox),
-                false => Some("\\Noselect").filter(|_| !name.is_mailbox),
+                Some("\\NonExistent").filter(|_| !name.is_mailbox)
+            } else {
+                Some("\\Noselect").filter(|_| !name.is_mailbox)
             },
             Some(children).filter(|_| !listing.is_lsub),
             Some("\\Subscribed").filter(|_| listing.tells_subscribed && name.subscribed),

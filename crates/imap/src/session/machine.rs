@@ -409,9 +409,10 @@ impl ImapMachine {
     }
 
     fn end_idle(&mut self, tag: String, line: &[u8]) {
-        match line.eq_ignore_ascii_case(b"DONE") {
-            true => drop(self.done(tag, "IDLE")),
-            false => self.bad(&tag, "IDLE ends with DONE"),
+        if line.eq_ignore_ascii_case(b"DONE") {
+            drop(self.done(tag, "IDLE"))
+        } else {
+            self.bad(&tag, "IDLE ends with DONE")
         }
     }
 

@@ -12,16 +12,14 @@ pub(super) struct NoName;
 impl ImapMachine {
     /// The name of a mailbox: UTF-8, and in IMAP4rev1 modified UTF-7.
     pub(super) fn name(&self, octets: &[u8]) -> Result<String, NoName> {
-        match self.rev2 {
-            true => std::str::from_utf8(octets).map(str::to_owned).map_err(|_| NoName),
-            false => utf7::decode(octets).map_err(|_| NoName),
+        if self.rev2 {
+            std::str::from_utf8(octets).map(str::to_owned).map_err(|_| NoName)
+        } else {
+            utf7::decode(octets).map_err(|_| NoName)
         }
     }
 
     pub(super) fn write_name(&mut self, name: &str) {
-        match self.rev2 {
-            true => write::utf8(&mut self.out, name),
-            false => write::mailbox(&mut self.out, name),
-        }
+        if self.rev2 { write::utf8(&mut self.out, name) } else { write::mailbox(&mut self.out, name) }
     }
 }

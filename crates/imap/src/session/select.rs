@@ -105,9 +105,10 @@ impl ImapMachine {
         let keywords = mailbox.keywords.iter().map(|(_, name)| name.as_str());
         let names: Vec<&str> = SYSTEM_FLAGS.iter().map(|(_, name)| *name).chain(keywords).collect();
         self.line(&format!("* FLAGS ({})", names.join(" ")));
-        match mailbox.read_only {
-            true => self.line("* OK [PERMANENTFLAGS ()] Read-only mailbox"),
-            false => self.line(&format!("* OK [PERMANENTFLAGS ({} \\*)] These can be set", names.join(" "))),
+        if mailbox.read_only {
+            self.line("* OK [PERMANENTFLAGS ()] Read-only mailbox")
+        } else {
+            self.line(&format!("* OK [PERMANENTFLAGS ({} \\*)] These can be set", names.join(" ")))
         }
     }
 

@@ -138,9 +138,10 @@ impl Source<'_> {
     }
 
     fn section(&self, out: &mut Vec<u8>, section: &BodySection, partial: Option<Partial>) -> Option<Piece> {
-        let octets = match section.part.is_empty() {
-            true => self.root(&section.text),
-            false => self.parts.and_then(|parts| parts.section(section)),
+        let octets = if section.part.is_empty() {
+            self.root(&section.text)
+        } else {
+            self.parts.and_then(|parts| parts.section(section))
         };
         let mut name = b"BODY".to_vec();
         section.write(&mut name);

@@ -33,10 +33,7 @@ pub struct LedgerReport {
 /// # Errors
 /// [`MetaError`], if the table cannot be read.
 pub fn applied_in(dir: &Path) -> Result<u64, MetaError> {
-    match dir.join(FILE).exists() {
-        true => peek(dir, |reader| Ok(StoreNumbers::read(reader)?.applied)),
-        false => Ok(0),
-    }
+    if dir.join(FILE).exists() { peek(dir, |reader| Ok(StoreNumbers::read(reader)?.applied)) } else { Ok(0) }
 }
 
 /// Present in the table while its stream is being registered: until then the stream has no entry, so a table without any has lost nothing. Its value is [`ALL_LOST`]
@@ -128,10 +125,7 @@ impl Shared {
         report.has_skipped = *all_lost || (!begins && (has_lost || !found.is_subset(known_damage)));
         if *begins || report.has_skipped || now != known_damage {
             let last = shown.max(position).max(*applied);
-            let skip = match report.has_skipped {
-                true => self.next_skip(dir)?,
-                false => 0,
-            };
+            let skip = if report.has_skipped { self.next_skip(dir)? } else { 0 };
             if *begins && !report.has_skipped {
                 // A later opening that finds this file, and neither table nor stream, knows that both were lost.
                 skip_file::write(dir, skip).map_err(MailLedgerError::SkipFile)?;

@@ -362,9 +362,8 @@ impl MailAccount for MaildirAccount {
         let to = to.clone();
         Box::pin(async move {
             let core = Arc::clone(self.mailbox(mailbox)?.core());
-            let change = move |names: &mut FolderChanges<'_>| match core.is_inbox() {
-                true => names.empty_inbox(&core, &to),
-                false => names.rename(&core, &to),
+            let change = move |names: &mut FolderChanges<'_>| {
+                if core.is_inbox() { names.empty_inbox(&core, &to) } else { names.rename(&core, &to) }
             };
             self.change_names(change).await
         })

@@ -286,10 +286,8 @@ impl MessageWriter for AppendWriter {
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
         // What was begun goes on if its session ends.
         Box::pin(async move {
-            let stored = match self.earlier.messages > 0 {
-                true => tokio::spawn(self.store_all()),
-                false => tokio::spawn(self.store()),
-            };
+            let stored =
+                if self.earlier.messages > 0 { tokio::spawn(self.store_all()) } else { tokio::spawn(self.store()) };
             stored.await.map_err(ended)?
         })
     }

@@ -82,18 +82,17 @@ impl Inner {
     /// waits in a queue that a hung mount may hold up.
     async fn open(&self, path: &str) -> Option<Place> {
         let path = MailboxPath::parse(path).ok()?;
-        match is_folder(path.as_str()) {
-            true => {
-                let permit = Arc::clone(&self.makers).acquire_owned().await;
-                let store = Arc::clone(&self.store);
-                let open = move || {
-                    let opened = store.open_folder(&path);
-                    drop(permit);
-                    opened
-                };
-                spawn_blocking(open).await.ok()?.map(Place::Folder)
-            }
-            false => self.open_inbox(path).await.map(Place::Open),
+        if is_folder(path.as_str()) {
+            let permit = Arc::clone(&self.makers).acquire_owned().await;
+            let store = Arc::clone(&self.store);
+            let open = move || {
+                let opened = store.open_folder(&path);
+                drop(permit);
+                opened
+            };
+            spawn_blocking(open).await.ok()?.map(Place::Folder)
+        } else {
+            self.open_inbox(path).await.map(Place::Open)
         }
     }
 

@@ -51,10 +51,11 @@ impl ChangeQueue {
         if let Ok(outcome) = timeout(PATIENCE, &mut outcome).await {
             return outcome.unwrap_or_else(|_| Err(ended()));
         }
-        match core.changes.withdraw(number) {
-            true => Err(MailstoreError::Unavailable("the disk does not answer".to_owned())),
+        if core.changes.withdraw(number) {
+            Err(MailstoreError::Unavailable("the disk does not answer".to_owned()))
+        } else {
             // A batch has it, and may be durable.
-            false => outcome.await.unwrap_or_else(|_| Err(ended())),
+            outcome.await.unwrap_or_else(|_| Err(ended()))
         }
     }
 

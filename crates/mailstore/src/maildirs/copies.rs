@@ -62,10 +62,7 @@ impl CopyNames {
     /// A new unique name with the copied file's mark of its line ends.
     pub fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
         let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
-        let unique = match is_own {
-            true => format!("J{lsn:x}R{nonce:08x}T{count}"),
-            false => format!("C{count}R{nonce:08x}"),
-        };
+        let unique = if is_own { format!("J{lsn:x}R{nonce:08x}T{count}") } else { format!("C{count}R{nonce:08x}") };
         UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
     }
 
@@ -242,10 +239,7 @@ impl<'a> Copying<'a> {
         let known = lock(&self.to.state).as_ref().map(|state| state.keywords.clone());
         let known = known.ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?;
         let keywords = NewKeywords::with(names.iter().copied(), known, |name| self.to.letter_of(name));
-        match names.iter().all(|name| keywords.flag(name).is_some()) {
-            true => Ok(keywords),
-            false => Err(MailstoreError::Limit),
-        }
+        if names.iter().all(|name| keywords.flag(name).is_some()) { Ok(keywords) } else { Err(MailstoreError::Limit) }
     }
 
     /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has those that were made.

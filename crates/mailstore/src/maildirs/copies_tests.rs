@@ -179,9 +179,10 @@ async fn a_copy_of_too_many_messages_links_nothing() {
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     tmp.set_modified(at).unwrap();
     for moves in [false, true] {
-        let refused = match moves {
-            true => inbox.move_to(&MessageSet::all(), sent).await,
-            false => inbox.copy(&MessageSet::all(), sent).await,
+        let refused = if moves {
+            inbox.move_to(&MessageSet::all(), sent).await
+        } else {
+            inbox.copy(&MessageSet::all(), sent).await
         };
         assert_eq!(refused, Err(MailstoreError::Limit));
     }
@@ -310,9 +311,10 @@ async fn copies_are_whole_after_a_cut_at_any_call() {
         settle(&mail, 1);
         let (inbox, sent) = (world.select("INBOX").await, world.select("Sent").await.id());
         machine.acknowledge(0);
-        match moves {
-            true => inbox.move_to(&MessageSet::all(), sent).await.unwrap(),
-            false => inbox.copy(&MessageSet::all(), sent).await.unwrap(),
+        if moves {
+            inbox.move_to(&MessageSet::all(), sent).await.unwrap()
+        } else {
+            inbox.copy(&MessageSet::all(), sent).await.unwrap()
         };
         machine.acknowledge(1);
         for id in [inbox.id(), sent] {

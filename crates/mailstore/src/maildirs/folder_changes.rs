@@ -94,9 +94,10 @@ impl<'a> FolderChanges<'a> {
     fn free_path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
         let path = folder.path_in(&self.account.inbox);
         let path = path.map_err(|_| MailstoreError::Cannot("The name is too long"))?;
-        match lock(&self.account.mailboxes).pending.hides(&path) {
-            true => Err(MailstoreError::Unavailable("the directory of a deleted mailbox is still there".to_owned())),
-            false => Ok(path),
+        if lock(&self.account.mailboxes).pending.hides(&path) {
+            Err(MailstoreError::Unavailable("the directory of a deleted mailbox is still there".to_owned()))
+        } else {
+            Ok(path)
         }
     }
 

@@ -86,12 +86,11 @@ impl Candidate {
         let is_other = current.inode != next.inode;
         let (kept, left) = if takes_next { (next, current) } else { (current, next) };
         self.listed = Some(kept.clone());
-        match is_other {
-            true => others.seconds.push(left),
-            false => {
-                self.has_twin = true;
-                others.twins.push((kept, left));
-            }
+        if is_other {
+            others.seconds.push(left)
+        } else {
+            self.has_twin = true;
+            others.twins.push((kept, left));
         }
     }
 }

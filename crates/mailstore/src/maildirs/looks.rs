@@ -52,9 +52,10 @@ impl Looks {
 
     /// Time of the next look for an idle session. `events`: event count of the directories.
     pub fn next(&self, events: u64) -> Instant {
-        let pause = match events == self.events {
-            true => self.poll_every,
-            false => (self.took * EVENT_PAUSE).clamp(EVENT_PAUSE_MIN, POLL_EVERY),
+        let pause = if events == self.events {
+            self.poll_every
+        } else {
+            (self.took * EVENT_PAUSE).clamp(EVENT_PAUSE_MIN, POLL_EVERY)
         };
         self.last + pause
     }

@@ -145,13 +145,12 @@ impl<'a> NamesWriter<'a> {
         let Some(state) = &mut *guard else { return false };
         state.set_files(renamed);
         core.show(state);
-        match are_durable {
-            true => {
-                let is_pending = |lsn| core.is_pending(lsn);
-                core.shared.ledger.note(&settled(state, core.id, &shown, &left, &is_pending));
-            }
+        if are_durable {
+            let is_pending = |lsn| core.is_pending(lsn);
+            core.shared.ledger.note(&settled(state, core.id, &shown, &left, &is_pending));
+        } else {
             // Letters that names had last on the disk stay the base of merges: for the table nothing was done, and the next opening does it once more.
-            false => left.iter().for_each(|uid| state.forget_leaving(*uid)),
+            left.iter().for_each(|uid| state.forget_leaving(*uid))
         }
         true
     }

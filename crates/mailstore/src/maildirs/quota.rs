@@ -192,9 +192,10 @@ impl Shared {
         }
         let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
         self.warn(owner.id, &limits, used, owner.path.as_str());
-        match limits.allow((used.0.saturating_add(bytes), used.1.saturating_add(messages))) {
-            true => Ok(()),
-            false => Err(MailstoreError::OverQuota),
+        if limits.allow((used.0.saturating_add(bytes), used.1.saturating_add(messages))) {
+            Ok(())
+        } else {
+            Err(MailstoreError::OverQuota)
         }
     }
 

@@ -166,9 +166,10 @@ impl Numbering {
         let _one = owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (keywords, entries) = keywords_of(id, reader, stored);
         let (messages, behind) = self.numbered(reader, stored, &keywords)?;
-        let validity = match self.keeps_uids {
-            true => stored.head.uid_validity,
-            false => takeover.new_validity(stored.head.uid_validity).map_err(|error| refusal(&error))?,
+        let validity = if self.keeps_uids {
+            stored.head.uid_validity
+        } else {
+            takeover.new_validity(stored.head.uid_validity).map_err(|error| refusal(&error))?
         };
         let last_uid = self.next_uid - 1;
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
@@ -241,9 +242,10 @@ impl Numbering {
             };
             messages.push((uid, facts, name_of(file)));
         }
-        let first = match self.keeps_uids {
-            true => self.next_uid,
-            false => u32::try_from(messages.len()).map_err(|_| MailstoreError::Limit)? + 1,
+        let first = if self.keeps_uids {
+            self.next_uid
+        } else {
+            u32::try_from(messages.len()).map_err(|_| MailstoreError::Limit)? + 1
         };
         if (u32::MAX - first) < new.len() as u32 {
             return Err(MailstoreError::Limit);

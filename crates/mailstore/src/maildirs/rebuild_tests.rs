@@ -176,9 +176,10 @@ fn a_cut_of_a_rebuild_leaves_the_old_mailbox_or_the_new_one() {
                 let now = shown(&*view).await;
                 let is_old = view.uid_validity() == validity;
                 assert_eq!(now.len(), 2, "{position}: {now:?}");
-                match is_old {
-                    true => assert_eq!(now, before, "{position}"),
-                    false => assert_eq!(uids(&now), [1, 2], "{position}"),
+                if is_old {
+                    assert_eq!(now, before, "{position}")
+                } else {
+                    assert_eq!(uids(&now), [1, 2], "{position}")
                 }
                 assert!(is_old || renews, "{position}");
                 assert!(!is_old || !renews || last < 2, "{position}: it was acknowledged");

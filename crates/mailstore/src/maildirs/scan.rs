@@ -162,20 +162,20 @@ impl Difference {
                 continue;
             }
             let Some(listed) = listed else {
-                match known.is_awaited(file) {
-                    true => self.has_awaited = true,
-                    false => self.absent.push(*uid),
+                if known.is_awaited(file) {
+                    self.has_awaited = true
+                } else {
+                    self.absent.push(*uid)
                 }
                 continue;
             };
             let Some(facts) = self.facts(reader, &listed, odd) else { continue };
             let Listed { subdir, name, inode } = listed;
-            match file.disk_size().is_none_or(|size| size == facts.size) {
-                true => self.leaving.push((*uid, Arc::new(file.renamed(subdir, name.into(), inode)))),
-                false => {
-                    self.absent.push(*uid);
-                    self.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
-                }
+            if file.disk_size().is_none_or(|size| size == facts.size) {
+                self.leaving.push((*uid, Arc::new(file.renamed(subdir, name.into(), inode))))
+            } else {
+                self.absent.push(*uid);
+                self.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
             }
         }
     }
@@ -418,9 +418,10 @@ fn entry_of_states(
                 if changed == 0 || is_shown {
                     continue;
                 }
-                match merged == theirs.0 {
-                    true => (merged | others.0 | place, 0),
-                    false => (merged | others.0 | place | flag_bits::BEHIND, letters_in(&message.file.name)),
+                if merged == theirs.0 {
+                    (merged | others.0 | place, 0)
+                } else {
+                    (merged | others.0 | place | flag_bits::BEHIND, letters_in(&message.file.name))
                 }
             }
         };

@@ -149,10 +149,13 @@ impl<'a> Scratch<'a> {
                 self.gone.extend(deleted);
                 Ok(StoredFlags::default())
             }
-            Operation::Name(names) => match names.iter().all(|name| self.new.flag(name).is_some()) {
-                true => Ok(StoredFlags::default()),
-                false => Err(MailstoreError::Limit),
-            },
+            Operation::Name(names) => {
+                if names.iter().all(|name| self.new.flag(name).is_some()) {
+                    Ok(StoredFlags::default())
+                } else {
+                    Err(MailstoreError::Limit)
+                }
+            }
             Operation::Remove(uids) => {
                 let there: Vec<u32> = uids.iter().filter_map(|uid| Some(self.find(*uid)?.uid)).collect();
                 self.gone.extend(there);
@@ -235,8 +238,9 @@ impl<'a> Scratch<'a> {
 /// Flags with the table's own bits, and letters last seen. `base`: those of a name that is behind already.
 fn stored(keywords: &MailboxKeywords, file: &MailFile, base: Option<u32>, flags: MessageFlags) -> (u64, u32) {
     let place = if file.is_new() { flag_bits::IN_NEW } else { 0 };
-    match keywords.shows(&file.name, flags) {
-        true => (flags.0 | place, 0),
-        false => (flags.0 | place | flag_bits::BEHIND, base.unwrap_or_else(|| letters_in(&file.name))),
+    if keywords.shows(&file.name, flags) {
+        (flags.0 | place, 0)
+    } else {
+        (flags.0 | place | flag_bits::BEHIND, base.unwrap_or_else(|| letters_in(&file.name)))
     }
 }

@@ -126,9 +126,8 @@ impl MailboxState {
             MailEntry::State { groups, .. } => {
                 for group in groups {
                     let (behind, is_behind) = (&mut self.behind, group.flags & flag_bits::BEHIND != 0);
-                    now.messages.set_flags(&group.set, visible(group.flags), lsn, |uid| match is_behind {
-                        true => drop(behind.insert(uid, group.letters)),
-                        false => drop(behind.remove(&uid)),
+                    now.messages.set_flags(&group.set, visible(group.flags), lsn, |uid| {
+                        if is_behind { drop(behind.insert(uid, group.letters)) } else { drop(behind.remove(&uid)) }
                     });
                 }
             }

@@ -244,10 +244,8 @@ async fn an_unreadable_file_is_told_and_the_others_are_read() {
     fs::write(place.path("new/b"), "b").unwrap();
     fs::set_permissions(place.path("new/a"), std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     let found = place.settled_look().await;
-    let expected = match rustix::process::geteuid().is_root() {
-        true => Ok(b"a".to_vec()),
-        false => Err(MailstoreError::NoPermission),
-    };
+    let expected =
+        if rustix::process::geteuid().is_root() { Ok(b"a".to_vec()) } else { Err(MailstoreError::NoPermission) };
     assert_eq!(place.read(&found, 1).await, expected);
     assert_eq!(place.read(&found, 2).await.unwrap(), b"b");
 }

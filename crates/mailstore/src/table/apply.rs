@@ -401,9 +401,10 @@ impl<'a> Applier<'a> {
             return Ok(());
         }
         let row = self.account(account)?;
-        (row.messages, row.bytes) = match is_there {
-            true => (row.messages + 1, row.bytes + bytes),
-            false => (row.messages.saturating_sub(1), row.bytes.saturating_sub(bytes)),
+        (row.messages, row.bytes) = if is_there {
+            (row.messages + 1, row.bytes + bytes)
+        } else {
+            (row.messages.saturating_sub(1), row.bytes.saturating_sub(bytes))
         };
         Ok(())
     }

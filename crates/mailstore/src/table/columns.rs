@@ -170,9 +170,10 @@ impl RowSize {
     /// The size with one more message.
     pub fn with<M: RowMessage>(&self, message: &M, first: u32) -> Self {
         let value = |column| message.value(column, first);
-        let spans = match self.spans.is_empty() {
-            true => (0..M::COLUMNS).map(|column| Span::of(value(column))).collect(),
-            false => self.spans.iter().enumerate().map(|(column, span)| span.with(value(column))).collect(),
+        let spans = if self.spans.is_empty() {
+            (0..M::COLUMNS).map(|column| Span::of(value(column))).collect()
+        } else {
+            self.spans.iter().enumerate().map(|(column, span)| span.with(value(column))).collect()
         };
         Self { count: self.count + 1, spans }
     }

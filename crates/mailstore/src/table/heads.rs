@@ -94,9 +94,10 @@ fn name_head(reader: &TableReader, mailbox: u32, head: &mut MailboxHead) -> Resu
     let name = std::str::from_utf8(&name).ok().and_then(|name| MailboxName::parse(name).ok());
     let Some(name) = name else { return Ok(()) };
     head.special_use = SpecialUse::number(SpecialUse::of_name(&name));
-    head.directory = match name.is_inbox() {
-        true => inbox,
-        false => [&inbox[..], b"/.", name.as_str().replace('/', ".").as_bytes()].concat().into(),
+    head.directory = if name.is_inbox() {
+        inbox
+    } else {
+        [&inbox[..], b"/.", name.as_str().replace('/', ".").as_bytes()].concat().into()
     };
     Ok(())
 }

@@ -187,9 +187,10 @@ impl MetaTable {
         let is_suspect = dir.join(SUSPECT_FILE).exists();
         let failed = MetaError::Disk("a sync failed in an earlier run".to_owned());
         let mut state = State { open: None, failed: is_suspect.then_some(failed) };
-        match is_suspect {
-            true => state.revive(dir)?,
-            false => state.open = Some(OpenTable::open(&dir.join(FILE))?),
+        if is_suspect {
+            state.revive(dir)?
+        } else {
+            state.open = Some(OpenTable::open(&dir.join(FILE))?)
         }
         let table = Self { dir: dir.to_owned(), state: Mutex::new(state) };
         check_format(&table.reader()?)?;

@@ -142,9 +142,10 @@ impl<'a> Field<'a> {
 
     /// The value as a date; for `Received`, the part after its last semicolon.
     pub fn date(&self) -> Option<DateTime> {
-        let value = match self.is("Received") {
-            true => memchr::memrchr(b';', self.value).map(|at| &self.value[at + 1..])?,
-            false => self.value,
+        let value = if self.is("Received") {
+            memchr::memrchr(b';', self.value).map(|at| &self.value[at + 1..])?
+        } else {
+            self.value
         };
         DateTime::parse(value)
     }

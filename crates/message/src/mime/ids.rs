@@ -61,14 +61,15 @@ fn bracketed(value: &[u8]) -> impl Iterator<Item = (usize, String)> {
             let len = rest.iter().position(|&byte| matches!(byte, b'<' | b'>')).unwrap_or(rest.len());
             let is_closed = rest.get(len) == Some(&b'>');
             at = open + 1 + len;
-            let id = match is_closed {
-                true => clean(&rest[..len]),
-                false => rest[..len]
+            let id = if is_closed {
+                clean(&rest[..len])
+            } else {
+                rest[..len]
                     .split(u8::is_ascii_whitespace)
                     .next()
                     .filter(|id| looks_like_id(id))
                     .map(clean)
-                    .unwrap_or_default(),
+                    .unwrap_or_default()
             };
             if !id.is_empty() {
                 return Some((open, id));

@@ -235,9 +235,10 @@ fn put_together(pieces: BTreeMap<u32, (bool, Cow<'_, [u8]>)>, fallback: Option<C
         }
         if is_encoded { percent_decode(value, &mut octets) } else { octets.extend_from_slice(value) }
     }
-    match has_encoded {
-        true => decode_body(&octets, Some(&label), false).into_owned(),
-        false => decode_text(&octets, fallback).into_owned(),
+    if has_encoded {
+        decode_body(&octets, Some(&label), false).into_owned()
+    } else {
+        decode_text(&octets, fallback).into_owned()
     }
 }
 

@@ -73,12 +73,11 @@ impl<'a> Joined<'a> {
             self.flush();
         }
         self.label = Some(word.label);
-        match word.is_base64 {
-            true => {
-                self.unescape();
-                self.octets.extend(base64(word.text).0);
-            }
-            false => self.escaped.extend_from_slice(word.text),
+        if word.is_base64 {
+            self.unescape();
+            self.octets.extend(base64(word.text).0);
+        } else {
+            self.escaped.extend_from_slice(word.text)
         }
     }
 

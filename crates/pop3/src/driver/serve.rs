@@ -132,10 +132,7 @@ impl Conversation {
             self.command = self.machine.commands();
             self.command_deadline = after(Instant::now(), self.timeouts.idle);
         }
-        let deadline = match self.machine.is_logged_in() {
-            true => self.command_deadline,
-            false => self.login_deadline,
-        };
+        let deadline = if self.machine.is_logged_in() { self.command_deadline } else { self.login_deadline };
         match self.stream.fill(&mut self.input, pending(), deadline).await? {
             Woken::Deadline => Err(SessionEnd::TimedOut),
             Woken::Octets | Woken::Event => Ok(()),

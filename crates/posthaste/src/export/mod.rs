@@ -52,26 +52,26 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     let host = config.host_name.clone();
     let mut session = MailSession::begin(config, account)?;
     let mut left_out = LeftOut::default();
-    let exported = match args.to.extension().is_some_and(|extension| extension == "mbox") {
-        true => MboxTarget::new(&args.to).and_then(|target| target.export(&mut session, mailbox, &mut left_out)),
-        false => MaildirTarget::new(&args.to, &host).export(&mut session, mailbox, &mut left_out),
+    let exported = if args.to.extension().is_some_and(|extension| extension == "mbox") {
+        MboxTarget::new(&args.to).and_then(|target| target.export(&mut session, mailbox, &mut left_out))
+    } else {
+        MaildirTarget::new(&args.to, &host).export(&mut session, mailbox, &mut left_out)
     };
     session.end()?;
     let Counts { written, there } = exported?;
     let left_out = left_out.count;
-    match args.json {
-        true => print_json(&format!("{}\n", json!({ "written": written, "there": there, "left_out": left_out })))?,
-        false => {
-            let number = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "message");
-            let mut text = format!("{} written to {}", number(written), harmless(&args.to.to_string_lossy()));
-            if there > 0 {
-                text += &format!(", {} there before", number(there));
-            }
-            if left_out > 0 {
-                text += &format!(", {left_out} left out");
-            }
-            print(&(text + "\n"))?;
+    if args.json {
+        print_json(&format!("{}\n", json!({ "written": written, "there": there, "left_out": left_out })))?
+    } else {
+        let number = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "message");
+        let mut text = format!("{} written to {}", number(written), harmless(&args.to.to_string_lossy()));
+        if there > 0 {
+            text += &format!(", {} there before", number(there));
         }
+        if left_out > 0 {
+            text += &format!(", {left_out} left out");
+        }
+        print(&(text + "\n"))?;
     }
     Ok(ExitCode::from(u8::from(left_out > 0)))
 }

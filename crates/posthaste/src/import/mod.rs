@@ -80,13 +80,12 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         }
         return Err(error);
     }
-    match args.json {
-        true => {
-            let Counts { added, there, left_out, removed } = counts;
-            let all = json!({ "added": added, "there": there, "left_out": left_out, "removed": removed });
-            print_json(&format!("{all}\n"))?;
-        }
-        false => print(&(counts.text(account) + "\n"))?,
+    if args.json {
+        let Counts { added, there, left_out, removed } = counts;
+        let all = json!({ "added": added, "there": there, "left_out": left_out, "removed": removed });
+        print_json(&format!("{all}\n"))?;
+    } else {
+        print(&(counts.text(account) + "\n"))?
     }
     Ok(ExitCode::from(u8::from(counts.left_out > 0)))
 }

@@ -84,9 +84,10 @@ impl Source {
     pub fn find(path: &Path, left_out: &mut LeftOut) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         if metadata.is_file() {
-            return match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("eml")) {
-                true => Ok(Self::Folders(vec![SourceFolder::of_one(path)?])),
-                false => Ok(Self::Mbox(path.to_owned())),
+            return if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("eml")) {
+                Ok(Self::Folders(vec![SourceFolder::of_one(path)?]))
+            } else {
+                Ok(Self::Mbox(path.to_owned()))
             };
         }
         if !metadata.is_dir() {
@@ -221,12 +222,11 @@ fn directory(
             below.push(name);
         }
     }
-    match is_maildir {
-        true => maildir(dir, path, levels.join("/"), left_out, folders)?,
-        false => {
-            files.sort_by(|a, b| a.name.cmp(&b.name));
-            folders.push(SourceFolder { levels: levels.join("/"), files, is_maildir: false });
-        }
+    if is_maildir {
+        maildir(dir, path, levels.join("/"), left_out, folders)?
+    } else {
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        folders.push(SourceFolder { levels: levels.join("/"), files, is_maildir: false });
     }
     for name in below {
         let text = name.to_string_lossy().into_owned();
@@ -277,9 +277,10 @@ impl SourceFile {
     /// Identifies the message, whatever its flags.
     pub fn key(&self) -> Vec<u8> {
         let name = self.name.to_bytes();
-        match self.is_maildir {
-            true => name.split(|byte| matches!(byte, b',' | b':')).next().unwrap_or(name).to_owned(),
-            false => name.to_owned(),
+        if self.is_maildir {
+            name.split(|byte| matches!(byte, b',' | b':')).next().unwrap_or(name).to_owned()
+        } else {
+            name.to_owned()
         }
     }
 

@@ -64,8 +64,9 @@ pub fn injecting(session: &SessionOptions, own: Option<&ScratchServer>) -> Resul
 /// # Errors
 /// One of the corpus is not UTF-8.
 pub fn check_pool(pool: &Pool) -> Result<(), AnyError> {
-    match pool.is_text() {
-        true => Ok(()),
-        false => Err("--corpus: by HTTP a message is a text of JSON, and some of these are not UTF-8".into()),
+    if pool.is_text() {
+        Ok(())
+    } else {
+        Err("--corpus: by HTTP a message is a text of JSON, and some of these are not UTF-8".into())
     }
 }

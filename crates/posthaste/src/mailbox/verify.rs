@@ -49,9 +49,10 @@ impl VerifyArgs {
             return Ok(ExitCode::FAILURE);
         };
         let damage = verified.findings.iter().filter(|finding| finding.kind.is_damage()).count();
-        match self.json {
-            true => print_json(&format!("{}\n", as_json(&verified, damage)))?,
-            false => print(&text(&verified, damage))?,
+        if self.json {
+            print_json(&format!("{}\n", as_json(&verified, damage)))?
+        } else {
+            print(&text(&verified, damage))?
         }
         Ok(ExitCode::from(u8::from(damage > 0)))
     }

@@ -52,9 +52,10 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
         }
         rules.explain(&domain, &args.tenant, &sources, &[], defaults)
     };
-    match args.server.json {
-        true => print_json(&(serde_json::to_string(&explained)? + "\n"))?,
-        false => print(&text(&explained))?,
+    if args.server.json {
+        print_json(&(serde_json::to_string(&explained)? + "\n"))?
+    } else {
+        print(&text(&explained))?
     }
     Ok(ExitCode::SUCCESS)
 }

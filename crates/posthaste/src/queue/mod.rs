@@ -367,9 +367,10 @@ fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool)
     // What waits for transports is not counted.
     let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
     let is_empty = lines.is_empty();
-    let text = match server.json {
-        true => json!({ "counts": lines, "notices": end.notices, "room": end.room }).to_string() + "\n",
-        false => summary(&typed(lines)?, by.key(), &empty) + &room(&end),
+    let text = if server.json {
+        json!({ "counts": lines, "notices": end.notices, "room": end.room }).to_string() + "\n"
+    } else {
+        summary(&typed(lines)?, by.key(), &empty) + &room(&end)
     };
     Ok((text, is_empty))
 }
@@ -400,9 +401,10 @@ pub fn show<T: DeserializeOwned>(
     table: impl Fn(&[T]) -> String,
 ) -> Result<ExitCode, AnyError> {
     let is_empty = lines.is_empty();
-    match server.json {
-        true => print_json(&(Value::from(lines).to_string() + "\n"))?,
-        false => print(&table(&typed(lines)?))?,
+    if server.json {
+        print_json(&(Value::from(lines).to_string() + "\n"))?
+    } else {
+        print(&table(&typed(lines)?))?
     }
     Ok(ExitCode::from(u8::from(is_empty)))
 }

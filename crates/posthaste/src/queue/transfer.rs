@@ -107,9 +107,10 @@ fn copy(stream: &UnixStream, out: &mut impl Write) -> Result<Value, AnyError> {
 
 /// Exit status 1: a message was refused, or there was none.
 pub(super) fn import(args: &ImportArgs) -> Result<ExitCode, AnyError> {
-    let from: Box<dyn Read + Send> = match args.file.as_os_str() == "-" {
-        true => Box::new(io::stdin()),
-        false => Box::new(File::open(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?),
+    let from: Box<dyn Read + Send> = if args.file.as_os_str() == "-" {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?)
     };
     let connection = connect(&args.server, Request::Import { release: args.release })?;
     let stream = &connection.stream;
@@ -136,15 +137,16 @@ pub(super) fn import(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         return Err("the server ended in the middle of its answer".into());
     }
     let count = |key| number(&last, key);
-    match args.server.json {
-        true => print_json(&format!("{last}\n"))?,
-        false => print(&format!(
+    if args.server.json {
+        print_json(&format!("{last}\n"))?
+    } else {
+        print(&format!(
             "{} messages with {} recipients imported, {} recipients were here already, {} messages refused\n",
             count("done"),
             count("recipients"),
             count("duplicates"),
             count("refused")
-        ))?,
+        ))?
     }
     Ok(ExitCode::from(u8::from(count("refused") > 0 || count("recipients") + count("duplicates") == 0)))
 }

@@ -151,14 +151,18 @@ fn of_ports(wanted: &Wanted) -> Finding {
     let taken: Vec<String> = needed
         .into_iter()
         .filter_map(|port| Some((port, ports::user_of(wanted.any, port)?)))
-        .map(|(port, program)| match program.is_empty() {
-            true => format!("{port} is used by another program"),
-            false => format!("{port} is used by {program}"),
+        .map(|(port, program)| {
+            if program.is_empty() {
+                format!("{port} is used by another program")
+            } else {
+                format!("{port} is used by {program}")
+            }
         })
         .collect();
-    match taken.is_empty() {
-        true => Finding::new("ports", format!("{} free", ports.text()), Verdict::Ok),
-        false => Finding::new("ports", format!("{}: stop that first", taken.join("; ")), Verdict::Stop),
+    if taken.is_empty() {
+        Finding::new("ports", format!("{} free", ports.text()), Verdict::Ok)
+    } else {
+        Finding::new("ports", format!("{}: stop that first", taken.join("; ")), Verdict::Stop)
     }
 }
 

@@ -115,9 +115,10 @@ pub fn run(args: SetupArgs) -> Result<ExitCode, AnyError> {
     if !setup.args.json {
         setup.tell_plan()?;
     }
-    let question = match setup.wanted.acme {
-        true => "Go on, and accept the terms of Let's Encrypt (https://letsencrypt.org/repository/)?",
-        false => "Go on?",
+    let question = if setup.wanted.acme {
+        "Go on, and accept the terms of Let's Encrypt (https://letsencrypt.org/repository/)?"
+    } else {
+        "Go on?"
     };
     if !setup.args.yes && !setup.steps.is_empty() && !confirmed(question)? {
         complain("nothing was made; --yes goes on without a question");
@@ -334,10 +335,7 @@ impl Setup {
 
     /// The option for other commands, where they do not find the file by themselves.
     fn named_config(&self) -> String {
-        match self.place.is_system {
-            true => String::new(),
-            false => format!(" --config {}", self.place.config().display()),
-        }
+        if self.place.is_system { String::new() } else { format!(" --config {}", self.place.config().display()) }
     }
 }
 

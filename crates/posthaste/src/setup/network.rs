@@ -98,9 +98,10 @@ pub fn of_smarthost(smarthost: &Smarthost, addresses: Vec<IpAddr>) -> Finding {
     if addresses.is_empty() {
         return Finding::new("smarthost", format!("{at} has no address in DNS"), Verdict::Note);
     }
-    match any(addresses, smarthost.port, |address| TcpStream::connect_timeout(&address, CONNECT_MAX).is_ok()) {
-        true => Finding::new("smarthost", format!("{at} answers: mail for other hosts goes there"), Verdict::Ok),
-        false => Finding::new("smarthost", format!("{at} does not answer: mail for other hosts waits"), Verdict::Note),
+    if any(addresses, smarthost.port, |address| TcpStream::connect_timeout(&address, CONNECT_MAX).is_ok()) {
+        Finding::new("smarthost", format!("{at} answers: mail for other hosts goes there"), Verdict::Ok)
+    } else {
+        Finding::new("smarthost", format!("{at} does not answer: mail for other hosts waits"), Verdict::Note)
     }
 }
 

@@ -196,11 +196,10 @@ pub fn own(place: &Place, args: &[&str], input: Option<&str>) -> Result<Vec<u8>,
     }
     drop(stdin);
     let output = running.wait_with_output()?;
-    match output.status.success() {
-        true => Ok(output.stdout),
-        false => {
-            Err(String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("posthaste: ").to_owned().into())
-        }
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("posthaste: ").to_owned().into())
     }
 }
 
@@ -312,9 +311,10 @@ fn has_octets(path: &Path, octets: &[u8]) -> Result<bool, AnyError> {
 fn call(command: &mut Command) -> Result<(), AnyError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()).into()),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()).into())
     }
 }
 

@@ -108,11 +108,10 @@ impl Wanted {
         }
         if self.acme {
             let contact = self.address_of("postmaster");
-            let addresses = match self.addresses.is_empty() {
-                true => String::new(),
-                false => {
-                    format!(", addresses = {:?}", self.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>())
-                }
+            let addresses = if self.addresses.is_empty() {
+                String::new()
+            } else {
+                format!(", addresses = {:?}", self.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>())
             };
             let _ = writeln!(text, "acme = {{ enabled = true, contact = \"{contact}\"{addresses} }}");
         }

@@ -29,10 +29,11 @@ pub fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join(dir)).unwrap().map(Result::unwrap) {
         let (path, kind) = (dir.join(entry.file_name()), entry.file_type().unwrap());
-        match kind.is_dir() {
-            true => found.extend(files(root, &path)),
-            false if kind.is_file() => found.push(path),
-            false => {}
+        if kind.is_dir() {
+            found.extend(files(root, &path))
+        } else if kind.is_file() {
+            found.push(path)
+        } else {
         }
     }
     found.sort();

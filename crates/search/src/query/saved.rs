@@ -40,9 +40,10 @@ pub(super) fn unknown(name: &str, all: &SavedQueries) -> String {
     if all.len() > LISTED_MAX {
         names.push("...");
     }
-    match names.is_empty() {
-        true => format!("no saved query `{name}`, nor any other"),
-        false => format!("no saved query `{name}`; there are {}", names.join(", ")),
+    if names.is_empty() {
+        format!("no saved query `{name}`, nor any other")
+    } else {
+        format!("no saved query `{name}`; there are {}", names.join(", "))
     }
 }
 

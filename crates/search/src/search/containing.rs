@@ -120,9 +120,10 @@ impl Searcher {
         }
         // As if the first word were whole: those that have it so are certain.
         let words: Vec<String> = pieces.iter().map(|piece| piece.word.clone()).collect();
-        let found = self.in_segments(|segment, found| match last.to_end {
-            true => add_phrase(segment, field, &words, Scope::All, found),
-            false => {
+        let found = self.in_segments(|segment, found| {
+            if last.to_end {
+                add_phrase(segment, field, &words, Scope::All, found)
+            } else {
                 let (last, before) = words.split_last().expect("there are at least two");
                 add_with_ending(segment, field, before, last, found)
             }

@@ -62,10 +62,7 @@ fn is_text_damaged(snapshot: &Snapshot) -> bool {
 /// Keeps the messages of panics within [`guarded`], which are not for people to read.
 fn keep_messages() {
     let before = take_hook();
-    set_hook(Box::new(move |panic| match GUARDED.get() {
-        true => SAID.set(panic.to_string()),
-        false => before(panic),
-    }));
+    set_hook(Box::new(move |panic| if GUARDED.get() { SAID.set(panic.to_string()) } else { before(panic) }));
 }
 
 #[cfg(test)]

@@ -69,23 +69,30 @@ impl Searcher {
         let heads = self.heads(numbers)?;
         // A page of hits is a few rows; only for many of them are whole columns less work.
         let are_many = numbers.len() > self.len() as usize / ROWS_IN_COLUMN;
-        let wide = |cell, column, number: u32| match are_many {
-            true => self.wide(cell, column).map(|values| values[number as usize]),
-            false => Ok(self.snapshot.value(column, number)?),
+        let wide = |cell, column, number: u32| {
+            if are_many {
+                self.wide(cell, column).map(|values| values[number as usize])
+            } else {
+                Ok(self.snapshot.value(column, number)?)
+            }
         };
-        let narrow = |cell, column, number: u32| match are_many {
-            true => self.narrow(cell, column).map(|values| values[number as usize]),
-            // Four bytes wide.
-            false => Ok(self.snapshot.value(column, number)? as u32),
+        let narrow = |cell, column, number: u32| {
+            if are_many {
+                self.narrow(cell, column).map(|values| values[number as usize])
+            } else {
+                // Four bytes wide.
+                Ok(self.snapshot.value(column, number)? as u32)
+            }
         };
         let columns = &self.columns;
         let message = |(&number, head): (&u32, Head)| {
             let flags = wide(&columns.flags, Column::Flags, number)?;
             let folder = narrow(&columns.folder, Column::Folder, number)?;
             let tags = narrow(&columns.tags, Column::Tags, number)?;
-            let id = match head.message_id.is_empty() {
-                true => id_of("", self.snapshot.digest(number)?),
-                false => head.message_id.clone(),
+            let id = if head.message_id.is_empty() {
+                id_of("", self.snapshot.digest(number)?)
+            } else {
+                head.message_id.clone()
             };
             Ok(Message {
                 id,

@@ -44,10 +44,8 @@ pub(super) fn read_changed(directory: &mut Directory, looked_at: SystemTime, rep
             continue;
         }
         let dir = dir_of(directory, folder);
-        let read = keywords_stamp(&dir).and_then(|stamp| match is_same(folder, stamp) {
-            true => Ok(None),
-            false => read_keywords(&dir).map(Some),
-        });
+        let read = keywords_stamp(&dir)
+            .and_then(|stamp| if is_same(folder, stamp) { Ok(None) } else { read_keywords(&dir).map(Some) });
         match read {
             Ok(None) => {}
             Ok(Some((keywords, stamp))) => {

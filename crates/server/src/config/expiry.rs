@@ -32,9 +32,10 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
     let users: Vec<String> = self_made::users(config).map(ToString::to_string).collect();
     let self_made = (!users.is_empty() && !has_obtained(config)).then(|| CertificateWarning {
         what: format!("self-made certificate, which clients do not trust, at {}", users.join(", ")),
-        help: match config.acme.enabled {
-            true => "`posthaste acme renew` says what is in the way of a better one",
-            false => "set `certificate` below [tls], or `enabled` below [acme]",
+        help: if config.acme.enabled {
+            "`posthaste acme renew` says what is in the way of a better one"
+        } else {
+            "set `certificate` below [tls], or `enabled` below [acme]"
         },
     });
     let failed =

@@ -143,9 +143,10 @@ impl Service for HttpService {
         self.api.set(settings(config));
         self.api.view().reload(config);
         for (listener, one) in config.http_listeners().zip(&mut self.each) {
-            match one.served.reload(config, listener) {
-                true => one.is_strict.store(is_strict(config, listener), Ordering::Relaxed),
-                false => kept.push("a certificate of HTTP"),
+            if one.served.reload(config, listener) {
+                one.is_strict.store(is_strict(config, listener), Ordering::Relaxed)
+            } else {
+                kept.push("a certificate of HTTP")
             }
             *one.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
             *one.inject_from.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inject_from(config, listener));

@@ -302,13 +302,14 @@ fn reload(server: &mut Server, source: &mut Source) -> Result<Value, String> {
                 tracing::warn!(changes = changes.join(", "), "these changes need a restart");
             }
             // The last line tells whether all is well.
-            match kept.is_empty() {
-                true => tracing::info!(file, "configuration reloaded"),
-                false => tracing::error!(
+            if kept.is_empty() {
+                tracing::info!(file, "configuration reloaded")
+            } else {
+                tracing::error!(
                     file,
                     kept = kept.join(", "),
                     "configuration reloaded in part: these stay as they were, for the errors above"
-                ),
+                )
             }
             Ok(json!({ "done": 1, "restart": changes, "kept": kept }))
         }

@@ -32,9 +32,10 @@ impl BoundListeners {
     ) -> Result<Self, ListenError> {
         let gives_way = config.has_default_listeners();
         let bound = listeners.zip(tls).map(|(listener, tls)| {
-            let sockets = match gives_way {
-                true => bind_next(config, default_address(listener))?,
-                false => bind_by(config, listener, deadline)?,
+            let sockets = if gives_way {
+                bind_next(config, default_address(listener))?
+            } else {
+                bind_by(config, listener, deadline)?
             };
             Ok((sockets, tls))
         });

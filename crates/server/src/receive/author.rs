@@ -57,10 +57,10 @@ impl Author {
 
     /// The responsible author: name of the field, and its only address. A resent message also has exactly one From.
     pub fn answerable(&self) -> (&'static str, Option<&Address>) {
-        let (name, claim) = match self.is_resent {
-            true if self.from_fields == 1 => ("Resent-From", &self.resent_from),
-            true => ("From", &Named::Unclear),
-            false => ("From", &self.from),
+        let (name, claim) = if self.is_resent {
+            if self.from_fields == 1 { ("Resent-From", &self.resent_from) } else { ("From", &Named::Unclear) }
+        } else {
+            ("From", &self.from)
         };
         (name, if let Named::One(address) = claim { Some(address) } else { None })
     }

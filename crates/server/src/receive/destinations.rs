@@ -198,10 +198,7 @@ impl<D> Late<D> {
     }
 
     fn not_open(&self, place: &MailPlace) -> Result<(), NotTaken> {
-        match (self.is_own)(place) {
-            true => Err(not_open()),
-            false => Ok(()),
-        }
+        if (self.is_own)(place) { Err(not_open()) } else { Ok(()) }
     }
 }
 

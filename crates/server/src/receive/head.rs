@@ -167,10 +167,7 @@ impl HeaderFacts {
         let Some(verifier) = &mut self.verifier else { return };
         // Only the first line can be no part of the field above it.
         self.begins_folded |= matches!(field.bytes, [b' ' | b'\t', ..]);
-        match field.is_whole {
-            true => verifier.field(field.bytes),
-            false => verifier.field_too_large(),
-        }
+        if field.is_whole { verifier.field(field.bytes) } else { verifier.field_too_large() }
     }
 
     fn end_header(&mut self) {
@@ -192,10 +189,11 @@ impl HeaderFacts {
     /// A field as it is stored; of one that is too large only its name is known.
     fn stored(&mut self, field: &RawField<'_>) {
         let Some(draft) = &mut self.draft else { return };
-        match field.is_whole {
-            true => draft.field(field.bytes),
-            false if posthaste_dkim::is_signed(field.name) => draft.field_too_large(),
-            false => {}
+        if field.is_whole {
+            draft.field(field.bytes)
+        } else if posthaste_dkim::is_signed(field.name) {
+            draft.field_too_large()
+        } else {
         }
     }
 }

@@ -456,9 +456,10 @@ impl Machine {
                 Expect::ScramFirst | Expect::ScramLast => true,
                 _ => false,
             };
-            match is_auth && !line.starts_with(b"AUTH ") {
-                true => witness::secret(&**witness),
-                false => witness::command(&**witness, line),
+            if is_auth && !line.starts_with(b"AUTH ") {
+                witness::secret(&**witness)
+            } else {
+                witness::command(&**witness, line)
             }
         }
         self.out.text(line);

@@ -215,9 +215,10 @@ impl Connection {
             if out.is_empty() && self.stream.is_flushed() {
                 return Poll::Ready(Ok(()));
             }
-            let written = match out.is_empty() {
-                true => Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| usize::MAX),
-                false => Pin::new(&mut self.stream).poll_write(cx, out),
+            let written = if out.is_empty() {
+                Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| usize::MAX)
+            } else {
+                Pin::new(&mut self.stream).poll_write(cx, out)
             };
             match written {
                 Poll::Ready(Ok(usize::MAX)) => return Poll::Ready(Ok(())),

@@ -47,9 +47,8 @@ impl BoundServer {
             .iter()
             .try_for_each(|(door, settings)| door.check(&settings.configs, &certificate_of(settings, &certificate)));
         let is_used = self.settings.iter().any(|(door, settings)| door.uses_server_certificate(settings));
-        let checked = checked.and_then(|()| match certificate.is_there() && !is_used {
-            true => Err(SetupError::CertificateUnused),
-            false => Ok(()),
+        let checked = checked.and_then(|()| {
+            if certificate.is_there() && !is_used { Err(SetupError::CertificateUnused) } else { Ok(()) }
         });
         checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let handler = Arc::new(handler);

@@ -73,10 +73,8 @@ impl ClosedFileSpool {
     /// was acknowledged.
     pub(super) fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
         let (through, cancelled) = (self.checkpoint.through, self.cancelled(heads));
-        let counts = |lsn: u64| match lsn > through {
-            true => !cancelled.contains(&lsn),
-            false => self.state.is_any_needed(lsn..=lsn),
-        };
+        let counts =
+            |lsn: u64| if lsn > through { !cancelled.contains(&lsn) } else { self.state.is_any_needed(lsn..=lsn) };
         let noted: Vec<_> = damaged.into_iter().filter(|it| it.lsn.is_some_and(|lsn| counts(lsn.get()))).collect();
         self.damage.extend(noted);
     }

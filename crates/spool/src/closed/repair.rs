@@ -127,9 +127,10 @@ impl ClosedFileSpool {
         index.finish()?;
         posthaste_fsops::rename(&unfinished, pack::index_path(dir, row.id))?;
         crate::files::sync_dir(dir)?;
-        match lost {
-            false => Ok(()),
-            true => Err(io::Error::new(io::ErrorKind::InvalidData, "written anew, but the pack is damaged, too")),
+        if lost {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "written anew, but the pack is damaged, too"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -32,10 +32,7 @@ impl ClosedFileSpool {
                         Err(_) => {}
                     }
                     report.is_partial = pace(&report).is_break();
-                    match report.is_partial {
-                        true => ControlFlow::Break(()),
-                        false => ControlFlow::Continue(()),
-                    }
+                    if report.is_partial { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
             });
             match outcome {

@@ -241,9 +241,10 @@ impl Index {
     pub fn head(&self, entry: &IndexEntry) -> Result<Option<Bytes>, PackError> {
         let Some(at) = entry.copy else { return Ok(None) };
         let head = self.copies.read(&self.file, at.get(), entry.head_len as usize).map_err(PackError::Io)?;
-        match crc32c::crc32c(&head) == entry.head_crc {
-            true => Ok(Some(head)),
-            false => Err(PackError::Damaged("a copy of a head in its index is damaged")),
+        if crc32c::crc32c(&head) == entry.head_crc {
+            Ok(Some(head))
+        } else {
+            Err(PackError::Damaged("a copy of a head in its index is damaged"))
         }
     }
 }

@@ -59,9 +59,10 @@ impl Client {
         }
         client.say("")?;
         client.read_line()?;
-        match client.line.starts_with(b"s OK") {
-            true => Ok(client),
-            false => Err(io::Error::other(String::from_utf8_lossy(&client.line).trim().to_owned())),
+        if client.line.starts_with(b"s OK") {
+            Ok(client)
+        } else {
+            Err(io::Error::other(String::from_utf8_lossy(&client.line).trim().to_owned()))
         }
     }
 
@@ -94,9 +95,10 @@ impl Client {
     pub fn idle(&mut self) -> io::Result<()> {
         self.say("i IDLE")?;
         self.read_line()?;
-        match self.line.starts_with(b"+") {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&self.line).trim().to_owned())),
+        if self.line.starts_with(b"+") {
+            Ok(())
+        } else {
+            Err(io::Error::other(String::from_utf8_lossy(&self.line).trim().to_owned()))
         }
     }
 

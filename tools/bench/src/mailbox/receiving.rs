@@ -119,18 +119,16 @@ impl Serving for Receiving {
     /// A side without UIDs must have none; otherwise all mail of a user must have one.
     fn check(&self) -> Result<Option<String>, SideError> {
         let Some(imap) = self.imap else {
-            return match self.table.exists() {
-                true => Err(SideError::Failed("its mail has UIDs".to_owned())),
-                false => Ok(None),
-            };
+            return if self.table.exists() { Err(SideError::Failed("its mail has UIDs".to_owned())) } else { Ok(None) };
         };
         let inbox = self.server.mail.join("localhost").join(USER).join("Maildir");
         let files = files_in(&inbox.join("new")) + files_in(&inbox.join("cur"));
         let shown = || Client::log_in(imap, &format!("{USER}@localhost"), PASSWORD)?.command("EXAMINE INBOX");
         let shown = shown().map_err(SideError::failed("IMAP"))?.exists.unwrap_or_default();
-        match shown == files {
-            true => Ok(Some(format!("{USER}: each of {files} messages has a UID"))),
-            false => Err(SideError::Failed(format!("{USER}: {shown} of {files} messages have a UID"))),
+        if shown == files {
+            Ok(Some(format!("{USER}: each of {files} messages has a UID")))
+        } else {
+            Err(SideError::Failed(format!("{USER}: {shown} of {files} messages have a UID")))
         }
     }
 }

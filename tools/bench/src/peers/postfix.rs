@@ -108,12 +108,11 @@ impl Postfix {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&self.etc).arg(word).stdin(Stdio::null()).stdout(Stdio::null());
         let output = command.stderr(Stdio::piped()).output().map_err(SideError::failed("postfix"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => {
-                let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-                Err(SideError::Failed(format!("postfix {word}: {said}")))
-            }
+        if output.status.success() {
+            Ok(())
+        } else {
+            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            Err(SideError::Failed(format!("postfix {word}: {said}")))
         }
     }
 }

@@ -100,10 +100,7 @@ fn shown(spread: &Spread, unit: Unit, is_more: bool) -> String {
         mark.to_owned() + &value_text(value, unit)
     };
     let (median, min, max) = (one(spread.median), one(spread.min), one(spread.max));
-    match min == max {
-        true => median,
-        false => format!("{median} ({min} - {max})"),
-    }
+    if min == max { median } else { format!("{median} ({min} - {max})") }
 }
 
 pub(super) fn value_text(value: f64, unit: Unit) -> String {

@@ -33,10 +33,9 @@ pub fn read_corpus(paths: &[PathBuf], octets_max: usize) -> Result<(Vec<Vec<u8>>
             is_whole
         })?;
     }
-    match messages.is_empty() {
-        true => {
-            Err(CorpusError::Empty(paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")))
-        }
-        false => Ok((messages, is_whole)),
+    if messages.is_empty() {
+        Err(CorpusError::Empty(paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")))
+    } else {
+        Ok((messages, is_whole))
     }
 }

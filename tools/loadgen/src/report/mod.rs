@@ -280,9 +280,10 @@ impl Report {
                 _ => format!("it is not JSON; name a directory or its {REPORT_FILE}"),
             })
         })?;
-        match report.schema == SCHEMA {
-            true => Ok(report),
-            false => Err(not_ours(format!("its schema is {}, not {SCHEMA}", report.schema))),
+        if report.schema == SCHEMA {
+            Ok(report)
+        } else {
+            Err(not_ours(format!("its schema is {}, not {SCHEMA}", report.schema)))
         }
     }
 

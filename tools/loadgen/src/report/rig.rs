@@ -107,10 +107,7 @@ impl RigRun {
                 Line::Other(_) => {}
             }
         }
-        match runs.is_empty() {
-            true => Err(not_ours("it has neither cuts nor kills".into())),
-            false => Ok(runs),
-        }
+        if runs.is_empty() { Err(not_ours("it has neither cuts nor kills".into())) } else { Ok(runs) }
     }
 
     /// True if no message was lost, doubled or truncated, and the server recovered every time.

@@ -85,9 +85,10 @@ impl Dice {
 }
 
 fn wanted_reply(text: &str, transient: bool, place: &str) -> Result<Reply, RuleError> {
-    let (list, wanted, example) = match transient {
-        true => ("tempfail-replies", "4yz", "452 4.2.2 Mailbox full"),
-        false => ("permfail-replies", "5yz", "550 5.1.1 User unknown"),
+    let (list, wanted, example) = if transient {
+        ("tempfail-replies", "4yz", "452 4.2.2 Mailbox full")
+    } else {
+        ("permfail-replies", "5yz", "550 5.1.1 User unknown")
     };
     let fits = |reply: &Reply| if transient { reply.is_transient() } else { reply.is_permanent() };
     let place = format!("{place}.{list}");

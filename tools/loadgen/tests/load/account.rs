@@ -84,10 +84,8 @@ fn each_accepted_recipient_has_a_copy_in_lmtp() {
 
 #[test]
 fn a_refused_recipient_is_owed_nothing() {
-    let gate = |path: &str| match path.contains("user1@") {
-        true => Err(Reply::new(550, "5.1.1", "no such user")),
-        false => Ok(()),
-    };
+    let gate =
+        |path: &str| if path.contains("user1@") { Err(Reply::new(550, "5.1.1", "no such user")) } else { Ok(()) };
     let server = TestServer::with(Protocol::Smtp, |_| Treat::Keep, gate, None);
     let mut plan = server.plan(100);
     plan.recipients_per_message = 10;

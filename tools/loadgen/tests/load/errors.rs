@@ -22,10 +22,7 @@ fn ten(address: SocketAddr, change: impl Fn(&mut Plan)) -> Outcome {
 /// A server that is agreeable but for `line`, to whose start it says `reply`; an empty one closes the connection.
 fn but(line: &'static str, reply: &'static str) -> SocketAddr {
     scripted(move |stream| {
-        answer_lines(stream, "220 mx\r\n", |said| match said.starts_with(line) {
-            true => reply.into(),
-            false => agreeable(said),
-        });
+        answer_lines(stream, "220 mx\r\n", |said| if said.starts_with(line) { reply.into() } else { agreeable(said) });
     })
 }
 
@@ -175,9 +172,8 @@ fn an_attempt_in_flight_at_the_end_counts_unless_one_failed() {
 fn a_missing_extension_is_an_error_only_where_it_is_asked_for() {
     let plain = || {
         scripted(|stream| {
-            answer_lines(stream, "220 mx\r\n", |said| match said.starts_with("EHLO") {
-                true => "250 mx\r\n".into(),
-                false => agreeable(said),
+            answer_lines(stream, "220 mx\r\n", |said| {
+                if said.starts_with("EHLO") { "250 mx\r\n".into() } else { agreeable(said) }
             });
         })
     };

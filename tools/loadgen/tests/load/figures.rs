@@ -238,11 +238,14 @@ fn markdown_tables(text: &str) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     let mut is_inside = false;
     for line in text.lines() {
-        match line.starts_with('|') {
-            true if line.starts_with("| --") => {}
-            true if is_inside => tables.last_mut().unwrap().push(row(line)),
-            true => tables.push(vec![row(line)]),
-            false => {}
+        if line.starts_with('|') {
+            if line.starts_with("| --") {
+            } else if is_inside {
+                tables.last_mut().unwrap().push(row(line))
+            } else {
+                tables.push(vec![row(line)])
+            }
+        } else {
         }
         is_inside = line.starts_with('|');
     }

@@ -277,13 +277,12 @@ pub fn endless_line(attack: &Attack) -> Result<Vec<String>, RigError> {
                 let begin = if is_logged_in { Reader::logged_in } else { Reader::connect };
                 let mut reader = begin(attack, reading)?;
                 reader.say(b"a ")?;
-                let verdict = match reader.pour(&piece)? {
-                    true => {
-                        // It may be cut off now.
-                        let _ = reader.say(b"\r\n");
-                        reader.verdict()?
-                    }
-                    false => None,
+                let verdict = if reader.pour(&piece)? {
+                    // It may be cut off now.
+                    let _ = reader.say(b"\r\n");
+                    reader.verdict()?
+                } else {
+                    None
                 };
                 problems.extend(refusal("a line of 64 MiB", reading, verdict.as_deref()));
             }

@@ -121,9 +121,10 @@ pub fn kill_relay(
         }
         let is_short = rng.one_in(6);
         relayed.short_of_space += u64::from(is_short);
-        let server = match is_short {
-            true => Setup { free_bytes_min: "1000TiB".to_owned(), ..setup.clone() }.start()?,
-            false => setup.start()?,
+        let server = if is_short {
+            Setup { free_bytes_min: "1000TiB".to_owned(), ..setup.clone() }.start()?
+        } else {
+            setup.start()?
         };
         relayed.note_start(&server.read_log());
         let ways = [(Protocol::Smtp, server.address), (Protocol::Chunking, server.address)];

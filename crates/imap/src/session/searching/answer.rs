@@ -125,10 +125,14 @@ impl ImapMachine {
         // RFC 7162 sections 3.1.5 and 3.1.6.
         let tells_modseq = searching.test.has_modseq() && searching.modseq > 0;
         if !searching.returns.is_some_and(|returns| returns.is_silent()) {
-            self.line(&match tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
-                true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
-                true => format!(" (MODSEQ {})", searching.modseq),
-                false => String::new(),
+            self.line(&if tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
+                if searching.returns.is_some() {
+                    format!(" MODSEQ {}", searching.modseq)
+                } else {
+                    format!(" (MODSEQ {})", searching.modseq)
+                }
+            } else {
+                String::new()
             });
         }
         let name = searching.order.as_ref().map_or("SEARCH", Order::name);

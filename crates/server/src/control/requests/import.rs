@@ -136,13 +136,12 @@ type Received = Result<(Exported, End), String>;
 
 impl Incoming {
     async fn begin(bytes: u64, queue: &impl Importing) -> Result<Self, String> {
-        let large = match bytes > LARGE_BODY_BYTES as u64 {
-            true => {
-                let relay = queue.relay()?;
-                let upload = spawn_blocking(move || relay.upload(bytes)).await.map_err(|error| error.to_string())?;
-                Some(upload.map_err(|error| format!("a large message cannot be kept: {error}"))?)
-            }
-            false => None,
+        let large = if bytes > LARGE_BODY_BYTES as u64 {
+            let relay = queue.relay()?;
+            let upload = spawn_blocking(move || relay.upload(bytes)).await.map_err(|error| error.to_string())?;
+            Some(upload.map_err(|error| format!("a large message cannot be kept: {error}"))?)
+        } else {
+            None
         };
         let (digest, scan) = (Context::new(&SHA256), HeaderScan::default());
         Ok(Self { bytes: 0, digest, scan, pieces: Vec::new(), large })
@@ -175,9 +174,8 @@ impl Incoming {
                 }
                 Line::Broken { broken } => return Ok(Err(broken)),
                 Line::End { end } => {
-                    return Ok(message.and_then(|message| match message.recipients.is_empty() {
-                        true => Err("no recipients".to_owned()),
-                        false => Ok((message, end)),
+                    return Ok(message.and_then(|message| {
+                        if message.recipients.is_empty() { Err("no recipients".to_owned()) } else { Ok((message, end)) }
                     }));
                 }
                 _ => return Err("a message ends in the middle".to_owned()),

@@ -270,10 +270,11 @@ struct ValidLogin;
 
 impl ValidLogin {
     fn check(session: &Session, settings: &Settings) -> Result<(), Stop> {
-        match session.identity.is_some() && settings.login(session).is_none() {
+        if session.identity.is_some() && settings.login(session).is_none() {
             // 421 ends it.
-            true => Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again").into()),
-            false => Ok(()),
+            Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again").into())
+        } else {
+            Ok(())
         }
     }
 }
@@ -297,9 +298,10 @@ struct RequiredLogin;
 
 impl Check for RequiredLogin {
     fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
-        Checking::Done(match at.settings.lacks_login(at.session) {
-            true => Err(Reply::new(530, "5.7.0", "Authentication required").into()),
-            false => Ok(()),
+        Checking::Done(if at.settings.lacks_login(at.session) {
+            Err(Reply::new(530, "5.7.0", "Authentication required").into())
+        } else {
+            Ok(())
         })
     }
 }
@@ -352,12 +354,13 @@ const FORWARDS_MAX: usize = 4;
 impl Check for ForwardLoop {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         let own_hops = message.summary.own_hops;
-        Checking::Done(match message.transaction.is_forwarded() && own_hops >= FORWARDS_MAX {
-            true => Err(Stop::because(
+        Checking::Done(if message.transaction.is_forwarded() && own_hops >= FORWARDS_MAX {
+            Err(Stop::because(
                 Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"),
                 format!("forwarded {own_hops} times"),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         })
     }
 }
@@ -425,19 +428,19 @@ struct ReleaseTimes;
 
 impl Check for ReleaseTimes {
     fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
-        Checking::Done(match at.mail.hold.is_some() || at.mail.expires.is_some() {
-            true => future::check(at.mail, unix_micros() / 1_000_000).map_err(Stop::from),
-            false => Ok(()),
+        Checking::Done(if at.mail.hold.is_some() || at.mail.expires.is_some() {
+            future::check(at.mail, unix_micros() / 1_000_000).map_err(Stop::from)
+        } else {
+            Ok(())
         })
     }
 
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
-        Checking::Done(match at.is_held && at.stays_here() {
-            true => {
-                let text = "Mail for this address cannot be held back, it is delivered here";
-                Err(Reply::new(550, "5.5.4", text).into())
-            }
-            false => Ok(()),
+        Checking::Done(if at.is_held && at.stays_here() {
+            let text = "Mail for this address cannot be held back, it is delivered here";
+            Err(Reply::new(550, "5.5.4", text).into())
+        } else {
+            Ok(())
         })
     }
 

@@ -241,14 +241,13 @@ impl Handler for Receiver {
     /// Mostly those that speak no TLS, and clients that do not trust the certificate.
     fn tls_failed(&self, session: &Session, error: &std::io::Error) {
         let (peer, error) = (session.peer.to_string(), error.to_string());
-        match self.0.repeats.is_told(Kind::FailedTls, client(session), Instant::now()) {
-            true => {
-                if let Some(recorder) = self.events() {
-                    events::connection(recorder, &session.peer, &format!("TLS handshake failed: {error}"));
-                }
-                tracing::info!(peer, error, "TLS handshake failed");
+        if self.0.repeats.is_told(Kind::FailedTls, client(session), Instant::now()) {
+            if let Some(recorder) = self.events() {
+                events::connection(recorder, &session.peer, &format!("TLS handshake failed: {error}"));
             }
-            false => tracing::debug!(peer, error, "TLS handshake failed"),
+            tracing::info!(peer, error, "TLS handshake failed");
+        } else {
+            tracing::debug!(peer, error, "TLS handshake failed")
         }
     }
 
@@ -263,9 +262,10 @@ impl Handler for Receiver {
         if let Some(recorder) = self.events() {
             events::connection(recorder, peer, &why);
         }
-        match self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
-            true => tracing::info!(peer = peer_text, why, "connection refused"),
-            false => tracing::debug!(peer = peer_text, why, "connection refused"),
+        if self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
+            tracing::info!(peer = peer_text, why, "connection refused")
+        } else {
+            tracing::debug!(peer = peer_text, why, "connection refused")
         }
     }
 
@@ -417,14 +417,13 @@ impl Receiver {
         self.count_refused();
         let (peer, why) = (session.peer.to_string(), why.unwrap_or_else(|| reply.to_string()));
         let helo = session.helo.as_deref();
-        match self.0.repeats.is_told(kind.unwrap_or(Kind::RefusedConnection), client(session), Instant::now()) {
-            true => {
-                if let Some(recorder) = self.events() {
-                    events::connection(recorder, &session.peer, &why);
-                }
-                tracing::info!(peer, helo, why, "connection refused");
+        if self.0.repeats.is_told(kind.unwrap_or(Kind::RefusedConnection), client(session), Instant::now()) {
+            if let Some(recorder) = self.events() {
+                events::connection(recorder, &session.peer, &why);
             }
-            false => tracing::debug!(peer, helo, why, "connection refused"),
+            tracing::info!(peer, helo, why, "connection refused");
+        } else {
+            tracing::debug!(peer, helo, why, "connection refused")
         }
         reply
     }
@@ -432,9 +431,10 @@ impl Receiver {
     /// Logs that a login has sent from an address that is none of its own.
     fn tell_foreign_sender(&self, session: &Session, user: &str, sender: &ReversePath) {
         let (peer, from) = (session.peer.to_string(), sender.to_string());
-        match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
-            true => tracing::info!(peer, user, from, "sender refused: not an address of this login"),
-            false => tracing::debug!(peer, user, from, "sender refused: not an address of this login"),
+        if self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+            tracing::info!(peer, user, from, "sender refused: not an address of this login")
+        } else {
+            tracing::debug!(peer, user, from, "sender refused: not an address of this login")
         }
     }
 
@@ -494,9 +494,10 @@ impl Receiver {
     async fn check_size(&self, session: &Session, settings: &Settings, size: u64) -> Result<(), Reply> {
         if let Err(too_much) = self.0.shares.check(session.peer.network(), size, settings.limits(session).allowance) {
             let (peer, why) = (session.peer.to_string(), too_much.to_string());
-            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
-                true => tracing::info!(peer, size, why, "no room for a large message"),
-                false => tracing::debug!(peer, size, why, "no room for a large message"),
+            if self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+                tracing::info!(peer, size, why, "no room for a large message")
+            } else {
+                tracing::debug!(peer, size, why, "no room for a large message")
             }
             return Err(share_is_full());
         }
@@ -507,9 +508,10 @@ impl Receiver {
         };
         let help = self.help(Kind::NoSpace);
         let (peer, error_text) = (session.peer.to_string(), error.to_string());
-        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
-            true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
-            false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
+        if self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
+            tracing::warn!(peer, size, error = error_text, help, "no room for a large message")
+        } else {
+            tracing::debug!(peer, size, error = error_text, "no room for a large message")
         }
         Err(reply_to(&error))
     }
@@ -556,11 +558,16 @@ impl Receiver {
             None => Kind::Refused,
         };
         let about = if kind.is_ours() { About::Name(&self.0.spool) } else { client(session) };
-        let severity = match self.0.repeats.is_told(kind, about, Instant::now()) {
-            false => Severity::Debug,
-            true if kind == Kind::Broken => Severity::Error,
-            true if kind.is_ours() => Severity::Warn,
-            true => Severity::Info,
+        let severity = if self.0.repeats.is_told(kind, about, Instant::now()) {
+            if kind == Kind::Broken {
+                Severity::Error
+            } else if kind.is_ours() {
+                Severity::Warn
+            } else {
+                Severity::Info
+            }
+        } else {
+            Severity::Debug
         };
         let help = if severity == Severity::Debug { String::new() } else { self.help(kind) };
         line.write(severity, help, session, envelope, outcome, begun);

@@ -201,9 +201,10 @@ impl AccountRoom {
     async fn ask(receiver: &Receiver, maildirs: Vec<String>, announced: u64, is_permanent: bool) -> Result<(), Stop> {
         for maildir in maildirs {
             if !receiver.0.destinations.has_room(&maildir, announced).await {
-                let reply = match is_permanent {
-                    true => Reply::new(552, "5.2.2", "The mailbox is full"),
-                    false => Reply::new(452, "4.2.2", "The mailbox is full, try again later"),
+                let reply = if is_permanent {
+                    Reply::new(552, "5.2.2", "The mailbox is full")
+                } else {
+                    Reply::new(452, "4.2.2", "The mailbox is full, try again later")
                 };
                 return Err(Stop { kind: Some(Kind::AccountFull), about: Some(maildir), ..reply.into() });
             }

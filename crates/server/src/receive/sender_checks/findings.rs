@@ -37,9 +37,10 @@ impl SenderFindings {
     /// The field Authentication-Results of the service, which is named in A-labels. `None`: its name is no domain.
     pub fn field(&self, service: &str) -> Option<String> {
         let mut field = AuthResults::new(service)?;
-        let spf = match self.spf.is_of_sender {
-            true => ("smtp.mailfrom", PlainText::address(&self.sender.address)),
-            false => ("smtp.helo", PlainText::domain(&self.sender.helo)),
+        let spf = if self.spf.is_of_sender {
+            ("smtp.mailfrom", PlainText::address(&self.sender.address))
+        } else {
+            ("smtp.helo", PlainText::domain(&self.sender.helo))
         };
         field.add("spf", self.spf.result.name(), &[spf]);
         if self.dkim.is_empty() {

@@ -98,9 +98,10 @@ impl NodeDoor {
     /// Empty for a shard that never had an owner.
     fn cell(&self, shard: u16) -> Result<ShardCell, String> {
         let (value, _) = self.cells.get(&CellKey::Shard(shard).to_string()).map_err(|error| error.to_string())?;
-        match value.is_empty() {
-            true => Ok(ShardCell::default()),
-            false => ShardCell::decode(&value).ok_or_else(|| "the shard's cell cannot be read".to_owned()),
+        if value.is_empty() {
+            Ok(ShardCell::default())
+        } else {
+            ShardCell::decode(&value).ok_or_else(|| "the shard's cell cannot be read".to_owned())
         }
     }
 

@@ -103,9 +103,10 @@ pub(super) async fn checked(
     while sizes.len() < request.messages() {
         let (of_part, bounds) = (Arc::clone(&request), bounds.clone());
         let check = move |may_go_on: &dyn Fn() -> bool| checked_part(&of_part, sizes, &bounds, may_go_on);
-        sizes = match request.has_templates() {
-            true => rendering.part(check).await??,
-            false => spawn_blocking(move || check(&|| true)).await.map_err(|_| RenderFailure::Panicked)??,
+        sizes = if request.has_templates() {
+            rendering.part(check).await??
+        } else {
+            spawn_blocking(move || check(&|| true)).await.map_err(|_| RenderFailure::Panicked)??
         };
     }
     Ok(CheckedRequest { request, sizes, only: None })
@@ -116,10 +117,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     is_long: bool,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RenderFailure> {
-    match is_long {
-        false => Ok(work()),
-        true => spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked),
-    }
+    if is_long { spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked) } else { Ok(work()) }
 }
 
 /// True if one pass over this many octets takes long enough for another thread.

@@ -116,17 +116,16 @@ impl InjectDoor {
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
         let bounds = Arc::new(bounds);
         let delivery = Delivery { door: self.clone(), request, sizes, only, bounds, peer, tenant, key, is_asked };
-        let reply = match delivery.key.is_some() {
-            false => delivery.run().await,
+        let reply = if delivery.key.is_some() {
             // Messages under way are finished although the client leaves: until then nobody knows what a repeated request has left to do.
-            true => {
-                let run = async move {
-                    let reply = delivery.run().await;
-                    drop(share);
-                    reply
-                };
-                tokio::spawn(run).await.map_err(|_| RenderFailure::Panicked)?
-            }
+            let run = async move {
+                let reply = delivery.run().await;
+                drop(share);
+                reply
+            };
+            tokio::spawn(run).await.map_err(|_| RenderFailure::Panicked)?
+        } else {
+            delivery.run().await
         };
         drop(asking);
         Ok(reply)
@@ -161,9 +160,10 @@ impl InjectDoor {
     ) -> Option<Composed> {
         let (id, has_templates) = (self.next_session(), request.has_templates());
         let compose = move |may_go_on: &dyn Fn() -> bool| composed(&request, number, may_go_on, &bounds, id);
-        let composed = match has_templates {
-            true => rendering.again(compose).await,
-            false => blocking(is_long(bytes as usize), move || compose(&|| true)).await,
+        let composed = if has_templates {
+            rendering.again(compose).await
+        } else {
+            blocking(is_long(bytes as usize), move || compose(&|| true)).await
         };
         composed.ok()?.ok()
     }

@@ -65,9 +65,12 @@ fn cut(text: &str) -> String {
 
 /// True for one of the domains, and for those below one with a dot in front.
 fn is_below(domains: &[String], domain: &str) -> bool {
-    domains.iter().any(|allowed| match allowed.starts_with('.') {
-        true => domain.len() > allowed.len() && domain.ends_with(allowed.as_str()),
-        false => domain == allowed,
+    domains.iter().any(|allowed| {
+        if allowed.starts_with('.') {
+            domain.len() > allowed.len() && domain.ends_with(allowed.as_str())
+        } else {
+            domain == allowed
+        }
     })
 }
 

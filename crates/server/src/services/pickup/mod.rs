@@ -306,9 +306,10 @@ async fn receive(
     let handed_over = match opened {
         Ok(message) => {
             let recipients = not_among(&refused, &message.head().recipients);
-            match recipients.is_empty() {
-                true => Ok(Fates::default()),
-                false => hand_over(receiver, config, session, message, recipients).await,
+            if recipients.is_empty() {
+                Ok(Fates::default())
+            } else {
+                hand_over(receiver, config, session, message, recipients).await
             }
         }
         Err(error) => Err(error.into()),

@@ -102,9 +102,10 @@ impl Place {
                     // An earlier attempt may have left one there.
                     self.copy_for(name, refused, &self.refused, &self.refused.free_name(name))?;
                 }
-                match rest.is_empty() {
-                    true => self.directory.remove(name)?,
-                    false => self.copy_for(name, rest, &self.directory, name)?,
+                if rest.is_empty() {
+                    self.directory.remove(name)?
+                } else {
+                    self.copy_for(name, rest, &self.directory, name)?
                 }
             }
         }

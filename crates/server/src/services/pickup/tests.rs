@@ -244,9 +244,10 @@ async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
         let path = directory.path().join(&name);
         let mut octets = std::fs::read(&path).unwrap();
         let last = octets.len() - 3;
-        match is_short {
-            true => octets.truncate(last),
-            false => octets[last] ^= 1,
+        if is_short {
+            octets.truncate(last)
+        } else {
+            octets[last] ^= 1
         }
         std::fs::write(&path, octets).unwrap();
         let settlement = receive(&rig.receiver, rig.config.local_session(), &place, &name, 1, Vec::new()).await.0;

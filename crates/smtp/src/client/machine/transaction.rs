@@ -371,10 +371,7 @@ impl Transaction {
             if outcome.is_some() || domains.contains(&domain) {
                 continue;
             }
-            match domains.len() < most {
-                true => drop(domains.insert(domain)),
-                false => *outcome = Some(too_many()),
-            }
+            if domains.len() < most { drop(domains.insert(domain)) } else { *outcome = Some(too_many()) }
         }
     }
 

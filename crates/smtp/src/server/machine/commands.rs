@@ -58,14 +58,13 @@ impl Machine {
             return Some(Err(BadLine { error, sort }));
         }
         let response = matches!(self.state, State::AuthResponse);
-        let limit = match response {
-            true => command::AUTH_LINE_BYTES_MAX,
-            false => command::line_bytes_max(input, self.config.limits.command_line_bytes, self.offers_auth()),
+        let limit = if response {
+            command::AUTH_LINE_BYTES_MAX
+        } else {
+            command::line_bytes_max(input, self.config.limits.command_line_bytes, self.offers_auth())
         };
-        let too_long = || match response {
-            true => CommandError::AuthTooLong { limit },
-            false => CommandError::CommandTooLong { limit },
-        };
+        let too_long =
+            || if response { CommandError::AuthTooLong { limit } } else { CommandError::CommandTooLong { limit } };
         let Some(end) = end else {
             // `limit` octets without a line feed: the whole line is longer.
             if input.len() >= limit {

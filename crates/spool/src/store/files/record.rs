@@ -51,9 +51,10 @@ impl RecordFile {
     pub fn head(&self) -> Result<Bytes, RecordError> {
         let mut head = vec![0; self.header.head_len as usize];
         read_at(&self.file, self.lsn, &mut head, HEADER as u64)?;
-        match crc32c::crc32c(&head) == self.header.head_crc {
-            true => Ok(head.into()),
-            false => Err(RecordError::HeadDamaged(self.lsn)),
+        if crc32c::crc32c(&head) == self.header.head_crc {
+            Ok(head.into())
+        } else {
+            Err(RecordError::HeadDamaged(self.lsn))
         }
     }
 
