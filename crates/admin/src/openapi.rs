@@ -69,8 +69,18 @@ mod tests {
             let known = if error.contains("there are no fields") { BTreeSet::new() } else { expected(&error) };
             assert_eq!(keys, known, "{name}");
         }
-        let of_the_socket =
-            ["acme", "cluster", "export", "import", "trace", "page", "forget-mailbox", "forget-guesses", "reload", "account"];
+        let of_the_socket = [
+            "acme",
+            "cluster",
+            "export",
+            "import",
+            "trace",
+            "page",
+            "forget-mailbox",
+            "forget-guesses",
+            "reload",
+            "account",
+        ];
         let missing: BTreeSet<&str> =
             all.iter().map(String::as_str).filter(|name| !documented.contains(name)).collect();
         assert_eq!(missing, BTreeSet::from(of_the_socket));

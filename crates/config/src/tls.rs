@@ -119,21 +119,18 @@ impl Listener {
         let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
         let has_certificate = !names_none || default.is_set() || has_acme;
         let is_http = self.protocol == ListenerProtocol::Http;
-        let mode = *self.tls.get_or_insert(match &socket.address {
-            // Browsers have no certificate for a loopback address, and a web server in front has its own.
-            Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
-            // For the challenges of an authority.
-            Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
-            // A proxy may have done it already.
-            Some(address) if has_certificate && !socket.proxy_protocol => {
-                if is_http || self.is_at_tls_port(address) {
-                    ListenerTls::Implicit
-                } else {
-                    ListenerTls::StartTls
+        let mode =
+            *self.tls.get_or_insert(match &socket.address {
+                // Browsers have no certificate for a loopback address, and a web server in front has its own.
+                Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
+                // For the challenges of an authority.
+                Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
+                // A proxy may have done it already.
+                Some(address) if has_certificate && !socket.proxy_protocol => {
+                    if is_http || self.is_at_tls_port(address) { ListenerTls::Implicit } else { ListenerTls::StartTls }
                 }
-            }
-            _ => ListenerTls::Off,
-        });
+                _ => ListenerTls::Off,
+            });
         if names_none && mode != ListenerTls::Off && default.is_set() {
             self.certificate = Some(default.certificate.clone());
             self.key = Some(default.key.clone()).filter(|keys| !keys.0.is_empty());

@@ -212,8 +212,8 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Account, Acme, Cluster, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail,
-            Serve, Suppression, Token, Trace,
+            Account, Acme, Cluster, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route,
+            Sendmail, Serve, Suppression, Token, Trace,
         };
         matches!(
             self,

@@ -153,7 +153,11 @@ impl World {
             return;
         }
         self.files.insert(key, if lost { File::Lost } else { after });
-        if self.table.written(key) { self.unnoted.push(key) } else { drop(self.queued.insert(key)) }
+        if self.table.written(key) {
+            self.unnoted.push(key);
+        } else {
+            self.queued.insert(key);
+        }
     }
 
     fn note(&mut self) {

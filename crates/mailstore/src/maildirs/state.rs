@@ -127,7 +127,11 @@ impl MailboxState {
                 for group in groups {
                     let (behind, is_behind) = (&mut self.behind, group.flags & flag_bits::BEHIND != 0);
                     now.messages.set_flags(&group.set, visible(group.flags), lsn, |uid| {
-                        if is_behind { drop(behind.insert(uid, group.letters)) } else { drop(behind.remove(&uid)) }
+                        if is_behind {
+                            behind.insert(uid, group.letters);
+                        } else {
+                            behind.remove(&uid);
+                        }
                     });
                 }
             }

@@ -30,10 +30,9 @@ pub fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(root.join(dir)).unwrap().map(Result::unwrap) {
         let (path, kind) = (dir.join(entry.file_name()), entry.file_type().unwrap());
         if kind.is_dir() {
-            found.extend(files(root, &path))
+            found.extend(files(root, &path));
         } else if kind.is_file() {
-            found.push(path)
-        } else {
+            found.push(path);
         }
     }
     found.sort();

@@ -190,10 +190,9 @@ impl HeaderFacts {
     fn stored(&mut self, field: &RawField<'_>) {
         let Some(draft) = &mut self.draft else { return };
         if field.is_whole {
-            draft.field(field.bytes)
+            draft.field(field.bytes);
         } else if posthaste_dkim::is_signed(field.name) {
-            draft.field_too_large()
-        } else {
+            draft.field_too_large();
         }
     }
 }

@@ -245,7 +245,6 @@ fn markdown_tables(text: &str) -> Vec<Table> {
             } else {
                 tables.push(vec![row(line)])
             }
-        } else {
         }
         is_inside = line.starts_with('|');
     }

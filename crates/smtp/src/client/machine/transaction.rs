@@ -371,7 +371,11 @@ impl Transaction {
             if outcome.is_some() || domains.contains(&domain) {
                 continue;
             }
-            if domains.len() < most { drop(domains.insert(domain)) } else { *outcome = Some(too_many()) }
+            if domains.len() < most {
+                domains.insert(domain);
+            } else {
+                *outcome = Some(too_many());
+            }
         }
     }
 
