@@ -38,17 +38,19 @@ pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
     match command {
         ClusterCommand::Status { server } => {
             let status = status(&server)?;
-            match server.json {
-                true => print_json(&format!("{}\n", json!(status)))?,
-                false => print(&table(&status))?,
+            if server.json {
+                print_json(&format!("{}\n", json!(status)))?;
+            } else {
+                print(&table(&status))?;
             }
             Ok(ExitCode::from(u8::from(!status.shards.iter().all(is_well))))
         }
         ClusterCommand::Drain { server } => {
             answer(&server, &Request::Cluster { order: Some(ClusterOrder::Drain) })?;
-            match server.json {
-                true => print_json("{\"drained\":true}\n")?,
-                false => print("this node owns no shard and takes none until its next start: it may be stopped\n")?,
+            if server.json {
+                print_json("{\"drained\":true}\n")?;
+            } else {
+                print("this node owns no shard and takes none until its next start: it may be stopped\n")?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -71,9 +73,10 @@ fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<Exi
         let status = status(server)?;
         let owner = status.shards.iter().find(|it| it.shard == shard).and_then(|it| it.owner.as_deref());
         if let Some(owner) = owner.filter(|owner| *owner != from) {
-            match server.json {
-                true => print_json(&format!("{}\n", json!({ "shard": shard, "from": from, "to": owner })))?,
-                false => print(&format!("shard {shard}: {from} -> {}\n", harmless(owner)))?,
+            if server.json {
+                print_json(&format!("{}\n", json!({ "shard": shard, "from": from, "to": owner })))?;
+            } else {
+                print(&format!("shard {shard}: {from} -> {}\n", harmless(owner)))?;
             }
             return Ok(ExitCode::SUCCESS);
         }

@@ -40,9 +40,10 @@ pub fn run(server: &ServerArgs) -> Result<ExitCode, AnyError> {
     let mut line = || lines.next().unwrap_or(Value::Null);
     let (status, check) = (serde_json::from_value(line())?, serde_json::from_value(line())?);
     let findings = findings(&status, &check);
-    match server.json {
-        true => print_json(&format!("{:#}\n", json!(findings)))?,
-        false => print(&text(&findings))?,
+    if server.json {
+        print_json(&format!("{:#}\n", json!(findings)))?;
+    } else {
+        print(&text(&findings))?;
     }
     Ok(ExitCode::from(u8::from(findings.iter().any(|it| it.colour == Colour::Red))))
 }
