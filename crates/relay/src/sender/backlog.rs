@@ -87,7 +87,7 @@ impl BacklogWatch {
             return;
         }
         self.looked = now;
-        let sites = shared.sites.lock().expect("the sites");
+        let sites = shared.sites.lock();
         let level = level_of(sites.values().map(|site| {
             let mut state = site.state();
             let backlog = state.backlog.look();

@@ -105,11 +105,12 @@ impl Counted {
         }
         let (shared, site) = (self.shared.clone(), self.site.clone());
         let is_opportunistic = key.is_opportunistic();
-        let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
+        let known =
+            shared.sites.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
         let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
         let end = session.run(&mut mail).await;
         if session.channel() != Channel::Clear && session.has_answered() {
-            self.shared.broken_tls.worked(&host.name);
+            self.shared.sites.broken_tls.worked(&host.name);
         }
         match end {
             End::Lost(loss) => {
@@ -236,7 +237,7 @@ pub(super) async fn open(
 impl Shared {
     /// Notes a failure of TLS with a host.
     pub(super) fn tls_failed(&self, host: &Arc<str>, error: &str) {
-        if let Some(error) = self.broken_tls.failed(host, error)
+        if let Some(error) = self.sites.broken_tls.failed(host, error)
             && let Some(observer) = &self.config.observer
         {
             observer.tls_avoided(host, &error, broken_tls::MEMORY.as_secs());
@@ -295,7 +296,7 @@ pub(super) fn settings_for(
         TlsPolicy::Opportunistic if is_at_least_encrypted => TlsPolicy::Required,
         policy => policy,
     };
-    let is_given_up = policy == TlsPolicy::Opportunistic && shared.broken_tls.has(&host.name);
+    let is_given_up = policy == TlsPolicy::Opportunistic && shared.sites.broken_tls.has(&host.name);
     if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
         let name = tls.name.as_deref().unwrap_or(&host.name);
         let name = name.trim_matches(['[', ']']).trim_start_matches("IPv6:");

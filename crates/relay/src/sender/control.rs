@@ -355,7 +355,7 @@ impl Shared {
     /// Ends the pauses of sites.
     fn resume_sites(self: &Arc<Self>, places: &HashSet<SiteKey>) {
         for place in places {
-            let Some(site) = self.sites.lock().expect("the sites").get(place).cloned() else { continue };
+            let Some(site) = self.sites.find(place) else { continue };
             site.state().standing.resume();
             self.serve(&site);
         }
@@ -364,7 +364,7 @@ impl Shared {
     /// The reason why the source or the site of a recipient cannot be used.
     pub(super) fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
         let place = self.queue().route_of(key);
-        let site = place.and_then(|place| self.sites.lock().expect("the sites").get(&place).cloned());
+        let site = place.and_then(|place| self.sites.find(&place));
         let Some(site) = site else { return (None, false) };
         let state = site.state();
         let is_connecting = state.connecting > 0;

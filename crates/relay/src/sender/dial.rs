@@ -30,7 +30,7 @@ impl DialPermit {
         settings: &Settings,
     ) -> Result<(Session, Self), OpenError> {
         let opened = Session::open(endpoint, settings).await;
-        let failed = shared.tls_counts.count(&self.site.manner, settings, &opened);
+        let failed = shared.sites.tls_counts.count(&self.site.manner, settings, &opened);
         match opened {
             Ok(session) => Ok((session, self)),
             Err(error) => {

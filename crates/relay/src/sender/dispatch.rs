@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
-use super::connection_sharing::Thinner;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
+use super::sites::Thinner;
 use super::status::ReplyPlace;
 use posthaste_queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
@@ -31,7 +31,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
         backlog.look(&shared);
         pulse.step(2);
         shared.route_and_wake();
-        thinner.look(&shared);
+        if thinner.is_due() {
+            shared.serve_waiting_sites();
+            thinner.look(&shared.sites);
+        }
         pulse.step(0);
         let _ = timeout(LOOK_EVERY, shared.wake.notified()).await;
     }
@@ -70,9 +73,9 @@ impl Shared {
         for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
             self.settle_notices(of_message);
         }
-        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
+        let sites: Vec<Arc<Site>> = self.sites.all();
         sites.iter().for_each(|site| self.serve(site));
-        self.forget_sites(&sites);
+        self.sites.forget(&sites, |ready| self.queue().ready(ready).is_some());
     }
 
     /// Notices of one kind and one message.
@@ -137,7 +140,7 @@ impl Shared {
             self.route_in_turn(id);
         }
         for (id, key) in woken {
-            let site = self.sites.lock().expect("the sites").get(&key).cloned();
+            let site = self.sites.find(&key);
             let Some(site) = site else { continue };
             site.state().ready = id;
             self.serve(&site);

@@ -128,7 +128,7 @@ impl Shared {
         let mut names = vec![format!("tenant {}", explained.tenant)];
         for source in &explained.sources {
             let key = (source.as_str().into(), explained.site.as_str().into());
-            let site = self.sites.lock().expect("the sites").get(&key).cloned();
+            let site = self.sites.find(&key);
             all.extend(site.iter().flat_map(|site| self.now_of_site(site)));
             names.push(format!("domain {} from {source}", explained.domain));
         }
@@ -142,7 +142,7 @@ impl Shared {
     /// The limit that a recipient's site waits for now.
     pub(super) fn limit_of(&self, key: Key) -> Option<String> {
         let place = self.queue().route_of(key)?;
-        let site = self.sites.lock().expect("the sites").get(&place).cloned()?;
+        let site = self.sites.find(&place)?;
         // Trouble with the hosts is no limit: their last reply says it.
         let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
         self.now_of_site(&site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))

@@ -382,9 +382,9 @@ impl Relay {
             failed: count(&shared.outcomes.failed),
             recipients,
             owed_notices,
-            connections: shared.connections(),
-            idle: shared.reuse.idle(),
-            unreachable: shared.unreachable.load(Ordering::Relaxed),
+            connections: shared.sites.connections(),
+            idle: shared.sites.reuse.idle(),
+            unreachable: shared.sites.unreachable(),
             looked_at: shared.operator.looked_at(),
             now: shared.time.now(),
         }
@@ -392,7 +392,7 @@ impl Relay {
 
     /// Sessions since opening, including failures for lack of TLS: the demand on TLS, the result, the count.
     pub fn tls_counts(&self) -> Vec<(&'static str, &'static str, u64)> {
-        self.0.shared.tls_counts.read()
+        self.0.shared.sites.tls_counts.read()
     }
 
     /// MTA-STS policies fetched since opening, and fetches that failed.
@@ -406,7 +406,7 @@ impl Opened {
         let Some(ending) = self.runtime.begin_end() else { return };
         let shared = &self.shared;
         shared.begin_end();
-        shared.wait_for_connections(deadline);
+        shared.sites.wait_for_connections(deadline);
         shared.outcomes.recorder.wait_until(deadline);
         let left = shared
             .outcomes

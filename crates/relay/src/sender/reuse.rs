@@ -281,7 +281,7 @@ impl Shared {
                 _ => {}
             }
         }
-        let mut handed = self.reuse.ask(key, site.number(), &wanted)?.await.ok()?;
+        let mut handed = self.sites.reuse.ask(key, site.number(), &wanted)?.await.ok()?;
         handed.session.take_over(messages_max, pulse.clone());
         Some(handed)
     }

@@ -129,7 +129,7 @@ impl Round {
             Ok(demanding) => demanding,
             Err(error) => {
                 // Not in the clear either: who forges these records may stand between.
-                let counted = shared.tls_counts.count_unanswered();
+                let counted = shared.sites.tls_counts.count_unanswered();
                 shared.observe_tls_failure(&self.counted.site, &host.name, counted, &error.to_string());
                 self.words.put(&host.name, format!("{}: {error}", host.name));
                 self.takes_none = TakesNone::No;

@@ -97,7 +97,7 @@ impl Shared {
     /// End of the pause of a site for one of its sources.
     fn pause_of(&self, plan: &Plan) -> Option<Instant> {
         let now = Instant::now();
-        let sites = self.sites.lock().expect("the sites");
+        let sites = self.sites.lock();
         let of = |(egress, _): &Member| sites.get(&(egress.name().clone(), plan.name.clone())).cloned();
         plan.members.iter().filter_map(of).filter_map(|site| site.state().standing.pause(now)).max()
     }
@@ -105,7 +105,7 @@ impl Shared {
     /// The site of a plan as one of its sources sees it. Without mail routed to it, a private one.
     pub fn site_of(&self, plan: &Plan, egress: &Arc<Egress>) -> Arc<Site> {
         let known = {
-            let sites = self.sites.lock().expect("the sites");
+            let sites = self.sites.lock();
             sites.get(&(egress.name().clone(), plan.name.clone())).cloned()
         };
         known.unwrap_or_else(|| {
@@ -134,7 +134,7 @@ impl Shared {
         let members = std::iter::once(usual).chain(late.map(|(_, plan)| plan));
         let members = members.flat_map(|plan| plan.members.iter().map(move |member| (plan, member)));
         let routed: Vec<Arc<Site>> = {
-            let mut sites = self.sites.lock().expect("the sites");
+            let mut sites = self.sites.lock();
             if !Arc::ptr_eq(routes, &self.routes.in_force()) {
                 return false;
             }
@@ -145,7 +145,7 @@ impl Shared {
             // no more of it.
             for (plan, (egress, _)) in members.clone() {
                 let known = sites.get(&(egress.name().clone(), plan.name.clone()));
-                known.filter(|site| !is_of(site, plan, egress)).into_iter().for_each(|site| self.retire(site));
+                known.filter(|site| !is_of(site, plan, egress)).into_iter().for_each(|site| self.sites.retire(site));
             }
             let (ready, resumes) = {
                 let mut queue = self.queue();
@@ -197,13 +197,13 @@ impl Shared {
     fn change_routes(&self, routing: Option<&Routing>) {
         {
             // Locked so that nothing is routed by the old routes after this.
-            let sites = self.sites.lock().expect("the sites");
+            let sites = self.sites.lock();
             let diversions = self.queue().take_diversions();
             self.routes.replace(routing, diversions);
             self.queue().reroute_all();
             let routes = self.routes.in_force();
             // No route leads to these any more.
-            sites.values().filter(|site| !routes.has(&site.source)).for_each(|site| self.retire(site));
+            sites.values().filter(|site| !routes.has(&site.source)).for_each(|site| self.sites.retire(site));
         }
         self.wake.notify_one();
     }

@@ -42,7 +42,7 @@ impl Shared {
 
     fn limits_changed(self: &Arc<Self>, waiters: Vec<Waiter>) {
         self.wake_waiters(waiters);
-        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
+        let sites: Vec<Arc<Site>> = self.sites.all();
         let routed: Vec<(Arc<str>, Arc<str>)> = {
             let queue = self.queue();
             let routed = |id| {

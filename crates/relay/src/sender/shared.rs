@@ -1,8 +1,7 @@
 //! State shared by all tasks of the relay.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_consumer::BudgetGate;
 use posthaste_message::rewrite::AddressMap;
@@ -14,9 +13,7 @@ use tokio::sync::Notify;
 
 use super::Outgoing;
 use super::ahead::CallAhead;
-use super::broken_tls::BrokenTls;
 use super::config::Config;
-use super::connection_sharing::ConnectionSharing;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
@@ -25,13 +22,12 @@ use super::outcomes::Outcomes;
 use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
-use super::reuse::Reuse;
 use super::round::connect;
 use super::route_table::RouteTable;
 use super::shape::{Base, Shaper};
-use super::site::{Admitted, Site, SiteKey, State, Wanted};
+use super::site::{Admitted, Site, State, Wanted};
+use super::sites::Sites;
 use super::status::keys_of;
-use super::tls_counts::TlsCounts;
 use posthaste_dns::Resolver;
 use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 
@@ -41,8 +37,6 @@ pub(super) struct Shared {
     pub config: Config,
     pub messages: Messages,
     pub outcomes: Outcomes,
-    pub sharing: Arc<ConnectionSharing>,
-    pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
     pub shaper: Shaper,
     pub room: QueueBounds,
@@ -54,7 +48,7 @@ pub(super) struct Shared {
     /// The ring needs space: take a snapshot.
     pub room_wanted: Notify,
     pub wanted: AtomicU64,
-    pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
+    pub sites: Sites,
     pub routes: RouteTable,
     /// Addresses of mail that leaves; the flag says whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
@@ -63,16 +57,10 @@ pub(super) struct Shared {
     pub careful_through: Lsn,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
-    connections: Mutex<usize>,
-    /// Notified when a connection has ended.
-    ended: Condvar,
     serial: AtomicU64,
     /// Numbers for the names of snapshots.
     pub snapshots: AtomicU64,
-    pub broken_tls: BrokenTls,
-    pub tls_counts: TlsCounts,
     pub operator: OperatorRequests,
-    pub unreachable: AtomicUsize,
 }
 
 /// The parts of [`Shared`].
@@ -98,8 +86,7 @@ impl Shared {
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             outcomes: Outcomes::new(recorder, replies, notices),
-            sharing: Arc::default(),
-            reuse: Arc::default(),
+            sites: Sites::new(config.connections_max),
             ahead: CallAhead::default(),
             room: QueueBounds::new(&config.room),
             routes: RouteTable::new(&config),
@@ -113,20 +100,14 @@ impl Shared {
             wake: Notify::new(),
             room_wanted: Notify::new(),
             wanted: AtomicU64::new(0),
-            sites: Mutex::default(),
             careful_through,
             seed,
             queue: Mutex::new(queue),
             generic: Default::default(),
             is_ending: AtomicBool::new(false),
-            connections: Mutex::new(0),
-            ended: Condvar::new(),
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),
-            broken_tls: BrokenTls::default(),
-            tls_counts: TlsCounts::default(),
             operator: OperatorRequests::default(),
-            unreachable: AtomicUsize::new(0),
         }
     }
 
@@ -198,43 +179,26 @@ impl Shared {
     pub fn begin_end(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.wake.notify_one();
-        self.sites.lock().expect("the sites").values().for_each(|site| site.state().idle.wake_all());
-    }
-
-    pub fn connections(&self) -> usize {
-        *self.connections.lock().expect("the connections")
-    }
-
-    /// Waits until no connection is left. Blocks.
-    pub fn wait_for_connections(&self, deadline: std::time::Instant) {
-        let mut connections = self.connections.lock().expect("the connections");
-        while *connections > 0 {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            connections = self.ended.wait_timeout(connections, left).expect("the connections").0;
-        }
+        self.sites.lock().values().for_each(|site| site.state().idle.wake_all());
     }
 
     /// Starts a connection that its site has counted.
     pub fn connect(self: &Arc<Self>, site: &Arc<Site>, admitted: Admitted) {
-        *self.connections.lock().expect("the connections") += 1;
+        self.sites.begin_connection();
         let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
         self.runtime.spawn(connect(self.clone(), site.clone(), admitted, seed));
     }
 
     /// Notes the end of a connection's task, and serves the rest of its site's mail.
     pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
-        *self.connections.lock().expect("the connections") -= 1;
-        self.ended.notify_all();
+        self.sites.end_connection();
         self.serve_waiting_sites();
         self.serve(site);
     }
 
     /// Has a connection serve a site's waiting mail, if there is any.
     pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
-        self.serve_with(site, |state| self.most_connections(site, state));
+        self.serve_with(site, |state| self.sites.most_connections(site, state));
         // If there is room again since the site was queued.
         self.serve_waiting_sites();
     }
@@ -265,12 +229,19 @@ impl Shared {
         }
     }
 
+    /// Gives free connections to the sites that have waited longest and still have mail.
+    pub fn serve_waiting_sites(self: &Arc<Self>) {
+        while self.sites.sharing.is_waiting()
+            && self.sites.has_connection_left()
+            && let Some(site) = self.sites.sharing.next()
+        {
+            site.state().waits_for_connection = false;
+            self.serve_with(&site, |_| usize::MAX);
+        }
+    }
+
     pub fn observe_site(&self, state: &SiteState<'_>) {
-        match state {
-            SiteState::Unreachable { pauses: 1, .. } => self.unreachable.fetch_add(1, Ordering::Relaxed),
-            SiteState::Unreachable { .. } => self.unreachable.load(Ordering::Relaxed),
-            SiteState::Reached { .. } => self.unreachable.fetch_sub(1, Ordering::Relaxed),
-        };
+        self.sites.note(state);
         if let Some(observer) = &self.config.observer {
             observer.site(state);
         }

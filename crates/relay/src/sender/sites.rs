@@ -1,17 +1,116 @@
-//! End of a site: only this module replaces or removes a known site, and retires it, so that none stays counted as
-//! unreachable.
+//! All sites with mail, and what they share: connections, sessions to reuse, what is known of TLS.
+//!
+//! Only this module removes a known site, and retires it, so that none stays counted as unreachable.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::Shared;
-use super::site::Site;
+use super::broken_tls::BrokenTls;
+use super::connection_sharing::{ConnectionSharing, GivesWay};
+use super::observer::SiteState;
+use super::reuse::Reuse;
+use super::site::{Site, SiteKey, State};
+use super::tls_counts::TlsCounts;
+use posthaste_queue::ReadyId;
 
-impl Shared {
+/// Owner of sites and their connections.
+pub(super) struct Sites {
+    known: Mutex<HashMap<SiteKey, Arc<Site>>>,
+    pub sharing: Arc<ConnectionSharing>,
+    pub reuse: Arc<Reuse>,
+    pub broken_tls: BrokenTls,
+    pub tls_counts: TlsCounts,
+    unreachable: AtomicUsize,
+    connections_max: usize,
+    connections: Mutex<usize>,
+    /// Notified when a connection has ended.
+    ended: Condvar,
+}
+
+impl Sites {
+    pub fn new(connections_max: usize) -> Self {
+        Sites {
+            known: Mutex::default(),
+            sharing: Arc::default(),
+            reuse: Arc::default(),
+            broken_tls: BrokenTls::default(),
+            tls_counts: TlsCounts::default(),
+            unreachable: AtomicUsize::new(0),
+            connections_max,
+            connections: Mutex::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Lock it before a site.
+    pub fn lock(&self) -> MutexGuard<'_, HashMap<SiteKey, Arc<Site>>> {
+        self.known.lock().expect("the sites")
+    }
+
+    pub fn find(&self, key: &SiteKey) -> Option<Arc<Site>> {
+        self.lock().get(key).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Site>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub fn connections(&self) -> usize {
+        *self.open()
+    }
+
+    pub fn has_connection_left(&self) -> bool {
+        self.connections() < self.connections_max
+    }
+
+    fn open(&self) -> MutexGuard<'_, usize> {
+        self.connections.lock().expect("the connections")
+    }
+
+    pub fn begin_connection(&self) {
+        *self.open() += 1;
+    }
+
+    pub fn end_connection(&self) {
+        *self.open() -= 1;
+        self.ended.notify_all();
+    }
+
+    /// Waits until no connection is left. Blocks.
+    pub fn wait_for_connections(&self, deadline: std::time::Instant) {
+        let mut connections = self.open();
+        while *connections > 0 {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            connections = self.ended.wait_timeout(connections, left).expect("the connections").0;
+        }
+    }
+
+    /// Number of unreachable ones.
+    pub fn unreachable(&self) -> usize {
+        self.unreachable.load(Ordering::Relaxed)
+    }
+
+    /// Counts a change of a site.
+    pub fn note(&self, state: &SiteState<'_>) {
+        match state {
+            SiteState::Unreachable { pauses: 1, .. } => {
+                self.unreachable.fetch_add(1, Ordering::Relaxed);
+            }
+            SiteState::Unreachable { .. } => {}
+            SiteState::Reached { .. } => {
+                self.unreachable.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Ends the connections of a site after their transactions.
     pub fn retire(&self, site: &Site) {
         let mut state = site.state();
@@ -23,18 +122,85 @@ impl Shared {
     }
 
     /// Removes sites without mail: those unreachable long ago; beyond [`SITES_KEPT`], all without a connection.
-    pub fn forget_sites(&self, sites: &[Arc<Site>]) {
+    pub fn forget(&self, sites: &[Arc<Site>], has_mail: impl Fn(ReadyId) -> bool) {
         let (now, is_many) = (Instant::now(), sites.len() > SITES_KEPT);
         for site in sites {
             let is_gone = |site: &Site| {
                 let state = site.state();
                 let is_idle = is_many && state.connections == 0 || state.is_forgotten(now);
-                is_idle && self.queue().ready(state.ready).is_none()
+                is_idle && !has_mail(state.ready)
             };
             let key = (site.source.name().clone(), site.name.clone());
-            if remove_if(&self.sites, &key, site, is_gone) {
+            if remove_if(&self.known, &key, site, is_gone) {
                 self.retire(site);
             }
+        }
+    }
+
+    /// Decides if a connection ends after a message, to give a waiting site its turn.
+    pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
+        if self.sharing.is_waiting() && used >= TURN { self.sharing.takes(0) } else { None }
+    }
+
+    /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
+    pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
+        let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
+        if spare > 0 || self.sharing.is_waiting() { self.sharing.takes(spare) } else { None }
+    }
+
+    /// Connections above `most * (1 - 1/part)`: the used part of the reserve.
+    fn reserve_used(&self, part: usize) -> usize {
+        let most = self.connections_max;
+        self.connections().saturating_sub(most - most / part)
+    }
+
+    /// Most connections that a site may have when it asks for one more. Without room for its first, it is queued.
+    pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
+        let has_room = match state.connections {
+            0 => self.connections() < self.connections_max,
+            _ => self.reserve_used(RESERVE) == 0,
+        };
+        if has_room && !self.sharing.is_waiting() {
+            return usize::MAX;
+        }
+        self.sharing.wait(site, state);
+        0
+    }
+}
+
+/// Has idle connections check whether to give way.
+#[derive(Default)]
+pub(super) struct Thinner {
+    next_at: Option<Instant>,
+    /// Where the next pass over the sites begins.
+    from: usize,
+}
+
+impl Thinner {
+    /// True once every [`THIN_EVERY`]. To be asked often.
+    pub fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = self.next_at.is_none_or(|at| now >= at);
+        if is_due {
+            self.next_at = Some(now + THIN_EVERY);
+        }
+        is_due
+    }
+
+    pub fn look(&mut self, all: &Sites) {
+        let mut wanted = all.sharing.wanted(all.reserve_used(IDLE_RESERVE));
+        if wanted == 0 {
+            return;
+        }
+        let sites = all.lock();
+        let from = self.from % sites.len().max(1);
+        let in_turn = sites.values().enumerate().skip(from).chain(sites.values().enumerate().take(from));
+        for (at, site) in in_turn.take(SITES_AT_ONCE) {
+            if wanted == 0 {
+                break;
+            }
+            self.from = at + 1;
+            wanted -= usize::from(site.state().idle.give_way());
         }
     }
 }
@@ -55,18 +221,29 @@ fn remove_if<K: Eq + Hash, V>(
     is_removed
 }
 
+/// Time for which a site keeps a connection at least.
+const TURN: Duration = Duration::from_secs(2);
+/// One connection in this many is reserved for sites that have none.
+const RESERVE: usize = 8;
+/// Idle connections end once all but one in this many are open. Those between this and [`RESERVE`] are for sites that
+/// have one and need more.
+const IDLE_RESERVE: usize = 4;
+/// Sites that one pass visits: meanwhile none can be found or made.
+const SITES_AT_ONCE: usize = 1000;
+/// Time between passes; a site waits this long for an idle connection.
+const THIN_EVERY: Duration = Duration::from_millis(10);
 /// Sites without mail that are kept.
 const SITES_KEPT: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sender::observer::SiteState;
+    use crate::sender::shared::Shared;
     use crate::sender::site::Wanted;
     use crate::sender::source::{Egress, Source};
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{Route, Routing};
-    use posthaste_queue::{Prefer, ReadyId, Take};
+    use posthaste_queue::{Prefer, Take};
 
     #[test]
     fn nothing_is_routed_to_a_site_that_is_being_removed() {
@@ -86,7 +263,7 @@ mod tests {
         let limits = shared.shaper.unlimited("default", "");
         let site = Arc::new(Site::new(source, name.into(), manner, destination, ReadyId::default(), limits));
         let key = (site.source.name().clone(), site.name.clone());
-        shared.sites.lock().unwrap().insert(key, site.clone());
+        shared.sites.lock().insert(key, site.clone());
         site
     }
 
@@ -127,7 +304,7 @@ mod tests {
             let id = shared.queue().next_unrouted().expect("it waits for a route");
             shared.runtime.block_on(super::super::router::route(shared.clone(), id));
         };
-        let site = || shared.sites.lock().unwrap().values().next().expect("one").clone();
+        let site = || shared.sites.lock().values().next().expect("one").clone();
         set("one");
         route();
         let old = site();
@@ -141,7 +318,7 @@ mod tests {
         let mut is_taken = false;
         std::thread::scope(|threads| {
             threads.spawn(route);
-            while shared.sites.try_lock().is_ok() {
+            while shared.sites.known.try_lock().is_ok() {
                 std::thread::yield_now();
             }
             // While it waits for this lock, a connection that has it could take what is ready.
@@ -170,11 +347,11 @@ mod tests {
         let (error, failures, pauses, pause_secs) = ("it does not answer", 1, pause.pauses, pause.secs);
         shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
         sites[1].state().connections = 1;
-        shared.forget_sites(&sites);
-        assert_eq!((shared.sites.lock().unwrap().len(), relay.stats().unreachable), (SITES_KEPT, 1));
+        shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
+        assert_eq!((shared.sites.lock().len(), relay.stats().unreachable), (SITES_KEPT, 1));
         sites.push(add(SITES_KEPT));
-        shared.forget_sites(&sites);
-        assert_eq!((shared.sites.lock().unwrap().len(), relay.stats().unreachable), (1, 0));
+        shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
+        assert_eq!((shared.sites.lock().len(), relay.stats().unreachable), (1, 0));
         assert!(sites[0].state().is_retired && !sites[1].state().is_retired);
     }
 }

@@ -183,7 +183,7 @@ impl Mail {
             return Poll::Ready(None);
         }
         if self.has_taken {
-            self.gives_way = self.shared.gives_turn(used);
+            self.gives_way = self.shared.sites.gives_turn(used);
         }
         if self.gives_way.is_some() {
             return Poll::Ready(None);
@@ -192,7 +192,7 @@ impl Mail {
         let (transaction, tokens, has_more) = self.next(&mut state);
         state.served.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
-            self.gives_way = self.shared.gives_way(self.idle.is_some());
+            self.gives_way = self.shared.sites.gives_way(self.idle.is_some());
             if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
@@ -213,7 +213,7 @@ impl Mail {
             self.known.set_busy();
         }
         if has_more {
-            let most = self.shared.most_connections(&self.site, &mut state);
+            let most = self.shared.sites.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {
                 true => state.grow(&self.site, most, &self.shared.shaper.alarm),
                 // Tokens may have accrued while all were idle.
