@@ -26,7 +26,6 @@ pub mod explain;
 pub mod file;
 pub mod kumo;
 mod merge;
-mod open_count;
 mod resolve;
 mod scope;
 #[cfg(test)]
@@ -39,7 +38,6 @@ use std::sync::Arc;
 use automation::Automation;
 use posthaste_units::words::plain;
 
-pub use open_count::{OpenCount, Opened};
 pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
 pub use scope::{Label, Place, Scope};
 

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use crate::sender::site::Site;
 use posthaste_queue::Parked;
-use posthaste_shaping::{OpenCount, Opened};
 
 /// The waiter that is woken when a limit allows more.
 #[derive(Debug)]
@@ -241,7 +240,7 @@ impl Alarm {
 pub(in crate::sender) struct OpenLimit {
     /// The name of the limited mail.
     pub name: Arc<str>,
-    count: Arc<OpenCount>,
+    open: AtomicU32,
     waiting: Mutex<Waiters>,
 }
 
@@ -260,16 +259,18 @@ impl Waiters {
 
 impl OpenLimit {
     pub fn new(name: Arc<str>) -> Self {
-        OpenLimit { name, count: Arc::default(), waiting: Mutex::default() }
+        OpenLimit { name, open: AtomicU32::new(0), waiting: Mutex::default() }
     }
 
     pub fn count(&self) -> u32 {
-        self.count.count()
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Opens one more connection, unless `most` are open.
     pub fn open(self: &Arc<Self>, most: u32) -> Option<Permit> {
-        self.count.open(most).map(|opened| Permit { opened, limit: self.clone() })
+        let more = |open: u32| (open < most).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Permit { limit: self.clone() })
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiters> {
@@ -319,10 +320,9 @@ impl OpenLimit {
     }
 }
 
-/// One connection of an [`OpenLimit`].
+/// One connection of an [`OpenLimit`], until it is dropped.
 #[derive(Debug)]
 pub(in crate::sender) struct Permit {
-    opened: Opened,
     limit: Arc<OpenLimit>,
 }
 
@@ -333,9 +333,15 @@ impl Permit {
 
     /// Ends the connection; returns the next site in turn.
     pub fn end(self) -> Option<Arc<Site>> {
-        let Permit { opened, limit } = self;
-        drop(opened);
+        let limit = self.limit.clone();
+        drop(self);
         limit.next()
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limit.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -345,3 +351,30 @@ const SOON: u64 = 1_000_000;
 const MAY_BE_FREE: u64 = 250_000_000;
 /// Longest timer.
 const A_WHILE: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_more_than_allowed_are_open() {
+        let (limit, most_seen) = (Arc::new(OpenLimit::new("a limit".into())), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5000 {
+                        if let Some(_permit) = limit.open(2) {
+                            most_seen.fetch_max(limit.count(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&most_seen.into_inner()));
+        assert_eq!(limit.count(), 0);
+        let two = (limit.open(2).unwrap(), limit.open(2).unwrap());
+        assert!(limit.open(2).is_none() && limit.open(3).is_some());
+        drop(two);
+        assert_eq!(limit.count(), 0);
+    }
+}
