@@ -109,6 +109,59 @@ fn nobody_else_may_relay_but_to_open_domains() {
     server.stop();
 }
 
+/// Forms by which a relay was got round: two domains, routes, paths of UUCP, quotes, literals.
+#[test]
+fn nobody_relays_in_disguise() {
+    let here = tempfile::tempdir().unwrap();
+    let server = Server::start(here.path(), &config(1));
+    let elsewhere = [
+        "ann@there.example",
+        "ann@there.example.",
+        "ann@sub.here.example",
+        "here.example!ann@there.example",
+        "eve%here.example@there.example",
+        "\"eve@here.example\"@there.example",
+        "\"eve@here.example @\"@there.example",
+        "@here.example:ann@there.example",
+        "@here.example,@open.example:ann@there.example",
+        "eve@here.example@there.example",
+        "eve@here.example> <ann@there.example",
+        "postmaster@there.example",
+        "ann@[127.0.0.1]",
+        "ann@[IPv6:::1]",
+        "ann@[here.example]",
+        "ann@127.0.0.1",
+        "ann@localhost",
+    ];
+    for sender in ["sender@example.net", "eve@here.example", "postmaster@here.example", ""] {
+        // One after the other: a session has a bound on errors.
+        let mut other = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
+        assert_eq!(other.reply().code, 220);
+        other.expect("EHLO client.example.net", 250);
+        other.expect(&format!("MAIL FROM:<{sender}>"), 250);
+        for to in elsewhere {
+            let reply = other.command(&format!("RCPT TO:<{to}>"));
+            assert!(matches!(reply.code, 501 | 550 | 555), "{to}: {reply:?}");
+        }
+        // The last `@` decides; the rest is a name of ours, or none.
+        for (to, code) in [
+            ("ann%there.example@here.example", 550),
+            ("there.example!ann@here.example", 550),
+            ("\"ann@there.example\"@here.example", 550),
+            ("ann@there.example@here.example", 501),
+            ("@there.example:eve@here.example", 250),
+            ("\"eve\"@here.example", 250),
+            ("eve@HERE.example", 250),
+        ] {
+            let reply = other.command(&format!("RCPT TO:<{to}>"));
+            assert_eq!(reply.code, code, "{to}: {reply:?}");
+        }
+        other.expect("RSET", 250);
+    }
+    assert!(relaying::list(here.path(), &[]).is_empty(), "nothing waits for another host");
+    server.stop();
+}
+
 /// The reply to a recipient at another host, of a client of one listener.
 fn rcpt_elsewhere(server: &Server, listener: usize) -> crate::support::Reply {
     let mut client = Client::open(server.addresses[listener]).unwrap();
