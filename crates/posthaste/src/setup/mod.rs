@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use posthaste_directory::names::folded_domain;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
@@ -131,10 +132,10 @@ impl Setup {
     fn look(args: SetupArgs) -> Result<Self, AnyError> {
         let place = Place::new(args.config_dir.clone(), args.data.clone())?;
         let (user, domain) = Wanted::address(&args.address)?;
-        let host = args.host.clone().unwrap_or_else(|| format!("mx.{domain}"));
-        if !posthaste_dkim::is_domain(&host) || !host.contains('.') {
-            return Err(format!("`{host}` is no name of a host, such as mx.example.org").into());
-        }
+        let usual = format!("mx.{domain}");
+        let named = args.host.as_deref().unwrap_or(&usual);
+        let host = folded_domain(named).filter(|host| posthaste_dkim::is_domain(host) && host.contains('.'));
+        let host = host.ok_or_else(|| format!("`{named}` is no name of a host, such as mx.example.org"))?.into_owned();
         let any = ports::any_address();
         let port = |port: u16| port.checked_add(args.port_offset).ok_or("--port-offset is too large");
         let is_running = is_running(&place);

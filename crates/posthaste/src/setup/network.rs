@@ -63,7 +63,9 @@ pub fn of_addresses(wanted: &Wanted, own: &[IpAddr], in_dns: &[IpAddr], nat: Opt
     let private: Vec<IpAddr> = in_dns.iter().filter(|one| is_private(**one)).copied().collect();
     let strangers: Vec<IpAddr> = in_dns.iter().filter(is_stranger).copied().collect();
     let (text, verdict) = if in_dns.is_empty() {
-        (format!("{host} has no address in DNS yet"), Verdict::Note)
+        let public: Vec<IpAddr> = own.iter().filter(|one| !is_private(**one)).copied().collect();
+        let public = if public.is_empty() { "its public address".to_owned() } else { list(&public) };
+        (format!("{host} has no address in DNS yet: add A or AAAA records with {public}"), Verdict::Note)
     } else if !private.is_empty() {
         (format!("{host} has {} in DNS, which others cannot reach", list(&private)), Verdict::Note)
     } else if !strangers.is_empty() {
@@ -195,7 +197,8 @@ mod tests {
         let both = ["192.0.2.10", "2001:db8::10"];
         assert_eq!(told(&both, &both), one("mx.example.org  192.0.2.10, 2001:db8::10", Verdict::Ok));
         assert_eq!(told(&both, &["192.0.2.10"]), one("mx.example.org  192.0.2.10", Verdict::Ok));
-        assert_eq!(told(&both, &[]), one("mx.example.org has no address in DNS yet", Verdict::Note));
+        let none = "mx.example.org has no address in DNS yet: add A or AAAA records with 192.0.2.10, 2001:db8::10";
+        assert_eq!(told(&both, &[]), one(none, Verdict::Note));
         let other = "mx.example.org has 192.0.2.9 in DNS, which this machine has not (192.0.2.10, 2001:db8::10)";
         assert_eq!(told(&both, &["192.0.2.9", "2001:db8::10"]), one(other, Verdict::Note));
         // Without a way out by that family nothing is known of it.
@@ -209,6 +212,7 @@ mod tests {
         let forward = "10.0.0.5 is private: forward 25 465 587 993 443 of 192.0.2.10 to 10.0.0.5";
         assert_eq!(behind[1..], [(forward.to_owned(), Verdict::Note)]);
         let unknown = told(&["100.64.0.5"], &[]);
+        assert!(unknown[0].0.ends_with("records with its public address"), "{unknown:?}");
         assert!(unknown[1].0.contains("443 of your router to 100.64.0.5; certificates need"), "{unknown:?}");
         let inside = told(&["192.168.1.5"], &["192.168.1.5"]);
         assert_eq!(inside[0].0, "mx.example.org has 192.168.1.5 in DNS, which others cannot reach");

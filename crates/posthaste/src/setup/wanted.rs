@@ -58,13 +58,14 @@ impl Ports {
 }
 
 impl Wanted {
-    /// The user and the domain of an address, the domain in lower-case A-labels.
+    /// The user and the domain of an address, both in lower case, the domain in A-labels.
     ///
     /// # Errors
     /// It is no address that setup makes an account for.
     pub fn address(address: &str) -> Result<(String, String), AnyError> {
         let wrong = || format!("`{address}` is no address such as ann@example.org");
         let (user, domain) = address.rsplit_once('@').ok_or_else(wrong)?;
+        let user = user.to_ascii_lowercase();
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
         let domain = folded_domain(domain).filter(|domain| posthaste_dkim::is_domain(domain)).ok_or_else(wrong)?;
         if user.is_empty() || !user.chars().all(is_plain) || !domain.contains('.') {
@@ -72,7 +73,7 @@ impl Wanted {
                 format!("{}: letters a-z, digits and . _ - before the @, and a domain of your own", wrong()).into()
             );
         }
-        Ok((user.to_owned(), domain.into_owned()))
+        Ok((user, domain.into_owned()))
     }
 
     pub fn address_of(&self, user: &str) -> String {
@@ -280,19 +281,11 @@ pub(crate) mod tests {
 
     #[test]
     fn an_address_is_a_plain_name_and_a_domain() {
-        assert_eq!(Wanted::address("ann@Example.ORG").unwrap(), ("ann".into(), "example.org".into()));
+        assert_eq!(Wanted::address("Ann@Example.ORG.").unwrap(), ("ann".into(), "example.org".into()));
         assert_eq!(Wanted::address("a@bücher.example").unwrap().1, "xn--bcher-kva.example");
-        for wrong in [
-            "",
-            "ann",
-            "@example.org",
-            "ann@",
-            "ann@localhost",
-            "Ann@example.org",
-            "a\"b@example.org",
-            "ann@127.0.0.1",
-            "a b@example.org",
-        ] {
+        for wrong in
+            ["", "ann", "@example.org", "ann@", "ann@localhost", "a\"b@example.org", "ann@127.0.0.1", "a b@example.org"]
+        {
             assert!(Wanted::address(wrong).is_err(), "{wrong}");
         }
     }
