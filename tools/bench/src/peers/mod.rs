@@ -1,10 +1,12 @@
 //! Other servers as processes on a scratch directory, with a configuration made there.
 
 mod dovecot;
+mod opendkim;
 mod postfix;
 mod smtp_sink;
 
 pub use dovecot::Dovecot;
+pub use opendkim::OpenDkim;
 pub use postfix::{PROCESSES_MAX, Postfix};
 pub use smtp_sink::SmtpSink;
 

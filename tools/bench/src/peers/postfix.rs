@@ -60,6 +60,16 @@ impl Postfix {
         Self::start_with(dir, 0, &relayhost)
     }
 
+    /// Like [`start_as_relay`](Self::start_as_relay); all mail passes a milter first, without which none is taken.
+    ///
+    /// # Errors
+    /// Errors of [`start`](Self::start).
+    pub fn start_as_relay_with(dir: &Path, next_hop: SocketAddr, milter: SocketAddr) -> Result<Self, SideError> {
+        let relayhost = format!("relayhost = [{}]:{}\n", next_hop.ip(), next_hop.port());
+        let milter = format!("smtpd_milters = inet:{milter}\nmilter_default_action = tempfail\n");
+        Self::start_with(dir, 0, &(relayhost + &milter))
+    }
+
     fn start_with(dir: &Path, mailboxes: u64, also: &str) -> Result<Self, SideError> {
         let program = program("postfix", "postfix")?;
         if !is_root() {

@@ -148,27 +148,40 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
             let sink = SmtpSink::start(dir, 256)?;
             ours(shape, settings, dir, sink.address, sink)
         }),
-        side(shape, "Postfix", false, Postfix::DURABILITY, |shape, settings, dir| {
-            let account = dir.join("sink.jsonl");
-            let sink = Sink::start_with_account(&settings.program, dir, &account)?;
-            let postfix = Postfix::start_as_relay(dir, sink.address)?;
-            let is_narrow = shape.connections as usize > PROCESSES_MAX;
-            let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
-            Ok(Opened {
-                address: postfix.address,
-                pid: postfix.pid(),
-                end: End::Queue(postfix),
-                account: Some(account),
-                ring_bytes: None,
-                notes: is_narrow.then(note).into_iter().collect(),
-                ours: None,
-                check: None,
-                sink: Some(sink),
-                _holds: Box::new(()),
-            })
-        }),
+        side(shape, "Postfix", false, Postfix::DURABILITY, postfix_to_sink),
     ];
     workload_of(shape, settings, sides)
+}
+
+/// Postfix, which relays to our sink.
+fn postfix_to_sink(shape: Shape, settings: &Settings, dir: &Path) -> Result<Opened, SideError> {
+    postfix(shape, settings, dir, |next_hop| Ok((Postfix::start_as_relay(dir, next_hop)?, Box::new(()))))
+}
+
+/// Postfix as `start` makes it for a next hop, with what it needs.
+fn postfix(
+    shape: Shape,
+    settings: &Settings,
+    dir: &Path,
+    start: impl FnOnce(SocketAddr) -> Result<(Postfix, Box<dyn std::any::Any>), SideError>,
+) -> Result<Opened, SideError> {
+    let account = dir.join("sink.jsonl");
+    let sink = Sink::start_with_account(&settings.program, dir, &account)?;
+    let (postfix, holds) = start(sink.address)?;
+    let is_narrow = shape.connections as usize > PROCESSES_MAX;
+    let note = || format!("{PROCESSES_MAX} of the {} connections are served at a time", shape.connections);
+    Ok(Opened {
+        address: postfix.address,
+        pid: postfix.pid(),
+        end: End::Queue(postfix),
+        account: Some(account),
+        ring_bytes: None,
+        notes: is_narrow.then(note).into_iter().collect(),
+        ours: None,
+        check: None,
+        sink: Some(sink),
+        _holds: holds,
+    })
 }
 
 /// Our server, which relays to our sink.
