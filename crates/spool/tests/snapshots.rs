@@ -175,7 +175,7 @@ fn copy(from: &Path, to: &Path) {
             copy(&entry.path(), &to)
         } else {
             // A segment that is made ahead may have got its name meanwhile.
-            drop(std::fs::copy(entry.path(), to))
+            let _ = std::fs::copy(entry.path(), to);
         }
     }
 }

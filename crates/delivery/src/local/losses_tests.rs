@@ -155,7 +155,7 @@ fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {
         if entry.file_type()?.is_dir() {
             copy_all(&entry.path(), &path)?
         } else {
-            drop(std::fs::copy(entry.path(), path)?)
+            std::fs::copy(entry.path(), path)?;
         }
     }
     Ok(())

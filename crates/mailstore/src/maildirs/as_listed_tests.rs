@@ -132,7 +132,10 @@ async fn numbers_without_messages_end_the_session() {
     let mut place = listed().await;
     place.reopen();
     let mailbox = Arc::new(place.mailbox().clone());
+    // Its messages would take the place of its numbers.
+    let held = mailbox.core().shared.ledger.lock_uids();
     let mut opening = mailbox.opening().await.unwrap();
+    drop(held);
     let mut numbers = MailboxNumbers::clone(&opening.numbers);
     // As where a row of the other table is damaged.
     numbers.status.exists += 1;
